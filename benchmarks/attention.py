@@ -1,6 +1,6 @@
 """Times attention: `python -m benchmarks.attention --tokens=197,1370`.
 
-All implementations of `vit_jax.models.dot_product`, Flax and JAX take turns.
+All implementations of `vit_jax.models.attention`, Flax and JAX take turns.
 The program times the forward pass, and both passes together. It compares each
 result with a float64 reference, for small and for large logits.
 

@@ -45,7 +45,7 @@ from vit_jax.launch import flags as flags_lib
 from vit_jax.launch import flags_gke, node_pools, preflight, program, workers
 from vit_jax.launch import manifest as manifest_lib
 from vit_jax.launch import shell as shell_lib
-from vit_jax.runtime import shipped
+from vit_jax.runtime import installed
 
 _JOBSET = 'https://github.com/kubernetes-sigs/jobset/releases/download/{}/manifests.yaml'
 # The label that the JobSet's controller puts on all pods of a run.
@@ -112,7 +112,7 @@ def build(shell, args, _) -> None:
     shell.run(
       [
         *('gcloud', 'builds', 'submit', archive),
-        f'--config={os.path.relpath(shipped.path("launch/cloudbuild.yaml"))}',
+        f'--config={os.path.relpath(installed.path("launch/cloudbuild.yaml"))}',
         f'--substitutions=_IMAGE={args.image},_LOCK={lock}',
         f'--project={args.project}',
         '--timeout=3600',

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from vit_jax.runtime import shipped
+from vit_jax.runtime import installed
 
 # A valid name for queued resources, node pools and JobSets. It is shorter than
 # their limits because the tools append to it.
@@ -273,7 +273,7 @@ def check_run(flags: Sequence[str]) -> str:
         f' -- --{name}={example}'
       )
   # The machines look for the config in the same way, in the repository's root.
-  shipped.find('config', values['config'])
+  installed.find('config', values['config'])
   return check_workdir(values['workdir'])
 
 

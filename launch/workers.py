@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from vit_jax.launch import shell as shell_lib
 from vit_jax.launch.queued_resource import Target
-from vit_jax.runtime import shipped
+from vit_jax.runtime import installed
 
 _SSH = ('gcloud', 'compute', 'tpus', 'tpu-vm')
 # Relative to the home directory on the worker, in which ssh starts.
@@ -55,7 +55,7 @@ def pack(shell: shell_lib.Shell, directory: str) -> str:
   Raises:
     ValueError: this is an installed package, not a checkout with a commit.
   """
-  script = shipped.path('launch/pack.sh')
+  script = installed.path('launch/pack.sh')
   if not (script.parents[1] / 'setup.py').is_file():
     raise ValueError(
       'only a checkout, which has a commit, can be shipped, but this is the'

@@ -133,13 +133,6 @@ def test_every_kind_of_model_can_be_converted_to_a_run(tmp_path, model, size):
   tiny.assert_equal(weights.params, params)
 
 
-def test_max_inflation_limits_the_unpacked_size(tmp_path, npz, monkeypatch):
-  monkeypatch.setattr(arrays, '_ALWAYS_READ', 0)
-  convert.convert(str(npz[0]), f'{tmp_path}/b.npz')
-  with pytest.raises(ValueError, match=r'a\.npz is refused: its .* unpack to'):
-    convert.convert(str(npz[0]), f'{tmp_path}/c.npz', max_inflation=0.5)
-
-
 def test_a_bare_released_file_and_another_resolution(tmp_path, npz):
   source, _ = npz
   (tmp_path / 'a.npz.json').unlink()

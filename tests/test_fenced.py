@@ -29,7 +29,7 @@ def problems(commands):
   # The processes are copies of one that has imported what takes long.
   context = multiprocessing.get_context('forkserver')
   context.set_forkserver_preload(
-    ['vit_jax.training.loop', 'vit_jax.predict.predictor']
+    ['vit_jax.training.train', 'vit_jax.predict.predictor']
   )
   with concurrent.futures.ProcessPoolExecutor(
     2, mp_context=context, max_tasks_per_child=1
@@ -151,7 +151,7 @@ vit_jax.interop.save_npz('a.npz', model.params, model.module, image_size=8)
 assert (vit_jax.load('a.npz').predict(image).logits == logits).all()
 config.init.checkpoint, config.init.new_head = 'runs/stripes', False
 config.total_steps = 5
-assert loop.train_and_evaluate(config, 'runs/tuned')['test/accuracy'] > 0.9
+assert train.train_and_evaluate(config, 'runs/tuned')['test/accuracy'] > 0.9
 """
   done = subprocess.run(
     [sys.executable, '-c', script],

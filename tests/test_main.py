@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 _DRIVER = """
 import json, os, runpy, signal, sys, traceback
 from vit_jax.runtime import errors
-from vit_jax.training import loop, stages
+from vit_jax.training import train, stages
 
 # A shell starts background jobs with SIGINT ignored, `nohup` with SIGHUP.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -35,7 +35,7 @@ for i, (arguments, stub) in enumerate(json.load(sys.stdin)):
   os.dup2(output, 2)
   if stub:
     exec(f'def run(config, workdir, **options): {stub}')
-    stages.run = loop.train_and_evaluate = run
+    stages.run = train.train_and_evaluate = run
   sys.argv = ['main.py', *arguments]
   code = None
   try:
@@ -251,7 +251,7 @@ def commands(tmp_path_factory):
     ('no weights', 'init.checkpoint is not set: this config starts from'),
     (
       'file as workdir',
-      f'--workdir=setup.py/run: {ROOT}/setup.py/run/metrics.jsonl: Not a'
+      f'--workdir=setup.py/run: {ROOT}/setup.py/run/owner.json: Not a'
       f' directory: {ROOT}/setup.py is a file. Expected directories before',
     ),
     ('another path', '/data/a.jpg: Permission denied. This process may not'),

@@ -33,8 +33,8 @@ FUNCTIONS = {
   'vit_jax.config.default': (),
   'vit_jax.config.resolve': ('config', 'num_examples', 'num_classes'),
   'vit_jax.config.validate': ('config',),
-  'vit_jax.training.loop.train_and_evaluate': ('config', 'workdir'),
-  'vit_jax.training.evaluate_only.evaluate_only': ('config', 'workdir'),
+  'vit_jax.training.train.train_and_evaluate': ('config', 'workdir'),
+  'vit_jax.training.evaluate.evaluate_only': ('config', 'workdir'),
   'vit_jax.data.open_source': (),
   'vit_jax.data.pipeline.train_batches': (),
   'vit_jax.data.pipeline.eval_batches': (),
@@ -193,17 +193,17 @@ def test_training_needs_no_paper_plan_or_sweep():
   [
     (
       'the loss is computed',
-      ['main.py', 'training/loop.py', 'training/program.py']
-      + ['training/losses.py'],
+      ['main.py', 'training/train.py', 'training/run.py']
+      + ['training/program.py', 'training/step.py', 'losses.py'],
     ),
     (
       'a row is decoded',
-      ['main.py', 'training/loop.py', 'data/pipeline.py', 'data/load.py']
+      ['main.py', 'training/train.py', 'data/pipeline.py', 'data/load.py']
       + ['data/ops.py', 'data/decode.py'],
     ),
     (
       'a metric is written',
-      ['main.py', 'training/loop.py', 'workdir/metrics.py'],
+      ['main.py', 'training/train.py', 'workdir/metrics.py'],
     ),
   ],
 )

@@ -15,8 +15,8 @@ from vit_jax import config as config_lib
 from vit_jax import models
 from vit_jax.data import digits
 from vit_jax.data.source import Record
-from vit_jax.training import loop
 from vit_jax.training import step as step_lib
+from vit_jax.training import train
 from vit_jax.workdir import metrics
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -102,7 +102,7 @@ def no_training(monkeypatch):
     ),
     (
       {'model.attention_implementation': 'splash'},
-      "attention_implementation='splash' needs a TPU v4 or later, and dtype",
+      "attention_implementation is 'splash', expected one of plain, lanes,",
     ),
     (
       {'model.attention_implementation': 'cudnn'},
@@ -176,7 +176,7 @@ def test_refused(tmp_path, monkeypatch, changes, message):
     config.image_size = (16, 16)
   config.update_from_flattened_dict(changes)
   with pytest.raises(ValueError, match=re.escape(message)):
-    loop.train_and_evaluate(config, tmp_path / 'run')
+    train.train_and_evaluate(config, tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
 
 
@@ -201,7 +201,7 @@ def test_a_checkpoint_of_another_model(tmp_path):
   checkpoints.close()
   config.init.checkpoint = str(tmp_path / 'other')
   with pytest.raises(ValueError, match='do not fit the model') as error:
-    loop.train_and_evaluate(config, tmp_path / 'run')
+    train.train_and_evaluate(config, tmp_path / 'run')
   assert f'{tmp_path}/other/checkpoints/7' in str(error.value)
   assert (
     '  missing (1):\n    cls (1, 1, 16)\n'
@@ -241,7 +241,7 @@ def _config_of(images):
 def test_an_unreadable_image_is_named(images, tmp_path):
   config = _config_of(images)
   with pytest.raises(ValueError, match='truncated PNG') as error:
-    loop.train_and_evaluate(config, tmp_path / 'run')
+    train.train_and_evaluate(config, tmp_path / 'run')
   assert f'{images}/train/a/6.png' in str(error.value)
   assert 'set --config.data.unreadable=skip-and-count' in str(error.value)
   # The error comes before the first step.
@@ -251,7 +251,7 @@ def test_an_unreadable_image_is_named(images, tmp_path):
 def test_unreadable_images_are_counted(images, tmp_path):
   config = _config_of(images)
   config.data.unreadable = 'skip-and-count'
-  result = loop.train_and_evaluate(config, tmp_path / 'run')
+  result = train.train_and_evaluate(config, tmp_path / 'run')
   # Each of the two epochs, one step long, meets the image once.
   assert result['train/unreadable'] == 2
   assert result['test/count'] == 4
@@ -265,7 +265,7 @@ def test_a_first_label_out_of_range(tmp_path, monkeypatch, split):
   with pytest.raises(
     ValueError, match=rf'{split}/0 has label 7, .* \[0, num_classes=2\)'
   ):
-    loop.train_and_evaluate(_config(), tmp_path / 'run')
+    train.train_and_evaluate(_config(), tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
 
 
@@ -274,7 +274,7 @@ def test_a_later_label_out_of_range(tmp_path, monkeypatch):
   config = _config()
   config.mesh.data = 1
   with pytest.raises(ValueError, match=r'train/5 has label 7, outside of \[0'):
-    loop.train_and_evaluate(config, tmp_path / 'run')
+    train.train_and_evaluate(config, tmp_path / 'run')
   assert metrics.read(tmp_path / 'run') == []
   # The log has the traceback, which a command does not print.
   log = (tmp_path / 'run' / 'train.log').read_text()
@@ -301,15 +301,16 @@ def finished(tmp_path_factory):
   workdir = tmp_path_factory.mktemp('finished') / 'run'
   config = _config()
   config.mesh.data = 1
-  loop.train_and_evaluate(config, workdir)
+  train.train_and_evaluate(config, workdir)
   return workdir
 
 
 def _files(workdir):
+  """Returns the content of each file, without the lock and the log."""
   return {
     str(path.relative_to(workdir)): path.read_bytes()
     for path in workdir.rglob('*')
-    if path.is_file()
+    if path.is_file() and path.name not in ('owner.json', 'train.log')
   }
 
 
@@ -319,7 +320,7 @@ def test_a_work_directory_of_another_config(finished):
   config = _config()
   config.total_steps, config.model.width = 1, 32
   with pytest.raises(ValueError, match='holds a run with another') as error:
-    loop.train_and_evaluate(config, finished)
+    train.train_and_evaluate(config, finished)
   assert (
     '\n  model.width: 16 in config.json, 32 now'
     '\n  total_steps: 2 in config.json, 1 now\nUse another --workdir, or pass'
@@ -337,7 +338,7 @@ def test_steps_past_the_end(finished):
   with pytest.raises(
     ValueError, match=r'has a checkpoint of step 2, past total_steps=1: raise'
   ):
-    loop.train_and_evaluate(config, finished, allow_config_change=True)
+    train.train_and_evaluate(config, finished, allow_config_change=True)
   assert _files(finished) == before
 
 
@@ -347,7 +348,7 @@ def test_an_allowed_change_of_the_config(finished, tmp_path):
   config = _config()
   config.total_steps = 3
   config.mesh.data = 1
-  result = loop.train_and_evaluate(config, workdir, allow_config_change=True)
+  result = train.train_and_evaluate(config, workdir, allow_config_change=True)
   assert result['step'] == 3
   assert config_lib.load(workdir)['total_steps'] == 3
   assert [row['step'] for row in metrics.read(workdir)] == [2, 2, 3, 3]

@@ -3,8 +3,6 @@
 import importlib
 import pathlib
 
-from vit_jax.workdir import buckets
-
 __version__ = '0.1.0'
 
 # The documented names such as `vit_jax.models.build` need no import of their
@@ -19,8 +17,6 @@ _ROOMS = (
 if not pathlib.Path(__file__).with_name('configs').is_dir():
   __path__.append(str(pathlib.Path(__file__).parents[1]))
 __path__.append(str(pathlib.Path(__file__).with_name('aliases')))
-
-buckets.register()
 
 
 def __getattr__(name: str):

@@ -89,12 +89,6 @@ _PREPROCESS = flags.DEFINE_string(
 _CLASS_NAMES = flags.DEFINE_string(
   'class_names', None, 'Text file with one class name on each line.'
 )
-_MAX_INFLATION = flags.DEFINE_float(
-  'max_inflation',
-  interop.MAX_INFLATION,
-  'How many times larger than a .npz file its arrays may be.',
-  lower_bound=1,
-)
 _LICENSE = flags.DEFINE_string(
   'license',
   '',
@@ -126,7 +120,6 @@ def main():
     resolution=resolution,
     preprocess=_PREPROCESS.value,
     class_names=names,
-    max_inflation=_MAX_INFLATION.value,
     overwrite=_OVERWRITE.value,
     license_=_LICENSE.value,
     private=_PRIVATE.value,
@@ -143,7 +136,6 @@ def convert(
   resolution: tuple[int, int] | None = None,
   preprocess: str | None = None,
   class_names: Sequence[str] | None = None,
-  max_inflation: float = interop.MAX_INFLATION,
   overwrite: bool = False,
   license_: str = '',
   private: bool = True,
@@ -168,7 +160,6 @@ def convert(
         resolution=resolution,
         preprocess=preprocess,
         class_names=class_names,
-        max_inflation=max_inflation,
         license_=license_,
       )
       commit = hub.upload(epath.Path(folder), address, private=private)
@@ -196,7 +187,6 @@ def convert(
   read = interop.read(
     source,
     check=lambda w: interop.check_weights(*understood(w)),
-    max_inflation=max_inflation,
   )
   read, model, size = understood(read)
   params, report = interop.fit_weights(read, model, size)

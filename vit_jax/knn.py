@@ -36,7 +36,8 @@ from absl import flags
 from vit_jax import sharding
 from vit_jax.checkpoint import fingerprint
 from vit_jax.data import identity
-from vit_jax.evaluators import knn, linear_probe, neighbours
+from vit_jax.evaluators import knn, linear_probe
+from vit_jax.evaluators.frozen import Features
 from vit_jax.features.store import Stored
 from vit_jax.inspection import subject
 from vit_jax.predict import predictor
@@ -54,9 +55,7 @@ _SELECTION = flags.DEFINE_string(
 _K = flags.DEFINE_list(
   'k', ['20'], 'Numbers of neighbours, such as 1,5,20; the largest is listed.'
 )
-_METRIC = flags.DEFINE_enum(
-  'metric', 'cosine', neighbours.METRICS, 'What near means.'
-)
+_METRIC = flags.DEFINE_enum('metric', 'cosine', knn.METRICS, 'What near means.')
 _WEIGHTS = flags.DEFINE_enum(
   'weights',
   None,
@@ -127,14 +126,14 @@ def _check_classes(train: Stored, other: Stored) -> None:
     )
 
 
-def _protocol(train: Stored) -> knn.Protocol:
+def _classifier(train: Stored) -> knn.NearestNeighbours:
   most, rows = max(_numbers(_K, int)), train.facts['rows']
   if most > rows:
     raise ValueError(
       f'--k={",".join(_K.value)}: {train.folder} has only {rows} images.'
     )
   usual = 'softmax' if _METRIC.value == 'cosine' else 'distance'
-  return knn.Protocol(
+  return knn.NearestNeighbours(
     _numbers(_K, int),
     _METRIC.value,
     _WEIGHTS.value or usual,
@@ -143,38 +142,38 @@ def _protocol(train: Stored) -> knn.Protocol:
 
 
 def _vote(train: Stored, test: Stored) -> dict[str, float]:
-  return _protocol(train).accuracies(
-    train,
-    train.labels(),
-    np.concatenate(list(test)),
-    test.labels(),
-    len(train.facts['class_names']),
-    sharding.make_mesh(),
+  pairs = {
+    'train': Features(train, train.labels()),
+    'test': Features(np.concatenate(list(test)), test.labels()),
+  }
+  return _classifier(train).measure(
+    pairs, len(train.facts['class_names']), sharding.make_mesh()
   )
 
 
 def _probe(train: Stored, test: Stored) -> dict[str, float]:
-  protocol = linear_probe.Protocol(_numbers(_L2, float), _MAX_STEPS.value)
-  if len(protocol.l2) > 1 and not _SELECTION.value:
+  classifier = linear_probe.LinearProbe(_numbers(_L2, float), _MAX_STEPS.value)
+  if len(classifier.l2) > 1 and not _SELECTION.value:
     raise ValueError(
       f'--l2={",".join(_L2.value)} are several strengths, and --test must not'
       ' choose among them: give --selection, or a single strength.'
     )
   stored = {'train': train, 'test': test}
-  if len(protocol.l2) > 1:
+  if len(classifier.l2) > 1:
     stored['selection'] = Stored(_SELECTION.value)
     _check_classes(train, stored['selection'])
   pairs = {
-    use: (np.concatenate(list(one)), one.labels())
+    use: Features(np.concatenate(list(one)), one.labels())
     for use, one in stored.items()
   }
-  mesh, classes = sharding.make_mesh(), len(train.facts['class_names'])
-  return protocol.measure(pairs, classes, mesh)
+  return classifier.measure(
+    pairs, len(train.facts['class_names']), sharding.make_mesh()
+  )
 
 
 def _list_neighbours(train: Stored, words: Sequence[str]) -> None:
   """Prints the nearest images of image files."""
-  facts, k = train.facts, max(_protocol(train).k)
+  facts, k = train.facts, max(_classifier(train).k)
   model = predictor.load(
     _CHECKPOINT.value or facts['checkpoint'],
     image_size=tuple(facts['image_size']),
@@ -190,7 +189,7 @@ def _list_neighbours(train: Stored, words: Sequence[str]) -> None:
     )
   found = subject.find_images(words)
   queries = model.features(found, facts['layer'])
-  near = neighbours.nearest(train, queries, k, _METRIC.value, model.mesh)
+  near = knn.nearest(train, queries, k, _METRIC.value, model.mesh)
   names = train.column('name')
   classes = np.full(len(names), '', object)
   if facts['labels'] == 'one':

@@ -54,7 +54,7 @@ from ml_collections import config_flags
 
 from vit_jax.config import listing
 from vit_jax.runtime import command_line, compilation, distributed, logs
-from vit_jax.training import evaluate_only, loop, stages
+from vit_jax.training import evaluate, stages, train
 from vit_jax.workdir import files
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -158,7 +158,7 @@ def main():
     cache = None if cache in ('none', '') else files.absolute(cache)
     try:
       if _EVAL_ONLY.value:
-        evaluate_only.evaluate_only(
+        evaluate.evaluate_only(
           _CONFIG.value,
           _WORKDIR.value,
           allow_config_change=_ALLOW_CONFIG_CHANGE.value,
@@ -166,8 +166,8 @@ def main():
         )
         return
       has_stages = 'stages' in _CONFIG.value
-      train = stages.run if has_stages else loop.train_and_evaluate
-      train(
+      start = stages.run if has_stages else train.train_and_evaluate
+      start(
         _CONFIG.value,
         _WORKDIR.value,
         allow_config_change=_ALLOW_CONFIG_CHANGE.value,

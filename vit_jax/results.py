@@ -11,7 +11,6 @@ from etils import epath
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax.workdir import metrics, trackers
-from vit_jax.workdir.buckets import growing
 
 DONE = 'DONE'
 
@@ -135,7 +134,7 @@ def tell_lost_rows(workdir: epath.PathLike, step: int) -> None:
 def set_aside(workdir: epath.PathLike) -> None:
   """Renames a run's numbers and weights, so that the run can start over."""
   workdir, number = epath.Path(workdir), 1
-  growing.merge(workdir / metrics.FILE)
+  metrics.merge_parts(workdir / metrics.FILE)
   while (workdir / f'metrics_{number}.jsonl').exists():
     number += 1
   for name in (

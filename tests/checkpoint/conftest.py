@@ -4,14 +4,12 @@ import types
 
 import pytest
 
-from vit_jax.checkpoint import restoring
+from vit_jax.checkpoint import reading
 
 
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch):
   """Returns the list of the requested pauses, in seconds."""
   made = []
-  monkeypatch.setattr(
-    restoring, 'time', types.SimpleNamespace(sleep=made.append)
-  )
+  monkeypatch.setattr(reading, 'time', types.SimpleNamespace(sleep=made.append))
   return made

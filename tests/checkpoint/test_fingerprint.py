@@ -46,17 +46,6 @@ def _always_on_the_device(monkeypatch):
   monkeypatch.setattr(fingerprint, '_FEW', -1)
 
 
-def test_a_few_elements_on_a_cpu_compile_nothing(monkeypatch):
-  tree = {'a': jnp.arange(5.0), 'b': jnp.arange(3)}
-  expected = fingerprint.digests(tree)
-  monkeypatch.setattr(fingerprint, '_FEW', 8)
-  monkeypatch.setattr(fingerprint, '_jitted', None)
-  assert fingerprint.digests(tree) == expected
-  monkeypatch.setattr(fingerprint, '_FEW', 7)
-  with pytest.raises(TypeError, match='NoneType'):
-    fingerprint.digests(tree)
-
-
 def test_the_host_and_the_device_agree():
   tree = {
     f'{dtype}{index}': _array(shape, dtype)
@@ -121,26 +110,6 @@ def test_arrays_on_several_sets_of_devices(mesh):
   assert found['one'] == found['all'] == found['host'] != found['number']
 
 
-def test_rows_of_arrays_too_large_for_32_bits(monkeypatch):
-  x = _array((8, 4, 16), 'float32')
-  short = fingerprint.digests([x])
-  monkeypatch.setattr(fingerprint, '_ROW_LIMIT', 64)
-  monkeypatch.setattr(fingerprint, '_CHUNK', 100)
-  jax.clear_caches()
-  host = fingerprint.digests([x])
-  assert fingerprint.digests([jnp.asarray(x)]) == host != short
-  # The same rows in another order have another digest.
-  assert fingerprint.digests([x[::-1].copy()]) != host
-  jax.clear_caches()
-
-
-def test_chunks_make_no_difference(monkeypatch):
-  x = _array((1000,), 'float32')
-  whole = fingerprint.digests([x])
-  monkeypatch.setattr(fingerprint, '_CHUNK', 7)
-  assert fingerprint.digests([x]) == whole
-
-
 def test_every_bit_and_every_place_counts():
   x = np.zeros(64, np.float32)
   seen = {fingerprint.digests([x])['0']}
@@ -150,17 +119,9 @@ def test_every_bit_and_every_place_counts():
       changed.view(np.uint32)[index] ^= np.uint32(1 << bit)
       seen.add(fingerprint.digests([changed])['0'])
   assert len(seen) == 1 + 64 * 3  # -0.0 is not 0.0.
-
-
-def test_swapped_elements_count():
-  a, b = (fingerprint.digests([np.float32(x)]) for x in ([1, 2], [2, 1]))
-  assert a['0'][:8] != b['0'][:8]
-  assert a['0'][8:] != b['0'][8:]
-
-
-def test_nan_is_treated_as_any_other_value():
-  x = np.array([np.nan, np.inf], np.float32)
-  assert fingerprint.digests([jnp.asarray(x)]) == fingerprint.digests([x])
+  a, b = (fingerprint.digests([np.float32(x)])['0'] for x in ([1, 2], [2, 1]))
+  assert a[:8] != b[:8]
+  assert a[8:] != b[8:]
 
 
 @pytest.mark.parametrize('leaf', [np.complex64(1), jnp.ones(2, 'complex64')])

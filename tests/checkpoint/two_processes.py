@@ -15,7 +15,7 @@ from jax.experimental import multihost_utils
 
 from tests.checkpoint import states
 from vit_jax import checkpoint
-from vit_jax.checkpoint import fingerprint, restoring, stored_arrays
+from vit_jax.checkpoint import fingerprint, reading
 
 DEVICES = 4
 
@@ -38,7 +38,7 @@ def _same(state, host):
 @contextlib.contextmanager
 def _cannot_read(step, error, times=99):
   """Makes this process fail to read one step, `times` times."""
-  real, left = stored_arrays.read_arrays, [times]
+  real, left = reading._read_arrays, [times]
 
   def read_arrays(path, *args, **kwargs):
     if path.name == str(step) and left[0]:
@@ -46,13 +46,13 @@ def _cannot_read(step, error, times=99):
       raise error
     return real(path, *args, **kwargs)
 
-  stored_arrays.read_arrays = read_arrays
+  reading._read_arrays = read_arrays
   yield
-  stored_arrays.read_arrays = real
+  reading._read_arrays = real
 
 
 def main(rank, workdir):
-  restoring._SHARED_PAUSES = (0.01, 0.01)
+  reading._PAUSES = (0.01, 0.01)
   both = {
     seed: jax.tree.map(np.asarray, states.train_state(seed=seed))
     for seed in (4, 8, 12)
@@ -77,7 +77,7 @@ def main(rank, workdir):
   hiccup = OSError(5, 'Input/output error')
   with (
     _cannot_read(12, hiccup) if rank else contextlib.nullcontext(),
-    pytest.raises(OSError, match='12 cannot be read: process 1: OSError'),
+    pytest.raises(OSError, match='12 cannot be read: process 1: Input/output'),
   ):
     checkpoint.restore_newest(workdir, target)
   with _cannot_read(12, hiccup, 2) if rank else contextlib.nullcontext():
@@ -100,13 +100,13 @@ def main(rank, workdir):
     restored, step = checkpoint.restore_newest(workdir, target)
   assert step == 4
   assert _same(restored, both[4])
-  assert 'process 0: ' in lines[0], lines
+  assert 'checkpoints/12 is damaged: ' in lines[0], lines
   assert (
     'checkpoints/8 is damaged: process 1: FileNotFoundError: No manifest'
     in lines[1]
   ), lines
-  assert states.names(workdir / 'damaged_checkpoints') == ['12']
-  assert states.names(workdir / 'checkpoints') == ['4', '8']
+  assert states.names(workdir / 'damaged_checkpoints') == ['12', '8']
+  assert states.names(workdir / 'checkpoints') == ['4']
   assert checkpoint.latest_step(workdir) == 4
 
   # The run resumes, and still knows its best step.

@@ -3,7 +3,6 @@
 import json
 import re
 
-import jax
 import pytest
 from ml_collections import config_dict
 
@@ -61,20 +60,12 @@ def test_a_path_that_exists_may_look_like_an_option(tmp_path):
 @pytest.mark.parametrize(
   'argument, message',
   [
-    (None, "argument '' lacks MODEL, DATASET"),
-    ('', "argument '' lacks MODEL, DATASET"),
-    ('B/16', "argument 'B/16' lacks DATASET"),
+    (None, 'lacks MODEL, DATASET'),
     ('epochs=3,B/16', 'lacks DATASET'),
-    (
-      'B/16,pets,epoch=3',
-      "has ['epoch=3'] left over; options are"
-      " ['epochs', 'resolution', 'train']",
-    ),
-    ('B/16,pets,birds,cats', "has ['birds', 'cats'] left over"),
+    ('B/16,pets,epoch=3', "['epoch=3'] left over; options are ['epochs'"),
     ('B/16,folder:/a,b,epoch=3', "'epoch=3' in the config argument"),
     ('B/16,pets,epochs=1,epochs=2', 'epochs= is given twice'),
     ('B/16,pets,resolution=38.4', "resolution='38.4' is not of type int"),
-    ('B/16,pets,epochs=', "epochs='' is not of type float"),
   ],
 )
 def test_argument_errors(argument, message):
@@ -102,116 +93,46 @@ def test_unknown_keys_in_a_config_file():
   config.evals.any_name = config_lib.evaluation('test')
 
 
-def test_a_valid_config():
-  config = _config()
-  config_lib.validate(config)
-  config.total_steps, config.epochs = 0, 0.5
-  config_lib.validate(config)
-  config.image_size = (1, 2)
-  config.init.checkpoint = 'runs/pretrain'
-  config_lib.validate(config)
-
-
 @pytest.mark.parametrize(
-  'key, value, message',
+  'key, value, remedy',
   [
-    ('seed', -1, 'seed=-1 must be at least 0'),
-    ('seed', 2**32, 'seed=4294967296 must be below 2**32'),
-    ('total_steps', -1, 'total_steps=-1 must be at least 0'),
-    ('epochs', -0.5, 'epochs=-0.5 must be at least 0'),
-    ('num_classes', -1, 'num_classes=-1 must be at least 0'),
-    ('channels', 0, 'channels=0 must be at least 1'),
-    ('accumulation_steps', 0, 'accumulation_steps=0 must be at least 1'),
-    ('mixup_alpha', -1.0, 'mixup_alpha=-1.0 must be at least 0'),
-    ('mixup_alpha', float('inf'), 'mixup_alpha=inf must be finite'),
-    ('cutmix_alpha', -1.0, 'cutmix_alpha=-1.0 must be at least 0'),
-    ('cutmix_alpha', float('inf'), 'cutmix_alpha=inf must be finite'),
-    ('cutmix_share', -0.1, 'cutmix_share=-0.1 must be at least 0'),
-    ('cutmix_share', 1.1, 'cutmix_share=1.1 must be at most 1'),
-    ('cutmix_share', float('nan'), 'cutmix_share=nan must be at most 1'),
-    ('data.num_examples', -1, 'data.num_examples=-1 must be at least 0'),
-    ('data.examples_per_epoch', -2, 'data.examples_per_epoch=-2 must be at'),
-    ('data.batch_size', -1, 'data.batch_size=-1 must be at least 0'),
-    ('data.max_labels', 0, 'data.max_labels=0 must be at least 1'),
-    ('data.threads', -1, 'data.threads=-1 must be at least 0'),
-    ('data.workers', -1, 'data.workers=-1 must be at least 0'),
-    ('data.prefetch', 0, 'data.prefetch=0 must be at least 1'),
-    ('data.read_ahead', -1, 'data.read_ahead=-1 must be at least 0'),
-    ('evals.test.batch_size', -8, 'evals.test.batch_size=-8 must be at'),
-    ('evals.test.every', -2, 'evals.test.every=-2 must be at least -1'),
-    ('polyak.start_step', -1, 'polyak.start_step=-1 must be at least 0'),
-    ('polyak.decay', 1.0, 'polyak.decay=1.0 must lie in [0, 1)'),
-    ('polyak.decay', -0.1, 'polyak.decay=-0.1 must lie in [0, 1)'),
-    ('checkpoint.every', 0, 'checkpoint.every=0 must be at least 1'),
-    ('checkpoint.keep', 0, 'checkpoint.keep=0 must be at least 1'),
-    ('checkpoint.keep_every', -1, 'checkpoint.keep_every=-1 must be at'),
-    ('log.every', 0, 'log.every=0 must be at least 1'),
-    ('log.upload_every', -1.0, 'log.upload_every=-1.0 must be at least 0'),
-    ('profile.start_step', -1, 'profile.start_step=-1 must be at least 0'),
-    ('profile.steps', -1, 'profile.steps=-1 must be at least 0'),
-    (
-      'total_steps',
-      0,
-      'total_steps=0 and epochs=None: set exactly one of the two',
-    ),
-    (
-      'epochs',
-      3.0,
-      'total_steps=100 and epochs=3.0: set exactly one of the two, and the'
-      ' other to 0',
-    ),
+    # All keys with a least value are in one table.
+    ('seed', -1, 'at least 0'),
+    ('data.prefetch', 0, 'at least 1'),
+    ('evals.test.every', -2, 'at least -1'),
+    # Those with a check of their own.
+    ('seed', 2**32, 'below 2**32'),
+    ('mixup_alpha', float('inf'), 'finite'),
+    ('cutmix_share', float('nan'), 'at most 1'),
+    ('polyak.decay', 1.0, '[0, 1)'),
+    ('tuning.layer_decay', 0.0, '(0, 1]'),
+    ('guard.nonfinite', 'go on', "['stop', 'skip']"),
+    ('total_steps', 0, 'exactly one of the two'),
+    ('epochs', 3.0, 'exactly one of the two'),
     ('data.dataset', None, '--config.data.dataset=SPEC'),
-    ('data.dataset', '', 'data.dataset is not set'),
     ('init.checkpoint', None, '--config.init.checkpoint=WORKDIR'),
-    ('image_size', (32,), 'image_size=(32,) must be (height, width)'),
-    ('image_size', (32, 0), 'image_size=(32, 0) must be (height, width)'),
-    ('image_size', (32, 'a'), "image_size=(32, 'a') must be (height"),
-    ('image_size', (1, 2, 3), 'image_size=(1, 2, 3) must be (height'),
+    ('image_size', (32,), '(height, width)'),
+    ('image_size', (32, 'a'), '(height, width)'),
+    ('checkpoint.best', 'test/acc', 'test/accuracy'),
   ],
 )
-def test_validation(key, value, message):
+def test_validation(key, value, remedy):
   config = _config()
+  config_lib.validate(config)
   section, _, name = key.rpartition('.')
   (config[section] if section else config)[name] = value
-  with pytest.raises(ValueError, match=re.escape(message)):
+  with pytest.raises(ValueError, match=re.escape(key)) as error:
     config_lib.validate(config)
+  assert remedy in str(error.value)
 
 
 def test_a_replaced_section_needs_all_of_its_keys():
   config = _config()
   config.log = config_dict.ConfigDict({'tensorboard': False})
   with pytest.raises(
-    ValueError,
-    match=r"^log\.every is missing: a config that replaces the section 'log'"
-    r' needs all of its keys; config\.log\.update\(',
+    ValueError, match=r'log\.every is missing.*config\.log\.update'
   ):
     config_lib.validate(config)
-
-
-def test_an_incomplete_config_may_lack_paths():
-  config = _config()
-  config.data.dataset = None
-  config.init.checkpoint = config_dict.placeholder(str)
-  config_lib.validate(config, complete=False)
-  with pytest.raises(ValueError, match=r'data\.dataset is not set'):
-    config_lib.validate(config)
-  config.data.dataset = 'digits'
-  with pytest.raises(ValueError, match=r'init\.checkpoint is not set'):
-    config_lib.validate(config)
-  config.accumulation_steps = 0
-  with pytest.raises(ValueError, match='accumulation_steps=0'):
-    config_lib.validate(config, complete=False)
-
-
-@pytest.mark.parametrize(
-  'platform, dtype',
-  [(None, 'float32'), ('tpu', 'bfloat16'), ('gpu', 'bfloat16')],
-)
-def test_the_default_dtype_depends_on_the_given_platform(platform, dtype):
-  found = config_lib.resolve(
-    _config(), num_examples=100, num_classes=10, platform=platform
-  )
-  assert found.model.dtype == dtype
 
 
 def _resolve(config, num_examples=100, num_classes=10):
@@ -232,22 +153,6 @@ def test_resolving_fills_in_values_that_depend_on_the_data():
   assert result.schedule.warmup_steps == 3
   assert (config.num_classes, config.total_steps) == (None, 0)
   assert config.schedule.warmup_steps == -1
-
-
-def test_resolving_keeps_values_that_agree_with_the_data():
-  config = _config()
-  config.num_classes, config.data.num_examples = 10, 100
-  config.schedule.warmup_steps = 7
-  result = _resolve(config)
-  assert (result.num_classes, result.data.num_examples) == (10, 100)
-  assert (result.total_steps, result.schedule.warmup_steps) == (100, 7)
-
-
-def test_long_runs_warm_up_for_10000_steps():
-  config = _config()
-  config.total_steps = 517_822
-  config.schedule.warmup_steps = -1
-  assert _resolve(config).schedule.warmup_steps == 10_000
 
 
 def test_epochs_count_examples_per_epoch_if_it_is_set():
@@ -280,14 +185,6 @@ def test_an_epoch_on_a_subset_may_have_the_size_of_the_whole_data():
   assert (result.total_steps, result.data.examples_per_epoch) == (5, 0)
 
 
-def test_epochs_must_be_finite():
-  for epochs in (float('inf'), float('nan')):
-    config = _config()
-    config.total_steps, config.epochs = 0, epochs
-    with pytest.raises(ValueError, match=f'epochs={epochs} must be finite'):
-      config_lib.validate(config)
-
-
 def test_values_that_disagree_with_the_data_are_refused():
   config = _config()
   config.num_classes = 1000
@@ -315,23 +212,6 @@ def test_epochs_of_less_than_one_step_are_refused():
 
 
 @pytest.mark.parametrize(
-  'backend, given, dtype',
-  [
-    ('cpu', 'auto', 'float32'),
-    ('tpu', 'auto', 'bfloat16'),
-    ('gpu', 'auto', 'bfloat16'),
-    ('cpu', 'bfloat16', 'bfloat16'),
-    ('tpu', 'float32', 'float32'),
-  ],
-)
-def test_compute_dtype(monkeypatch, backend, given, dtype):
-  monkeypatch.setattr(jax, 'default_backend', lambda: backend)
-  config = _config()
-  config.model.dtype = given
-  assert _resolve(config).model.dtype == dtype
-
-
-@pytest.mark.parametrize(
   'platform, implementation, dtype',
   [
     ('tpu', 'lanes', 'bfloat16'),
@@ -352,39 +232,13 @@ def test_defaults_of_devices(platform, implementation, dtype):
 # The config of a work directory ----------------------------------------------
 
 
-def test_flatten():
-  nested = {'a': 1, 'b': {'c': (2, 3), 'd': {'e': None}}, 'f': {}}
-  assert config_lib.flatten(nested) == {'a': 1, 'b.c': (2, 3), 'b.d.e': None}
-  flat = config_lib.flatten(_config())
-  assert flat['data.batch_size'] == 4096
-  assert flat['evals.test.split'] == 'test'
-
-
 def test_save_and_load(tmp_path):
   assert config_lib.load(tmp_path) is None
-  config = _config()
-  config_lib.save(config, tmp_path)
-  config.seed = 1
-  config_lib.save(config, tmp_path)
+  config_lib.save(_config(), tmp_path)
   assert [path.name for path in tmp_path.iterdir()] == ['config.json']
-  loaded = config_lib.load(tmp_path)
-  assert loaded['seed'] == 1
+  loaded = config_lib.flatten(config_lib.load(tmp_path))
   assert loaded['image_size'] == [224, 224]
-  assert loaded['evals'] == {
-    'test': {
-      'kind': 'classification',
-      'dataset': '',
-      'split': 'test',
-      'preprocess': 'resize',
-      'label_key': '',
-      'max_labels': 0,
-      'classes': '',
-      'restrict': False,
-      'save_predictions': False,
-      'batch_size': 0,
-      'every': 0,
-    }
-  }
+  assert loaded['evals.test.split'] == 'test'
 
 
 def test_a_damaged_config(tmp_path):
@@ -409,41 +263,20 @@ def test_the_work_directory_of_another_run_is_refused(tmp_path):
   config.log.every = 1
   with pytest.raises(ValueError, match='holds a run with another') as error:
     config_lib.check_same_run(config, tmp_path)
-  assert str(error.value).splitlines() == [
-    f'{tmp_path} holds a run with another config:',
-    "  data.dataset: 'digits' in config.json, 'digits:01' now",
-    '  image_size: [224, 224] in config.json, [32, 32] now',
-    "  optimizer.beta1: 0.9 in config.json, '(absent)' now",
-    "  optimizer.beta2: 0.999 in config.json, '(absent)' now",
-    "  optimizer.eps: 1e-08 in config.json, '(absent)' now",
-    "  optimizer.momentum: '(absent)' in config.json, 0.9 now",
-    "  optimizer.name: 'adam' in config.json, 'sgd' now",
-    '  seed: 0 in config.json, 1 now',
-    'Use another --workdir, or pass --allow_config_change to go on with the'
-    ' new values.',
-  ]
+  lines = str(error.value).splitlines()
+  assert '  image_size: [224, 224] in config.json, [32, 32] now' in lines
+  assert "  optimizer.momentum: '(absent)' in config.json, 0.9 now" in lines
+  assert not any('log.every' in line for line in lines)
+  assert '--allow_config_change' in lines[-1]
 
 
 @pytest.mark.parametrize(
   'key, value',
   [
     ('mesh.data', 4),
-    ('log.every', 7),
-    ('log.upload_every', 7.0),
-    ('log.tensorboard', False),
-    ('log.trackers', 'mlflow'),
-    ('profile.steps', 3),
     ('evals.test.split', 'test[:10]'),
     ('evals.other', config_lib.evaluation('train')),
     ('checkpoint.every', 7),
-    ('checkpoint.keep', 7),
-    ('data.data_dir', '/elsewhere'),
-    ('data.threads', 3),
-    ('data.workers', 3),
-    ('data.prefetch', 3),
-    ('data.read_ahead', 3),
-    ('data.cache', 'memory'),
-    ('data.cache_gib', 1.0),
     ('data.dataset', 'folder:/moved'),
     ('data.dataset', 'classes:/images'),
   ],
@@ -457,29 +290,12 @@ def test_keys_that_may_change_between_launches(tmp_path, key, value):
   config_lib.check_same_run(config, tmp_path)
 
 
-@pytest.mark.parametrize(
-  'old, new',
-  [
-    ('digits:01', 'digits:02'),
-    ('tfds:cifar10', 'tfds:cifar100'),
-    ('folder:/images', 'tfds:images'),
-    ('tfds:images', 'folder:/images'),
-  ],
-)
-def test_another_data_set_is_refused(tmp_path, old, new):
-  config = _config()
-  config.data.dataset = old
-  config_lib.save(config, tmp_path)
-  config.data.dataset = new
-  with pytest.raises(ValueError, match=f"dataset: '{old}' in .*, '{new}' now"):
-    config_lib.check_same_run(config, tmp_path)
-
-
 def test_runs_saved_without_newer_keys_go_on_with_their_defaults(tmp_path):
   config = _config()
   saved = config.to_dict()
   del saved['cutmix_alpha'], saved['cutmix_share']
   del saved['model']['stochastic_depth']
+  saved['data']['uneven_classes'] = 'accept'  # There is no such key any more.
   (tmp_path / 'config.json').write_text(json.dumps(saved))
   config_lib.check_same_run(config, tmp_path)
   config.cutmix_alpha = 1.0

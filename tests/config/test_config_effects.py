@@ -4,18 +4,12 @@ import functools
 
 import jax
 import ml_collections
-import numpy as np
-import optax
 import pytest
 
 from tests.tiny_run import SIZES
 from vit_jax import config as config_lib
-from vit_jax import masked_patch, models
-from vit_jax.models import quantized
-from vit_jax.training import losses, mixup
-from vit_jax.training import optimizer as optimizer_lib
+from vit_jax import sharding
 from vit_jax.training import program as program_lib
-from vit_jax.training import step as step_lib
 
 
 def _small_config(optimizer, schedule):
@@ -27,6 +21,7 @@ def _small_config(optimizer, schedule):
   config.model.update(SIZES)
   config.model.dropout_rate = 0.1
   config.model.dtype = 'float32'
+  config.mesh.data = 1
   config.polyak.decay = 0.9
   config.optimizer, config.schedule = optimizer, schedule
   return config
@@ -34,67 +29,18 @@ def _small_config(optimizer, schedule):
 
 def _program(config):
   """Returns the traced initialisation and step as text, with constants."""
-  sizes = config.model.to_dict()
-  model = models.build(
-    sizes.pop('name'), num_classes=config.num_classes, **sizes
-  )
-  schedule = optimizer_lib.build_schedule(config.schedule, config.total_steps)
-  optimizer = optimizer_lib.build_optimizer(config.optimizer, schedule)
-  params_key, dropout_key = step_lib.root_keys(config.seed, config.dropout_rng)
-  params_key = jax.random.key_data(params_key)
-  if config.loss.name == config_lib.MASKED_PATCH:
-    task = masked_patch.from_config(config, model)
-    model = masked_patch.adapted(model, task)
-    objective = masked_patch.mean_loss(model, task)
-    prepare = masked_patch.each_step(config.seed)
-  else:
-    objective = losses.mean_loss(model, losses.build(**config.loss))
-    prepare = None
-  blend = mixup.each_step(
-    config.seed,
-    config.mixup_alpha,
-    cutmix_alpha=config.cutmix_alpha,
-    cutmix_share=config.cutmix_share,
-  )
-  prepare = blend or prepare
-  tuning, scale = program_lib.build_tuning(config, model, params_key)
-  if scale:
-    optimizer = optax.chain(optimizer, scale)
-  step = step_lib.make_train_step(
-    model,
-    objective,
-    optimizer,
-    schedule,
-    dropout_key,
-    accumulation_steps=config.accumulation_steps,
-    polyak_decay=config.polyak.decay,
-    polyak_start_step=config.polyak.start_step,
-    prepare=prepare,
-    skip_nonfinite=config.guard.nonfinite == 'skip',
-    tuning=tuning,
-  )
-  image_shape = (*config.image_size, config.channels)
-  init_jaxpr, params = jax.make_jaxpr(
-    lambda: program_lib.fresh_params(config, model, params_key),
-    return_shape=True,
-  )()
-  state = jax.eval_shape(
-    lambda p: step_lib.init_state(
-      p, optimizer, polyak=config.polyak.decay > 0, tuning=tuning
+  program = program_lib.build(config, sharding.build(**config.mesh))
+  jaxprs = (
+    jax.make_jaxpr(
+      lambda: program_lib.fresh_params(
+        config, program.model, program.params_key
+      )
+    )(),
+    jax.make_jaxpr(program.train_step.__wrapped__)(
+      program.shapes, program.abstract_batch
     ),
-    params,
   )
-  B = config.data.batch_size
-  batch = {
-    'image': np.zeros((B, *image_shape), np.uint8),
-    'label': np.zeros(B, np.int32),
-    'mask': np.ones(B, bool),
-    'unreadable': np.zeros(B, bool),
-  }
-  step_jaxpr = jax.make_jaxpr(step)(state, batch)
-  return '\n'.join(
-    f'{jaxpr}{jaxpr.consts}' for jaxpr in (init_jaxpr, step_jaxpr)
-  )
+  return '\n'.join(f'{jaxpr}{jaxpr.consts}' for jaxpr in jaxprs)
 
 
 ADAM = config_lib.adam(weight_decay=0.1, clip_norm=1.0)
@@ -242,8 +188,8 @@ def _program_of(base):
   'base, key', [(b, k) for b, (_, changes) in BASES.items() for k in changes]
 )
 def test_changing_a_key_changes_the_step(base, key):
-  if key == 'model.quantization' and not quantized.is_installed():
-    pytest.skip('qwix is not installed')
+  if key == 'model.quantization':
+    pytest.importorskip('qwix')
   config, changes = BASES[base]
   config = config.copy_and_resolve_references()
   value = changes[key]

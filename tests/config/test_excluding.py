@@ -11,7 +11,7 @@ from vit_jax.compare import table
 from vit_jax.config import inputs
 from vit_jax.configs import features, finetune, pretrain
 from vit_jax.data import exclusion
-from vit_jax.training import loop
+from vit_jax.training import train
 
 
 def _evals(config):
@@ -150,7 +150,7 @@ def test_a_run_keeps_its_list_and_tells_of_it(tmp_path, caplog):
   clean = tmp_path / 'clean.json'
   exclusion.write(clean, whole, {'test': [0, 2, 4]})
   config_lib.add_clean(config, str(clean), '')
-  values = loop.train_and_evaluate(config, run)
+  values = train.train_and_evaluate(config, run)
   assert values['test/count'] - values['test_clean/count'] == 3
   size = whole.info.splits['train']
   note = f'training data: 2 of {size} excluded by exclude.json'
@@ -166,4 +166,4 @@ def test_a_run_keeps_its_list_and_tells_of_it(tmp_path, caplog):
   config.total_steps = 1
   config.evals.test.every = 1  # Something is left to do.
   with pytest.raises(ValueError, match='exclusion list: digest'):
-    loop.train_and_evaluate(config, run)
+    train.train_and_evaluate(config, run)

@@ -1,7 +1,5 @@
 """Guards: splits, checks of classes, and decoding follow from the data."""
 
-import re
-
 import cv2
 import numpy as np
 import pytest
@@ -141,7 +139,6 @@ def test_an_explicit_split_is_kept():
 @pytest.mark.parametrize(
   'files, message',
   [
-    (['train/a/1.png', 'test/a/1.png'], "has one class, 'a', so there"),
     (
       ['train/a/1.png', 'train/b/1.png', 'test/b/1.png', 'test/c/1.png'],
       "1 of 3 classes have no image in 'test': a. Is a folder misspelt",
@@ -152,21 +149,24 @@ def test_an_explicit_split_is_kept():
     ),
   ],
 )
-def test_class_folders_that_look_like_a_mistake(tmp_path, files, message):
+def test_class_folders_that_look_like_a_mistake(
+  tmp_path, caplog, files, message
+):
   spec = _folder(tmp_path, files)
   config = _settled_config(spec)
   source = data.open_source(spec)
-  with pytest.raises(ValueError, match=re.escape(message)):
-    inputs.check_classes(config, source)
-  config.data.uneven_classes = 'accept'
   inputs.check_classes(config, source)
-  config.data.uneven_classes = 'error'
+  assert message in caplog.text
+  caplog.clear()
   config.loss = config_lib.masked_patch()  # Learns no classes.
   inputs.check_classes(config, source)
-  config.loss = config_lib.softmax()
-  config.data.uneven_classes = 'yes'
-  with pytest.raises(ValueError, match=r"'yes' is unknown; .*'error', 'acc"):
-    inputs.check_classes(config, source)
+  assert not caplog.text
+
+
+def test_one_class_folder_is_refused(tmp_path):
+  spec = _folder(tmp_path, ['train/a/1.png', 'test/a/1.png'])
+  with pytest.raises(ValueError, match="has one class, 'a'"):
+    inputs.check_classes(_settled_config(spec), data.open_source(spec))
 
 
 @pytest.mark.parametrize(
@@ -178,23 +178,19 @@ def test_class_folders_that_look_like_a_mistake(tmp_path, files, message):
       'train[50%:]',
       "no image in 'train[50%:]': a",
     ),
-    ('shuffled(train[:50%])[:90%]', 'test', 'have no image in .shuffled'),
+    ('shuffled(train[:50%])[:90%]', 'test', "have no image in 'shuffled"),
     ('shuffled(train)[:50%]', 'shuffled(train)[50%:]', ''),
     ('train+test', 'train[25%:75%]', ''),
   ],
 )
-def test_slices_of_sorted_classes(tmp_path, train, test, message):
+def test_slices_of_sorted_classes(tmp_path, caplog, train, test, message):
   files = [f'train/{c}/{i}.png' for c in 'ab' for i in range(4)]
   spec = _folder(tmp_path, [*files, 'test/a/1.png', 'test/b/1.png'])
   config = _settled_config(spec)
   config.data.train_split, config.evals.test.split = train, test
   source = data.open_source(spec)
-  if not message:
-    inputs.check_classes(config, source)
-    return
-  with pytest.raises(ValueError, match=message.replace('[', r'\[')) as error:
-    inputs.check_classes(config, source)
-  assert 'write shuffled(train) in place of train' in str(error.value)
+  inputs.check_classes(config, source)
+  assert message in caplog.text if message else not caplog.text
 
 
 def test_unused_splits_may_lack_classes(tmp_path):
@@ -203,11 +199,14 @@ def test_unused_splits_may_lack_classes(tmp_path):
   inputs.check_classes(_settled_config(spec), data.open_source(spec))
 
 
-def test_an_empty_class_is_reported(tmp_path):
-  spec = _folder(tmp_path, ['train/a/1.png', 'train/b/1.png'])
+def test_an_empty_class_is_reported(tmp_path, caplog):
+  files = [f'train/{c}/{i}.png' for c in 'ab' for i in range(10)]
+  spec = _folder(tmp_path, files)
   (tmp_path / 'train/c').mkdir()
-  with pytest.raises(ValueError, match=r"1 of 3 .* image in 'train': c\. "):
-    inputs.check_classes(_settled_config(spec), data.open_source(spec))
+  inputs.check_classes(_settled_config(spec), data.open_source(spec))
+  assert (
+    "1 of 3 classes have no image in 'shuffled(train)[:90%]': c." in caplog.text
+  )
 
 
 def test_exif_orientation_is_applied_to_folders_by_default():

@@ -15,8 +15,8 @@ from vit_jax.configs import (
   robustness,
 )
 from vit_jax.data import splits
-from vit_jax.training import loop, warm_start
 from vit_jax.training import step as step_lib
+from vit_jax.training import train, warm_start
 
 # Pre-training: Table 3 -------------------------------------------------------
 
@@ -201,7 +201,7 @@ def test_the_jft_config_lacks_only_the_path_of_the_data(tmp_path):
     86_567_656 + 768 * 769 + 769 * (18_291 - 1000)
   )
   with pytest.raises(ValueError, match=r'data.dataset is not set: .*=SPEC'):
-    loop.train_and_evaluate(config, tmp_path / 'run')
+    train.train_and_evaluate(config, tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
 
 

@@ -1,184 +1,366 @@
-"""Guards: each example of a split counts exactly once in accuracy and loss."""
+"""Guards: each example of a split counts exactly once in accuracy and loss.
+
+The model's logits are an image's pixels, so its prediction is the position of
+the brightest pixel.
+"""
 
 import dataclasses
+import json
 
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 from vit_jax import data, sharding
 from vit_jax.data import ops
-from vit_jax.evaluators import classification
-from vit_jax.evaluators.classification import CONFIDENCES, Classification
-from vit_jax.training import losses
+from vit_jax.evaluators import (
+  calibration,
+  classes,
+  classification,
+  evaluator,
+  predictions,
+)
 from vit_jax.training import step as step_lib
 
-CLASSES = 3
+NAMES = ('n01', 'n02', 'n03', 'n04', 'n05', 'n06')
+CLASSES = len(NAMES)
+FACTS = {'evaluation': 'test', 'step': 3, 'loss': 'softmax'}
 
 
-class FirstPixels(nn.Module):
-  """A model whose logits are the first three pixels times a parameter."""
+class Pixels(nn.Module):
+  """A model whose logits are the six pixels times a parameter."""
 
   @nn.compact
   def __call__(self, images, *, train):
     scale = self.param('scale', nn.initializers.ones, ())
-    return scale * images.reshape(len(images), -1)[:, :CLASSES], {}
+    return scale * images.reshape(len(images), -1), {}
 
 
 @dataclasses.dataclass
 class Images:
   """Images of random pixels with given labels; None makes a broken image."""
 
-  labels: list[int | None]
+  labels: list[int | tuple[int, ...] | None]
+  names: tuple[str, ...] = NAMES
 
   def __post_init__(self):
-    self.info = data.SourceInfo('images', {'test': len(self.labels)}, 'abc')
-    rng = np.random.default_rng(0)
-    shape = (len(self.labels), 2, 2, 1)
-    self.pixels = rng.integers(0, 256, shape, dtype=np.uint8)
+    size = {'test': len(self.labels)}
+    self.info = data.SourceInfo('images', size, self.names)
+    shape = (len(self.labels), 2, 3, 1)
+    self.pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    self.whole = [i for i, label in enumerate(self.labels) if label is not None]
 
   def read(self, split, index):
-    label = self.labels[index]
-    image = b'broken' if label is None else self.pixels[index]
-    return data.Record(image, label or 0, f'{split}/{index}')
+    broken = self.labels[index] is None
+    image = b'broken' if broken else self.pixels[index]
+    label = 0 if broken else self.labels[index]
+    return data.Record(image, label, f'{split} number {index}')
 
   def logits(self):
-    """Returns the logits of the images that are not broken, [count, 3]."""
-    whole = [label is not None for label in self.labels]
-    return self.pixels.reshape(-1, 4)[whole, :CLASSES] / 127.5 - 1
+    """Returns the logits of the images that are not broken, [count, 6]."""
+    return self.pixels.reshape(-1, CLASSES)[self.whole] / 127.5 - 1
 
 
-def _evaluate(source, *, loss='softmax', devices=8, scale=1, average=None):
-  evaluator = Classification(
-    data.View(source, 'test'),
-    ops.parse('resize', image_size=(2, 2), channels=1),
-    FirstPixels(),
-    losses.build(loss),
-    sharding.make_mesh(devices),
-    batch_size=8,
-    reading=dict(num_classes=CLASSES, unreadable='skip-and-count', threads=0),
-    confidence=CONFIDENCES[loss],
+class Rankings(Images):
+  """Images defined by the ranking of their predicted classes, best first."""
+
+  def __init__(self, images, names=NAMES):
+    super().__init__([label for _, label in images], names)
+    self.pixels[:] = 0
+    for pixels, (ranking, _) in zip(self.pixels, images, strict=True):
+      for place, value in enumerate(ranking):
+        pixels.ravel()[value] = 250 - 20 * place
+
+
+def _evaluator(view, *, loss='softmax', devices=8, max_labels=1, **others):
+  mesh = sharding.make_mesh(devices)
+  reading = dict(num_classes=CLASSES, max_labels=max_labels, threads=0)
+  preprocess = ops.parse('resize', image_size=(2, 3), channels=1)
+  batches = evaluator.batches(
+    *(preprocess, mesh), batch_size=8, unreadable='skip-and-count', **reading
   )
-  state = step_lib.TrainState(
+  return classification.Classification(
+    *(view, batches, Pixels(), loss, mesh), num_classes=CLASSES, **others
+  )
+
+
+def _state(scale=1.0, average=None):
+  return step_lib.TrainState(
     step=jnp.int32(0),
     params={'scale': jnp.float32(scale)},
     opt_state=(),
     ema_params={} if average is None else {'scale': jnp.float32(average)},
   )
-  return dict(evaluator.run(state))
+
+
+def _evaluate(view, scale=1.0, average=None, **options):
+  view = data.View(view, 'test') if isinstance(view, Images) else view
+  return dict(_evaluator(view, **options).run(_state(scale, average)))
+
+
+def _saved(view, tmp_path, **others):
+  """Returns the metrics, the table and the facts of an evaluation."""
+  evaluated = _evaluator(view, save_predictions=True, **others)
+  values = dict(evaluated.run(_state()))
+  path = predictions.path(tmp_path, 'test')
+  evaluated.save_predictions(path, FACTS | {'class_names': NAMES})
+  return values, *predictions.read(path)
 
 
 def _labels(count):
   return np.random.default_rng(1).integers(0, CLASSES, count).tolist()
 
 
-def _naive(logits, labels, loss):
+def _shares(logits, loss):
+  if loss == 'sigmoid':
+    return 1 / (1 + np.exp(-logits))
+  return np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+
+
+def _naive(source, loss):
+  logits, labels = source.logits(), [source.labels[i] for i in source.whole]
   targets = np.eye(CLASSES)[labels]
-  if loss == 'softmax':
-    terms = -targets * (logits - np.log(np.exp(logits).sum(1, keepdims=True)))
-  else:
+  terms = -targets * np.log(_shares(logits, 'softmax'))
+  if loss == 'sigmoid':
     terms = np.log1p(np.exp(np.where(targets, -logits, logits)))
   correct = logits.argmax(1) == labels
-  if loss == 'softmax':
-    shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-  else:
-    shares = 1 / (1 + np.exp(-logits))
-  return {
-    'accuracy': np.mean(correct),
-    'loss': terms.sum(1).mean(),
-    'ece': _naive_calibration_error(shares.max(1), correct),
-  }
-
-
-def _naive_calibration_error(confidence, correct):
-  error = 0
+  confidence, error = _shares(logits, loss).max(1), 0
   for low in range(15):
     inside = (low / 15 < confidence) & (confidence <= (low + 1) / 15)
     if inside.any():
       distance = abs(correct[inside].mean() - confidence[inside].mean())
       error += inside.mean() * distance
-  return error
+  rank = (logits > logits[np.arange(len(labels)), labels][:, None]).sum(1)
+  return {
+    'accuracy': np.mean(correct),
+    'top5_accuracy': np.mean(rank < 5),
+    'loss': terms.sum(1).mean(),
+    'ece': error,
+    'count': len(labels),
+  }
 
 
 @pytest.mark.parametrize('loss', ['softmax', 'sigmoid'])
-@pytest.mark.parametrize('count', [1, 8, 21])
-def test_every_example_counts_once(count, loss):
-  labels = _labels(count)
-  source = Images(labels)
-  values = _evaluate(source, loss=loss)
-  expected = _naive(source.logits(), labels, loss) | {'count': count}
-  assert values == pytest.approx(expected, rel=1e-5)
-
-
-def test_the_number_of_devices_does_not_change_the_metrics():
-  source = Images(_labels(21))
-  one, eight = (_evaluate(source, devices=n) for n in (1, 8))
-  assert one == pytest.approx(eight, rel=1e-6)
-
-
-def test_averaged_weights_are_evaluated_if_there_are_any():
-  labels = _labels(21)
-  source = Images(labels)
-  values = _evaluate(source, scale=9, average=1)
-  expected = _naive(source.logits(), labels, 'softmax')
-  assert values['loss'] == pytest.approx(expected['loss'], rel=1e-5)
-
-
-@pytest.mark.parametrize('loss', ['softmax', 'sigmoid'])
-def test_unreadable_images_are_left_out_and_counted(loss):
+@pytest.mark.parametrize('devices', [1, 8])
+def test_every_example_counts_once_and_is_saved(loss, devices, tmp_path):
   labels = _labels(21)
   labels[3] = labels[20] = None
   source = Images(labels)
-  whole = [label for label in labels if label is not None]
-  expected = _naive(source.logits(), whole, loss)
-  values = _evaluate(source, loss=loss)
-  assert values == pytest.approx(
-    expected | {'count': 19, 'excluded': 2}, rel=1e-5
+  values, table, facts = _saved(
+    data.View(source, 'test'), tmp_path, loss=loss, devices=devices
   )
+  expected = _naive(source, loss) | {'excluded': 2}
+  assert values == pytest.approx(expected, rel=1e-5)
+  assert facts == FACTS | {
+    'class_names': list(NAMES),
+    'dataset': 'images',
+    'split': 'test',
+  }
+  assert table['index'].tolist() == list(range(21))
+  assert table['name'].tolist() == [f'test number {i}' for i in range(21)]
+  assert table.index[table['unreadable']].tolist() == [3, 20]
+  assert not table['unlabelled'].any()
+  # These are equal, not nearly equal.
+  accuracy = table['correct'].sum() / table['counted'].sum()
+  assert accuracy == values['accuracy']
+  assert table['loss'].mean() == pytest.approx(values['loss'], rel=1e-6)
+
+  read = table[~table['unreadable']]
+  shares = _shares(source.logits(), loss)
+  order = np.argsort(-shares, kind='stable')
+  top = np.take_along_axis(shares, order, 1)
+  own = [labels[i] for i in source.whole]
+  assert read['label'].tolist() == own
+  assert read['label_name'].tolist() == [NAMES[i] for i in own]
+  assert read['prediction'].tolist() == order[:, 0].tolist()
+  assert read['prediction_name'].tolist() == [NAMES[i] for i in order[:, 0]]
+  assert np.stack(read['top5']).tolist() == order[:, :5].tolist()
+  np.testing.assert_allclose(
+    np.stack(read['top5_probability']), top[:, :5], rtol=1e-5
+  )
+  np.testing.assert_allclose(read['confidence'], top[:, 0], rtol=1e-5)
+  broken = table.loc[3]
+  assert (broken['label'], broken['prediction']) == (-1, -1)
+  assert pd.isna(broken[['label_name', 'prediction_name']]).all()
+  assert np.isnan([broken['confidence'], broken['loss']]).all()
+  assert table.dtypes['label'] == table.dtypes['prediction'] == np.int32
 
 
-def test_only_unreadable_images_are_an_error():
-  with pytest.raises(
-    ValueError, match="Of 5 images of 'test' 5 are unreadable"
-  ):
-    _evaluate(Images([None] * 5))
+def test_averaged_weights_are_evaluated_if_there_are_any():
+  source = Images(_labels(21))
+  values = _evaluate(source, scale=9, average=1)
+  assert values == pytest.approx(_naive(source, 'softmax'), rel=1e-5)
 
 
 def test_evaluations_of_the_same_shapes_are_compiled_once():
   classification.compiled_sums.cache_clear()
-  for labels in (_labels(5), _labels(21), _labels(8)):
-    _evaluate(Images(labels))
-  assert classification.compiled_sums.cache_info().misses == 1
-  compiled = classification.compiled_sums(
-    FirstPixels(),
-    losses.build('softmax'),
-    sharding.make_mesh(8),
-    CONFIDENCES['softmax'],
-    0,
-  )
-  assert compiled._cache_size() == 1
-  # Another loss needs another program.
+  for count in (5, 21, 8):
+    _evaluate(Images(_labels(count)))
   _evaluate(Images(_labels(5)), loss='sigmoid')
   assert classification.compiled_sums.cache_info().misses == 2
 
 
-def test_images_with_more_than_max_labels_are_counted():
-  class Several(Images):
-    def read(self, split, index):
-      record = super().read(split, index)
-      return dataclasses.replace(record, label=[0, 1, 2][: index + 1])
+@pytest.mark.parametrize('label', [None, ()])
+def test_without_an_image_that_counts(label):
+  message = 'Of 5 images .* no image is left to evaluate'
+  with pytest.raises(ValueError, match=message):
+    _evaluate(Images([label] * 5), max_labels=2)
 
-  source = Several([0] * 3)
-  evaluator = Classification(
-    data.View(source, 'test'),
-    ops.parse('resize', image_size=(2, 2), channels=1),
-    FirstPixels(),
-    losses.build('softmax'),
-    sharding.make_mesh(8),
-    batch_size=8,
-    reading=dict(num_classes=CLASSES, max_labels=2, threads=0),
+
+def test_images_may_have_several_labels_or_none(tmp_path):
+  # As in ImageNet-ReaL, one of several labels suffices, and an image without
+  # labels does not count.
+  source = Rankings(
+    [
+      ([3], (1, 3)),  # Correct: the second of two labels.
+      ([3], (1, 2)),  # Wrong.
+      ([0], ()),
+      ([5], (5,)),  # Correct.
+      ([2, 1, 4], (0, 1, 3, 5)),  # Wrong, and one label too many.
+      ([0, 1, 2, 3, 4, 5], (5,)),  # The sixth.
+    ]
   )
-  state = step_lib.TrainState(jnp.int32(0), {'scale': jnp.float32(1)}, (), {})
-  found = dict(evaluator.run(state))
-  assert (found['count'], found['truncated']) == (3, 1)
+  view = data.View(source, 'test')
+  values, table, _ = _saved(view, tmp_path, max_labels=3)
+  assert values['accuracy'] == pytest.approx(2 / 5)
+  assert values['top5_accuracy'] == pytest.approx(4 / 5)
+  counts = [values[key] for key in ('count', 'unlabelled', 'truncated')]
+  assert counts == [5, 1, 1]
+  assert 'label' not in table
+  labels = [[1, 3], [1, 2], [], [5], [0, 1, 3], [5]]
+  assert [x.tolist() for x in table['labels']] == labels
+  assert table.index[table['unlabelled']].tolist() == [2]
+  assert table['counted'].sum() == 5
+  assert table['correct'].sum() / 5 == values['accuracy']
+
+
+def test_classes_by_name(tmp_path):
+  # As in ImageNet-A and -R, the data has some of the classes in another order.
+  source = Rankings(
+    [
+      ([5, 2], 0),  # n06 counts as 5: correct.
+      ([4, 2], 1),  # The data lacks class 4; without it, correct.
+      ([2], 1),
+      ([0, 5], 2),  # The model does not know this class; it does not count.
+      ([5, 2], 1),  # Wrong with and without candidates.
+    ],
+    names=('n06', 'n03', 'other'),
+  )
+  table = classes.table('names', source.names, NAMES)
+  assert table == ((5,), (2,), ())
+  view = classes.Relabelled(data.View(source, 'test'), table)
+  whole, saved, _ = _saved(view, tmp_path)
+  assert whole['accuracy'] == pytest.approx(2 / 4)
+  assert (whole['count'], whole['unlabelled']) == (4, 1)
+  assert saved['label'].tolist() == [5, 2, 2, -1, 2]
+  assert saved['label_name'].tolist()[:2] == ['n06', 'n03']
+  among, saved, _ = _saved(view, tmp_path, candidates=[2, 5])
+  assert among['accuracy'] == pytest.approx(3 / 4)
+  # The softmax is over two classes, since the other logits are barred.
+  assert 0 < among['loss'] < whole['loss']
+  assert [sorted(top) for top in saved['top5']] == [[2, 5]] * 5
+  assert [sum(x) for x in saved['top5_probability']] == pytest.approx([1] * 5)
+
+
+def _write_objectnet(folder):
+  files = {
+    'folder_to_objectnet_label.json': {
+      'alarm_clock': 'Alarm clock',
+      'chair': 'Chair',
+      'air_freshener': 'Air freshener',
+    },
+    'objectnet_to_imagenet_1k.json': {
+      'Alarm clock': 'analog clock; digital clock, red',
+      'Chair': 'barber chair',
+    },
+    # ILSVRC2012's number -> usual number: 2 -> 5, 0 -> 1, 1 -> 4.
+    'pytorch_to_imagenet_2012_id.json': {'5': 2, '1': 0, '4': 1},
+  }
+  for name, content in files.items():
+    (folder / name).write_text(json.dumps(content))
+  (folder / 'imagenet_to_label_2012_v2').write_text(
+    'analog clock\nbarber chair\ndigital clock, red\n'
+  )
+
+
+def test_objectnet(tmp_path):
+  found = ('air_freshener', 'alarm_clock', 'chair')
+  with pytest.raises(ValueError, match=r"lacks \['folder_to_objectnet_label"):
+    classes.table(str(tmp_path), found, NAMES)
+  _write_objectnet(tmp_path)
+  table = classes.table(str(tmp_path), found, NAMES)
+  assert table == ((), (1, 5), (4,))
+  source = Rankings(
+    [
+      ([5], 1),  # One of the two clocks: correct.
+      ([1], 1),  # The other clock: correct.
+      ([4], 1),  # A chair is not a clock.
+      ([4], 2),
+      ([3], 0),  # Not one of ImageNet's classes.
+      ([3, 4], 2),  # Correct if only the three occurring classes compete.
+    ],
+    names=found,
+  )
+  view = classes.Relabelled(data.View(source, 'test'), table)
+  values = _evaluate(view, max_labels=2)
+  assert values['accuracy'] == pytest.approx(3 / 5)
+  assert (values['count'], values['unlabelled']) == (5, 1)
+  values = _evaluate(view, max_labels=2, candidates=[1, 4, 5])
+  assert values['accuracy'] == pytest.approx(4 / 5)
+  (tmp_path / 'imagenet_to_label_2012_v2').write_text('clock\n\n')
+  with pytest.raises(ValueError, match="one names 'analog clock'"):
+    classes.table(str(tmp_path), ('chair',), NAMES)
+
+
+@pytest.mark.parametrize(
+  'content, message',
+  [
+    ({'cow': 0}, "does not have, such as 'cow'"),
+    ({'cat': 'n99'}, "'cat' is 'n99'"),
+    ({'cat': 6}, "'cat' is 6"),
+    ({'cat': True}, "'cat' is True"),
+    ({'cat': [['n01'], 1]}, r"'cat' is \['n01'\]"),
+    ({'cat': []}, 'the model knows no class of the data'),
+    (None, 'does not exist'),
+  ],
+)
+def test_a_file_of_classes(tmp_path, content, message):
+  path = tmp_path / 'classes.json'
+  if content is not None:
+    path.write_text(json.dumps(content))
+  with pytest.raises(ValueError, match=message):
+    classes.table(str(path), ('cat', 'dog'), NAMES)
+  path.write_text(json.dumps({'cat': ['n03', 5], 'dog': 'n01'}))
+  found = classes.table(str(path), ('bird', 'cat', 'dog'), NAMES)
+  assert found == ((), (2, 5), (0,))
+
+
+@pytest.mark.parametrize('content', [None, b'', b'PAR1 and more PAR1', 'other'])
+def test_a_bad_file_of_predictions(content, tmp_path):
+  path, message = tmp_path / 'test.parquet', 'was not written by save_predict'
+  if content is None:
+    message = 'does not exist'
+  elif content == 'other':
+    pd.DataFrame({'label': [1]}).to_parquet(path)
+  else:
+    path.write_bytes(content)
+  with pytest.raises(ValueError, match=message):
+    predictions.read(path)
+
+
+def test_calibration_by_hand():
+  # Bins of width 1/15, with their upper edges: 0.5 and 0.52 share a bin, 0.95
+  # has another. The last row is padding.
+  totals = calibration.sums(
+    jnp.array([0.5, 0.52, 0.95, 0.95, 1.0]),
+    jnp.array([True, False, True, True, False]),
+    jnp.array([True, True, True, True, False]),
+  )
+  # (2 * |0.5 - 0.51| + 2 * |1 - 0.95|) / 4
+  assert calibration.error(totals) == pytest.approx(0.03)
+  totals = calibration.sums(
+    jnp.array([0.2, 0.2001, 1.0]), jnp.zeros(3, bool), jnp.ones(3, bool)
+  )
+  assert totals[0].tolist() == [0, 0, 1, 1, *[0] * 10, 1]

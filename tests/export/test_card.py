@@ -11,7 +11,7 @@ from tests.interop import tiny
 from vit_jax import config as config_lib
 from vit_jax import convert, interop
 from vit_jax.export import card
-from vit_jax.training import loop
+from vit_jax.training import train
 
 
 @pytest.fixture(scope='module')
@@ -21,7 +21,7 @@ def run(tmp_path_factory):
   config.evals.test = config_lib.evaluation(
     'test', every=2, preprocess='resize_small(9)|central_crop'
   )
-  loop.train_and_evaluate(config, str(workdir))
+  train.train_and_evaluate(config, str(workdir))
   return workdir
 
 

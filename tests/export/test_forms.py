@@ -14,7 +14,7 @@ from vit_jax import interop, models
 from vit_jax.export import description, forms, parity, timm_folder, writing
 from vit_jax.export.program import Program
 from vit_jax.inspection import subject
-from vit_jax.models.images import normalize
+from vit_jax.models.shared import normalize
 
 ALL = ('stablehlo', 'onnx', 'huggingface', 'timm')
 

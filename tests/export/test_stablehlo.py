@@ -17,7 +17,7 @@ from vit_jax import interop
 from vit_jax.export import forms, writing
 from vit_jax.export.program import Program
 from vit_jax.inspection import subject
-from vit_jax.models.images import normalize
+from vit_jax.models.shared import normalize
 
 # What a user without this package types.
 READER = """

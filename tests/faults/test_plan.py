@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from tests.faults import damage, launching, plan, reporting, runs
+from tests.faults import damage, launching, plan, runs
 
 ONE, _, TWO = launching.LAYOUTS
 
@@ -27,15 +27,6 @@ def test_plan_follows_from_the_seed():
 
   assert draw(3) == draw(3)
   assert draw(3) != draw(4)
-
-
-def test_each_kind_occurs_before_any_repeats():
-  number = len(plan.KINDS)
-  faults = plan.make_plan(
-    2 * number, 0, list(plan.KINDS), launching.LAYOUTS, disks=True
-  )
-  kinds = [fault.kind for fault in faults]
-  assert sorted(kinds[:number]) == sorted(kinds[number:]) == sorted(plan.KINDS)
 
 
 def test_faults_are_planned_only_where_they_are_possible():
@@ -90,22 +81,6 @@ def test_flip_changes_one_bit(checkpoint):
   assert text.endswith(' of 20/d/data (64 bytes)')
 
 
-def test_truncate_shortens(checkpoint):
-  text = damage.damage(checkpoint, 'truncate', random.Random(0))
-  content = (checkpoint / 'd' / 'data').read_bytes()
-  assert len(content) < 64
-  assert content == bytes(range(len(content)))
-  assert text == f'cut 20/d/data from 64 to {len(content)} bytes'
-
-
-def test_delete_removes_one_file(checkpoint):
-  (checkpoint / 'd' / 'empty').unlink()
-  assert damage.damage(checkpoint, 'delete', random.Random(0)) == (
-    'deleted 20/d/data (64 bytes)'
-  )
-  assert not list((checkpoint / 'd').iterdir())
-
-
 def test_only_complete_checkpoints_are_listed(tmp_path):
   assert damage.complete_steps(tmp_path) == []
   for name in ('5', '10', '15.orbax-checkpoint-tmp'):
@@ -158,24 +133,3 @@ def test_small_disk(tmp_path):
     assert damage.listing(tmp_path / 'disk') == before
   finally:
     disk.close()
-
-
-# The table --------------------------------------------------------------------
-
-
-def test_table():
-  newest = 'resumed at the newest'
-  records = [
-    _record('flip', codes=(-9,), aftermath='reported, fell back'),
-    _record('kill-one', TWO, codes=(-9, 76), aftermath=newest),
-    _record('kill-one', TWO, codes=(-9, 76), aftermath=newest),
-    _record('kill-one', TWO, codes=(77, -9), problems=['a', 'b']),
-  ]
-  assert reporting.table(records).splitlines() == [
-    '| fault | 1x1 | 2x2 | what followed | failed |',
-    '|---|---|---|---|---|',
-    '| kill-one | 0 | 3 | 2 x exit -9/76, resumed at the newest;'
-    ' 1 x exit 77/-9, ended | 1 |',
-    '| flip | 1 | 0 | 1 x exit -9, reported, fell back | 0 |',
-    '| all | 1 | 3 |  | 1 |',
-  ]

@@ -16,7 +16,8 @@ from sklearn import neighbors
 import vit_jax
 from tests.tiny_run import SIZES, Death
 from vit_jax import data, features, interop, models, sharding
-from vit_jax.evaluators import knn
+from vit_jax.evaluators import frozen, knn
+from vit_jax.evaluators.evaluator import batches
 from vit_jax.features import extraction, store
 from vit_jax.training import step as step_lib
 
@@ -86,13 +87,12 @@ def train(model, tmp_path_factory):
 
 def _evaluation(model, weights, k):
   state = step_lib.TrainState(0, model.params, (), {})
-  evaluator = knn.NearestNeighbours(
-    *(_view('train[:100]'), _view('test'), model.preprocess, model.module),
-    *(model.mesh, knn.Protocol((k,), 'euclidean', weights, 0.07)),
-    batch_size=16,
-    reading=dict(unreadable='error', threads=0),
-    name='near',
-    layer='pre_logits',
+  evaluator = frozen.FrozenFeatures(
+    {'train': _view('train[:100]'), 'test': _view('test')},
+    knn.NearestNeighbours((k,), 'euclidean', weights, 0.07),
+    batches(model.preprocess, model.mesh, batch_size=16, threads=0),
+    model.module,
+    model.mesh,
   )
   return dict(evaluator.run(state))[f'{k}nn/accuracy']
 

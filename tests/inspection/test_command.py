@@ -15,7 +15,7 @@ from tests.tiny_run import eventful_config
 from vit_jax import data, inspect, interop
 from vit_jax.data import ops
 from vit_jax.inspection import gallery, subject
-from vit_jax.training import loop
+from vit_jax.training import train
 
 ALL = ('attention_distance', 'filters', 'position_similarity', 'rollout')
 _ENDINGS = ('csv', 'pdf', 'png')
@@ -43,7 +43,7 @@ def digits(tmp_path_factory):
   config.accumulation_steps = 1
   config.evals.test.every = 2
   config.schedule.warmup_steps = 0
-  loop.train_and_evaluate(config, folder / 'run')
+  train.train_and_evaluate(config, folder / 'run')
   source = data.open_source('digits:01')
   (folder / 'images').mkdir()
   for i in range(10):

@@ -260,11 +260,8 @@ def test_zip_bombs_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
   assert f'{bytes_:,} bytes unpack to {size:,}, more than 16' in str(
     error.value
   )
-  least = -(-size // bytes_)
-  assert str(error.value).endswith(
-    f'--max_inflation (in a run --config.init.max_inflation) to {least}.'
-  )
-  assert arrays.read_npz(path, max_inflation=least)['x'].size == 10**6
+  np.savez(path, **np.load(path))  # The remedy.
+  assert arrays.read_npz(path)['x'].size == 10**6
   # Incompressible arrays are never too large.
   noise = np.random.default_rng(0).bytes(3 * 10**6)
   np.savez_compressed(path, x=np.frombuffer(noise, np.uint8))

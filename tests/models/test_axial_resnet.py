@@ -4,7 +4,6 @@ import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from tests.models import naive_resnet as naive
@@ -69,20 +68,6 @@ def test_relative_attention_equals_loops():
     for h in range(3):
       expected = _attention(query[n, :, h], key[n, :, h], value[n, :, h], table)
       np.testing.assert_allclose(out[n, :, h], expected, rtol=1e-4, atol=1e-6)
-
-
-def test_relative_values_by_hand():
-  # All scores are equal, so each of three positions takes the mean of three
-  # values. The table's rows belong to the offsets -2, -1, 0, 1, 2.
-  zeros = jnp.zeros((1, 3, 1, 1))
-  table = (
-    jnp.zeros((5, 4)).at[:, 2].set(jnp.array([1.0, 10, 100, 1000, 10_000]))
-  )
-  out = axial_resnet.relative_attention(
-    zeros, zeros, jnp.zeros((1, 3, 1, 2)), table
-  )
-  np.testing.assert_allclose(out[0, :, 0, 0], [37, 370, 3700], rtol=1e-6)
-  np.testing.assert_array_equal(out[0, :, 0, 1], 0)
 
 
 # At scale 3e-3 the norms' epsilon changes the result.
@@ -152,27 +137,6 @@ def test_unit_equals_numpy(strides, channels):
   np.testing.assert_allclose(
     out[0], expected, rtol=5e-4, atol=2e-5 * np.abs(expected).max()
   )
-
-
-def test_a_unit_without_projection_starts_as_the_identity():
-  x = _normal(1, 2, 3, 256)
-  unit = axial_resnet.AxialUnit(features=64)
-  out, _ = jax.jit(unit.init_with_output)(jax.random.key(0), x)
-  np.testing.assert_array_equal(out, np.maximum(x, 0))
-
-
-def test_the_norm_of_the_root_uses_epsilon_1e_4():
-  images = 1e-4 * _normal(1, 8, 8, 3)
-  model = axial_resnet.AxialResNet(3, blocks=())
-  params = naive.random_params(model, images)
-  _, out = jax.jit(model.apply)({'params': params}, images)
-  p = naive.float64(params)
-  kernel = p['conv_root']['kernel']
-  kernel = (kernel - kernel.mean((0, 1, 2))) / kernel.std((0, 1, 2))
-  x = naive.conv(naive.float64(images[0]), kernel, 2, ((2, 3), (2, 3)))
-  x = naive.relu(naive.group_norm(x, p['gn_root'], 1e-4))
-  expected = naive.max_pool(x, ((0, 1), (0, 1)))
-  np.testing.assert_allclose(out['encoded'][0], expected, rtol=1e-3, atol=1e-5)
 
 
 def _shapes(model, size):
@@ -248,57 +212,13 @@ def test_another_image_size_needs_resized_position_embeddings():
     return jax.eval_shape(model.apply, {'params': tree}, images)
 
   with pytest.raises(
-    ValueError, match='for a width of 4 features, but these images give 6: use'
+    ValueError, match=r'relative_embedding has 7 .* 11 .*interop.load'
   ):
     apply(params)
   for name, value in params.items():
     if name.endswith('relative_embedding'):
       params[name] = position.resize_relative(value, len(new[name]))
   apply(params)
-
-
-def test_a_few_steps_reduce_the_loss():
-  model = _tiny()
-  labels = np.array([0, 1, 2, 0])
-  images = _normal(4, 16, 24, 3) * 0.1
-  images[..., 0] += labels[:, None, None] - 1
-  params = jax.jit(model.init)(jax.random.key(0), images)['params']
-  optimizer = optax.adam(1e-3)
-
-  @jax.jit
-  def step(params, state):
-    def loss(params):
-      logits, _ = model.apply({'params': params}, images, train=True)
-      return optax.softmax_cross_entropy_with_integer_labels(
-        logits, labels
-      ).mean()
-
-    value, gradient = jax.value_and_grad(loss)(params)
-    updates, state = optimizer.update(gradient, state)
-    return optax.apply_updates(params, updates), state, value, gradient
-
-  state, losses = optimizer.init(params), []
-  for _ in range(6):
-    params, state, value, gradient = step(params, state)
-    losses.append(float(value))
-  assert losses[0] == pytest.approx(np.log(3))
-  assert np.all(np.diff(losses) < 0)
-  assert losses[-1] < 0.8 * losses[0]
-  # The last norms' scales are no longer 0, so all parameters get gradients.
-  assert all(np.any(np.asarray(a)) for a in jax.tree.leaves(gradient))
-
-
-def test_bfloat16_reaches_the_head_and_remat_changes_nothing():
-  images = _normal(1, 8, 8, 3)
-  params = naive.random_params(_tiny(), images)
-  logits, _ = jax.jit(_tiny().apply)({'params': params}, images)
-  for dtype, remat in [('bfloat16', 'none'), ('float32', 'dots')]:
-    model = _tiny(dtype=jnp.dtype(dtype), remat=remat)
-    result, out = jax.jit(model.apply)({'params': params}, images)
-    assert result.dtype == jnp.float32
-    assert {a.dtype for a in out.values()} == {jnp.dtype(dtype)}
-    tolerance = 0.1 if dtype == 'bfloat16' else 1e-5
-    np.testing.assert_allclose(result, logits, atol=tolerance)
 
 
 def test_heads_must_divide_half_the_channels():

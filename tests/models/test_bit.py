@@ -1,6 +1,5 @@
 """Guards BiT: parameter counts and names; unit and root equal plain NumPy."""
 
-import flax.linen as nn
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
@@ -8,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.models import naive_resnet as naive
-from tests.models.test_resnet import Norm
-from vit_jax.models import bit, position
+from vit_jax import models
+from vit_jax.models import position, resnet
 
 BLOCKS = {
   50: (3, 4, 6, 3),
@@ -31,46 +30,8 @@ def _shapes(model, size=(224, 224)):
   return out, flax.traverse_util.flatten_dict(variables['params'], sep='/')
 
 
-def _formula(blocks, w):
-  """Returns the number of parameters without the head."""
-  count = 7 * 7 * 3 * 64 * w
-  channels = 64 * w
-  for i, units in enumerate(blocks):
-    f = 64 * w * 2**i
-    count += channels * 4 * f  # The projection.
-    for _ in range(units):
-      count += channels * f + 9 * f * f + f * 4 * f
-      count += 2 * (channels + f + f)  # Scales and biases.
-      channels = 4 * f
-  return count + 2 * channels
-
-
-@pytest.mark.parametrize(
-  'depth, width_factor, count',
-  [
-    (50, 1, 23_500_352),
-    (50, 2, 93_891_712),
-    (50, 3, 211_174_080),
-    (101, 1, 42_492_480),
-    (101, 3, 381_789_888),
-    (152, 1, 58_136_128),
-    (152, 2, 232_238_208),
-    (152, 4, 928_340_224),
-    (200, 3, 562_488_000),
-  ],
-)
-def test_parameter_counts(depth, width_factor, count):
-  blocks = BLOCKS[depth]
-  model = bit.BiT(1000, blocks, width_factor)
-  _, shapes = _shapes(model)
-  body = sum(a.size for k, a in shapes.items() if not k.startswith('head/'))
-  assert body == count == _formula(blocks, width_factor)
-  assert shapes['head/kernel'].shape == (2048 * width_factor, 1000)
-  assert shapes['head/bias'].shape == (1000,)
-
-
 def test_parameters_of_the_released_r50x1():
-  _, shapes = _shapes(bit.BiT(21_843, BLOCKS[50], 1))
+  _, shapes = _shapes(resnet.BiT(21_843, BLOCKS[50], 1))
   assert len(shapes) == 153
   assert sum(a.size for a in shapes.values()) == 68_256_659
   expected = {'conv_root/kernel', 'head/kernel', 'head/bias'}
@@ -100,7 +61,7 @@ def test_parameters_of_the_released_r50x1():
   [((224, 224), (7, 7)), ((97, 160), (4, 5)), ((480, 480), (15, 15))],
 )
 def test_runs_at_any_size(size, grid):
-  model = bit.BiT(10, BLOCKS[50], 3)
+  model = resnet.BiT(10, BLOCKS[50], 3)
   (logits, out), _ = _shapes(model, size)
   assert (logits.shape, logits.dtype) == ((2, 10), jnp.float32)
   assert out['encoded'].shape == (2, *grid, 6144)
@@ -119,7 +80,7 @@ def _standardized(params):
 @pytest.mark.parametrize('strides, channels', [(1, 128), (1, 64), (2, 128)])
 def test_unit_equals_numpy(strides, channels, scale):
   x = scale * _images(2, 4, 5, channels)
-  unit = bit.PreActivationUnit(features=32, strides=strides)
+  unit = resnet.PreActivationUnit(features=32, strides=strides)
   params = naive.random_params(unit, x, scale=scale)
   out = jax.jit(unit.apply)({'params': params}, x)
   p = naive.float64(params)
@@ -144,7 +105,7 @@ def test_unit_equals_numpy(strides, channels, scale):
 
 def test_model_without_units_equals_numpy():
   images = _images(2, 15, 10, 3)
-  model = bit.BiT(5, (), 1)
+  model = resnet.BiT(5, (), 1)
   params = naive.random_params(model, images)
   logits, out = model.apply({'params': params}, images)
   p = naive.float64(params)
@@ -160,100 +121,17 @@ def test_model_without_units_equals_numpy():
     np.testing.assert_allclose(logits[i], expected, rtol=1e-4, atol=1e-5)
 
 
-class Root(nn.Module):
-  @nn.compact
-  def __call__(self, images):
-    return bit.root(images, width_factor=1, dtype=jnp.float32)
+@pytest.mark.parametrize('name', ['BiT-R50x1', 'AxialResNet50', 'ViT-Ti/16'])
+def test_derivatives_of_forward_mode_are_those_of_reverse_mode(name):
+  small = {'depth': 1} if name.startswith('ViT') else {'blocks': (1, 1)}
+  model = models.build(name, num_classes=2, **small)
+  images = jnp.asarray(_images(2, 32, 32, 3))
+  params = model.init(jax.random.key(0), images)['params']
 
+  def loss(images):
+    return (model.apply({'params': params}, images)[1]['encoded'] ** 3).sum()
 
-def test_the_root_pads_its_pooling_by_zeros():
-  # One 1 and 48 zeros standardize to 48 / sqrt(48) and -1 / sqrt(48).
-  kernel = np.zeros((7, 7, 1, 64), np.float32)
-  kernel[3, 3] = 1
-
-  def pooled(pixel):
-    images = jnp.full((1, 1, 1, 1), pixel)
-    return Root().apply({'params': {'conv_root': {'kernel': kernel}}}, images)
-
-  assert pooled(1.0).shape == (1, 1, 1, 64)
-  np.testing.assert_allclose(pooled(1.0), 48**0.5, rtol=1e-5)
-  np.testing.assert_array_equal(pooled(-1.0), 0)  # Not -48**0.5.
-
-
-@pytest.mark.parametrize('size', [(1, 1), (2, 3), (5, 6), (6, 5)])
-def test_the_pooling_equals_one_over_zeros_and_so_does_its_gradient(size):
-  x = np.random.default_rng(0).normal(-1, 1, (2, *size, 8)).astype(np.float32)
-
-  def padded(x):
-    x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    return nn.max_pool(x, (3, 3), strides=(2, 2), padding='VALID')
-
-  expected, transposed = jax.vjp(padded, x)
-  found, ours = jax.vjp(bit._pool, x)
-  np.testing.assert_array_equal(found, expected)
-  assert (expected == 0).any()
-  weights = np.random.default_rng(1).normal(size=found.shape)
-  weights = jnp.asarray(weights, jnp.float32)
-  np.testing.assert_array_equal(ours(weights)[0], transposed(weights)[0])
-
-
-def test_initial_logits_equal_the_head_bias():
-  model = bit.BiT(3, (1,), 1, head_bias=-6.9)
-  (logits, out), variables = jax.jit(model.init_with_output)(
-    jax.random.key(0), _images(2, 8, 8, 3)
-  )
-  np.testing.assert_array_equal(logits, np.full((2, 3), -6.9, np.float32))
-  assert np.abs(out['pre_logits']).max() > 0.1
-  deviation = np.std(variables['params']['conv_root']['kernel'])
-  np.testing.assert_allclose(deviation, (7 * 7 * 3) ** -0.5, rtol=0.05)
-
-
-def test_bfloat16_reaches_the_head_and_remat_changes_nothing():
-  images = _images(2, 8, 8, 3)
-  model = bit.BiT(3, (1,), 1)
-  params = naive.random_params(model, images)
-  assert {a.dtype.name for a in jax.tree.leaves(params)} == {'float32'}
-  logits, _ = jax.jit(model.apply)({'params': params}, images)
-  for dtype, remat in [('bfloat16', 'none'), ('float32', 'full')]:
-    other = bit.BiT(3, (1,), 1, dtype=jnp.dtype(dtype), remat=remat)
-    shapes = jax.eval_shape(other.init, jax.random.key(0), images)['params']
-    assert jax.tree.structure(shapes) == jax.tree.structure(params)
-    result, out = jax.jit(other.apply)({'params': params}, images)
-    assert result.dtype == jnp.float32
-    assert {a.dtype for a in out.values()} == {jnp.dtype(dtype)}
-    tolerance = 0.05 if dtype == 'bfloat16' else 1e-5
-    np.testing.assert_allclose(result, logits, atol=tolerance)
-
-
-@pytest.mark.parametrize(
-  'images, message',
-  [
-    (np.zeros((8, 8, 3), np.float32), r'images are float32\[8, 8, 3\], expec'),
-    (np.zeros((1, 8, 8, 3), np.uint8), r'images are uint8\[1, 8, 8, 3\]'),
-    (np.zeros((1, 0, 8, 3), np.float32), r'size 0x8 px has no pixels'),
-  ],
-)
-def test_rejects_other_images(images, message):
-  with pytest.raises(ValueError, match=message):
-    jax.eval_shape(bit.BiT(2, (1,), 1).init, jax.random.key(0), images)
-
-
-@pytest.mark.parametrize('width_factor', [1 / 16, 0.25, 0.5])
-def test_fractional_width_factors(width_factor):
-  model = bit.BiT(10, (1, 2), width_factor)
-  _, shapes = _shapes(model)
-  body = sum(a.size for k, a in shapes.items() if not k.startswith('head/'))
-  assert body == _formula((1, 2), width_factor)
-  assert shapes['head/kernel'].shape == (512 * width_factor, 10)
-  assert shapes['conv_root/kernel'].shape[-1] == 64 * width_factor
-
-
-def test_a_narrow_norm_has_two_channels_per_group():
-  x = jax.random.normal(jax.random.key(0), (2, 3, 3, 8))
-  found, _ = Norm().init_with_output(jax.random.key(0), x)
-  grouped = np.asarray(x).reshape(2, 9, 4, 2)
-  centred = grouped - grouped.mean(axis=(1, 3), keepdims=True)
-  expected = centred / np.sqrt(
-    np.square(centred).mean(axis=(1, 3), keepdims=True) + 1e-6
-  )
-  np.testing.assert_allclose(found, expected.reshape(x.shape), atol=1e-5)
+  direction = jnp.asarray(_images(2, 32, 32, 3) ** 2)
+  _, forward = jax.jvp(loss, (images,), (direction,))
+  backward = jnp.vdot(jax.grad(loss)(images), direction)
+  np.testing.assert_allclose(forward, backward, rtol=1e-4)

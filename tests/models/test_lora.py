@@ -8,7 +8,7 @@ import pytest
 
 from tests.tiny_run import SIZES
 from vit_jax import models
-from vit_jax.models import encoder, lora
+from vit_jax.models import lora
 
 ALL = tuple(lora.TARGETS)
 
@@ -116,15 +116,6 @@ def test_new_additions_change_nothing():
   bound = 1 / np.sqrt(SIZES['width'])
   assert 0.9 * bound < np.abs(first[0]).max() < bound
   assert len({x.tobytes() for x in first}) == len(first) == 12
-
-
-def test_a_stacked_model_has_the_additions_of_its_blocks():
-  _, _, params = _params(scan=True)
-  tuned = _with_additions(params)
-  apart = encoder.unstack_blocks(tuned[lora.FOLDER])
-  shapes = {name: x.shape for name, x in _flat(apart).items()}
-  alone = _with_additions(_params()[2])[lora.FOLDER]
-  assert shapes == {name: x.shape for name, x in _flat(alone).items()}
 
 
 def test_errors():

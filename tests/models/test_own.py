@@ -32,11 +32,6 @@ class Unbuilt(Own):
   """The module of a family whose models cannot be built."""
 
 
-class Bare(nn.Module):
-  num_classes: int
-  dtype: str = 'float32'
-
-
 def _family(module=Own, names=('Own-4',), fields=None):
   fields = fields or (lambda features: {'features': int(features)})
   return variants.Family('Own-N', r'Own-(\d+)', module, fields, names)
@@ -71,19 +66,6 @@ def test_what_a_model_lacks_is_not_asked_of_it(added):
   assert layers.represent(model, params, images, 'logits').shape == (2, 2)
   with pytest.raises(ValueError, match='expected pre_logits'):
     layers.represent(model, params, images)
-
-
-@pytest.mark.parametrize(
-  'arguments, named',
-  [
-    ({'module': Bare}, 'Bare lacks the attribute remat, head_bias'),
-    ({'names': ()}, 'at least one'),
-    ({'names': ('Own-4', 'Own-B')}, "'Own-B'"),
-  ],
-)
-def test_a_family_that_cannot_work_is_refused(arguments, named):
-  with pytest.raises(ValueError, match=named):
-    _family(**arguments)
 
 
 @pytest.mark.parametrize('fault', ['batch_stats', 'head', 'logits, out'])

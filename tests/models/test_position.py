@@ -42,42 +42,6 @@ def test_resize_equals_scipy_on_the_papers_grids(old):
     )
 
 
-@pytest.mark.filterwarnings('ignore:It is recommended')
-@pytest.mark.parametrize('old', [(1, 1), (1, 5), (6, 1), (3, 8), (15, 4)])
-@pytest.mark.parametrize('new', [(1, 1), (1, 7), (4, 1), (5, 3), (26, 9)])
-def test_resize_equals_scipy_on_rectangles(old, new):
-  table = _table(old[0] * old[1])
-  resized = position.resize(
-    table, old_grid=old, new_grid=new, num_prefix_tokens=0
-  )
-  # SciPy's default mode lets rounding push the last sample of 15 -> 26 out of
-  # the grid and returns 0 there; 'nearest' does not.
-  expected = _zoomed(table.reshape(*old, 2), new, mode='nearest')
-  np.testing.assert_allclose(
-    resized.reshape(expected.shape), expected, atol=1e-12
-  )
-
-
-@pytest.mark.parametrize('dtype', ['float32', 'float64', 'bfloat16'])
-def test_resize_keeps_the_dtype(dtype):
-  table = _table(5, dtype=jnp.dtype(dtype))
-  resized = position.resize(table, new_grid=(3, 4), num_prefix_tokens=1)
-  assert resized.dtype == table.dtype
-  exact = position.resize(
-    table.astype('float64'), new_grid=(3, 4), num_prefix_tokens=1
-  )
-  np.testing.assert_array_equal(resized, exact.astype(table.dtype))
-
-
-def test_resize_to_the_same_grid_is_bitwise_the_identity():
-  table = _table(7, dtype=np.float32)
-  table[0, 2, 0] = -0.0
-  resized = position.resize(
-    table, old_grid=(2, 3), new_grid=(2, 3), num_prefix_tokens=1
-  )
-  assert resized.tobytes() == table.tobytes()
-
-
 @pytest.mark.parametrize(
   'shape, kwargs, message',
   [
@@ -121,30 +85,6 @@ def test_resize_relative_keeps_offset_0_in_the_middle(offsets, expected):
   )
 
 
-def test_resize_relative_rejects_an_even_number():
-  for table, offsets in ((np.zeros((4, 2)), 3), (np.zeros((3, 2)), 4)):
-    with pytest.raises(ValueError, match='2L - 1 offsets, an odd number'):
-      position.resize_relative(table, offsets)
-
-
-def test_resize_rows_equals_resize_along_one_axis():
-  table = _table(5)
-  for length in (1, 3, 5, 8):
-    expected = position.resize(
-      table, old_grid=(5, 1), new_grid=(length, 1), num_prefix_tokens=0
-    )
-    np.testing.assert_allclose(
-      position.resize_rows(table[0], length), expected[0], atol=1e-12
-    )
-
-
-def test_token_grid_counts_whole_patches():
-  assert position.token_grid((384, 384), 14) == (27, 27)
-  assert position.token_grid((32, 50), (16, 10)) == (2, 5)
-  with pytest.raises(ValueError, match=r'32x15 px is below .* 16x16 px'):
-    position.token_grid((32, 15), 16)
-
-
 def _tiny(pooling):
   return models.build(
     'ViT-B/4',
@@ -157,13 +97,7 @@ def _tiny(pooling):
   )
 
 
-@pytest.mark.parametrize(
-  'pooling, old, new',
-  [
-    ('token', r'5 tokens \(1 class \+ a 2x2 grid\)', r'7 \(1 class \+ a 2x3'),
-    ('gap', r'4 tokens \(a 2x2 grid\)', r'6 \(a 2x3 grid\)'),
-  ],
-)
+@pytest.mark.parametrize('pooling, old, new', [('token', 5, 7), ('gap', 4, 6)])
 def test_another_image_size_needs_resized_parameters(pooling, old, new):
   model = _tiny(pooling)
   small, large = (
@@ -174,10 +108,8 @@ def test_another_image_size_needs_resized_parameters(pooling, old, new):
     shapes = jax.eval_shape(model.init, jax.random.key(0), images)
     return jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), shapes)
 
-  with pytest.raises(ValueError, match=rf'{old}, but .* {new}.*position.resi'):
+  with pytest.raises(ValueError, match=f'{old} rows, .* {new} .*interop.load'):
     jax.eval_shape(model.apply, zeros(small), large)
-  with pytest.raises(ValueError, match=r'no square grid\), but'):
-    jax.eval_shape(model.apply, zeros(large), small)
   variables = zeros(small)
   embedding = variables['params']['Transformer']['posembed_input']
   embedding['pos_embedding'] = position.resize(

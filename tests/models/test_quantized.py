@@ -5,15 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.tiny_run import SIZES, tiny_config
+from tests.tiny_run import SIZES
 from vit_jax import models
-from vit_jax.interop import sources
-from vit_jax.models import quantized
-from vit_jax.training import loop
 
-needs_qwix = pytest.mark.skipif(
-  not quantized.is_installed(), reason='qwix is not installed'
-)
+pytest.importorskip('qwix')
 IMAGES = jax.random.normal(jax.random.key(1), (2, 8, 8, 3))
 
 
@@ -38,7 +33,6 @@ def params():
   return found
 
 
-@needs_qwix
 @pytest.mark.parametrize(
   'name, products',
   # Six dense layers in a block; a gradient has two products for each.
@@ -54,7 +48,6 @@ def test_dense_layers_of_blocks_multiply_integers(
   assert sum('xi8>' in line for line in found) == products
 
 
-@needs_qwix
 @pytest.mark.parametrize('scan', [False, True])
 def test_logits_and_gradients_stay_close(params, scan):
   if scan:
@@ -76,25 +69,3 @@ def test_logits_and_gradients_stay_close(params, scan):
 
 def _distance(found, expected):
   return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
-
-
-@needs_qwix
-def test_a_run_trains_and_its_weights_are_those_of_any_model(tmp_path):
-  config = tiny_config({'total_steps': 30, 'model.quantization': 'int8'})
-  loop.train_and_evaluate(config, tmp_path)
-  # How the run computed does not matter for its weights.
-  assert (
-    sources.model_of_run(
-      {'num_classes': 2, 'model': config.model.to_dict()}
-    ).quantization
-    == 'none'
-  )
-
-
-def test_without_qwix_an_error_says_what_to_install(monkeypatch):
-  monkeypatch.setattr(quantized, 'is_installed', lambda: False)
-  with pytest.raises(ValueError, match=r"'int8' needs pip install .*quantized"):
-    _model('int8')
-  assert _model('none').quantization == 'none'
-  with pytest.raises(ValueError, match="quantization is 'int4', expected one"):
-    _model('int4')

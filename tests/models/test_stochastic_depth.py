@@ -7,28 +7,19 @@ import numpy as np
 import pytest
 
 from tests.interop import tiny
-from tests.training import test_step
-from vit_jax import models, sharding
-from vit_jax.models import axial_resnet, bit, dropout, resnet
-from vit_jax.models.dropout import depth_rates
-from vit_jax.training import gradients
+from vit_jax import models
+from vit_jax.models import shared
+from vit_jax.models.shared import depth_rates
 
 DEPTH, LAST = 3, 0.6
 RATES = (0.0, 0.3, 0.6)
 SIZE = (8, 12)
 # Ways to compute a model.
 OPTIONS = [
-  {},
   {'scan': True},
-  {'remat': 'full'},
-  {'remat': 'dots', 'scan': True},
-  {'position_site': 'every_layer_shared', 'scan': True},
-  {'parallel': True},
-  {'parallel': True, 'scan': True},
+  {'remat': 'full', 'parallel': True},
   {'attention_implementation': 'lanes'},
-  {'attention_implementation': 'cudnn'},
   {'pooling': 'gap', 'attention': 'axial'},
-  {'resnet_blocks': (1,), 'patch_size': 1, 'resnet_width': 0.25},
 ]
 
 
@@ -138,97 +129,6 @@ def test_each_branch_is_left_out_at_its_rate_or_scaled(options):
   assert abs(np.corrcoef(drawn[-1, 1:], drawn[-1, :-1])[0, 1]) < 6 / rows**0.5
 
 
-def test_steps_have_other_masks():
-  model = _model()
-  first, again, second = (_factors(model, 64, key) for key in (0, 0, 1))
-  np.testing.assert_array_equal(first, again)
-  assert (np.abs(first - second) > 0.1).any()
-
-
-def _numpy_block(x, params, factors, parallel):
-  """Returns a block's output, float64; factors are [2, B]."""
-
-  def norm(x, name):
-    x = x - x.mean(-1, keepdims=True)
-    x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
-    return x * params[name]['scale'] + params[name]['bias']
-
-  mha, mlp = params['MultiHeadDotProductAttention_0'], params['MlpBlock_0']
-  y = norm(x, 'LayerNorm_0')
-  query, key, value = (
-    np.einsum('bld,dhk->blhk', y, mha[name]['kernel']) + mha[name]['bias']
-    for name in ('query', 'key', 'value')
-  )
-  scores = np.einsum('bqhk,bthk->bhqt', query, key) / query.shape[-1] ** 0.5
-  weights = np.exp(scores - scores.max(-1, keepdims=True))
-  weights /= weights.sum(-1, keepdims=True)
-  mixed = np.einsum('bhqt,bthk->bqhk', weights, value)
-  attended = np.einsum('bqhk,hkd->bqd', mixed, mha['out']['kernel'])
-  x = x + factors[0, :, None, None] * (attended + mha['out']['bias'])
-  if not parallel:
-    y = norm(x, 'LayerNorm_1')
-  hidden = y @ mlp['Dense_0']['kernel'] + mlp['Dense_0']['bias']
-  hidden = np.float64(jax.nn.gelu(hidden))
-  out = hidden @ mlp['Dense_1']['kernel'] + mlp['Dense_1']['bias']
-  return x + factors[1, :, None, None] * out
-
-
-@pytest.mark.parametrize(
-  'options',
-  [
-    *({}, {'scan': True}, {'remat': 'dots'}, {'parallel': True}),
-    *({'attention_implementation': name} for name in ('lanes', 'cudnn')),
-  ],
-  ids=str,
-)
-def test_the_encoder_is_that_of_numpy(options):
-  model, rows = _model(**options), 6
-  # Masks depend on the key only, so that known parameters show them.
-  factors = _factors(model, rows).reshape(DEPTH, 2, rows)
-  assert len(np.unique(factors.round(2))) > 3
-  images = _images(rows, model)
-  params = jax.tree.map(lambda a: 0.3 * a, tiny.params(model, SIZE))
-  _, out = _train(model, params, images)
-  if model.scan:
-    params = models.unstack_blocks(params)
-  blocks = jax.tree.map(np.float64, params['Transformer'])
-  x = np.float64(out['embedded'])
-  for i in range(DEPTH):
-    x = _numpy_block(x, blocks[f'encoderblock_{i}'], factors[i], model.parallel)
-  norm = blocks['encoder_norm']
-  x = x - x.mean(-1, keepdims=True)
-  x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
-  np.testing.assert_allclose(
-    out['encoded'], x * norm['scale'] + norm['bias'], rtol=1e-3, atol=1e-4
-  )
-
-
-def test_a_branch_left_out_has_no_gradient():
-  model = _model(num_classes=2)
-  params = tiny.params(model, SIZE)
-  images = _images(1, model)
-  # A key with which the only image leaves out one branch of the last block.
-  key = next(
-    key
-    for key in range(50)
-    if (_factors(model, 1, key)[4:, 0] > 0.1).tolist() == [False, True]
-  )
-
-  def loss(params):
-    logits, _ = _train(model, params, images, key)
-    return jnp.sum(logits**2)
-
-  norms = jax.tree.map(
-    lambda g: float(jnp.abs(g).max()), jax.grad(loss)(params)
-  )
-  last = norms['Transformer'][f'encoderblock_{DEPTH - 1}']
-  left_out = tiny.flat(last.pop('MultiHeadDotProductAttention_0'))
-  assert set(left_out.values()) == {0}
-  assert set(last.pop('LayerNorm_0').values()) == {0}
-  assert last['MlpBlock_0']['Dense_1']['kernel'] > 0
-  assert norms['Transformer']['encoderblock_0']['LayerNorm_0']['scale'] > 0
-
-
 @pytest.mark.parametrize(
   'name, options',
   [
@@ -278,8 +178,8 @@ def test_values_and_dtype_of_a_branch(dtype):
   class Twice(nn.Module):
     @nn.compact
     def __call__(self, y):
-      first = dropout.stochastic_depth(self, 0.25, len(y))
-      second = dropout.stochastic_depth(self, 0.25, len(y))
+      first = shared.stochastic_depth(self, 0.25, len(y))
+      second = shared.stochastic_depth(self, 0.25, len(y))
       return first(y), first(y + 1), second(y)
 
   y = jnp.full((5000, 2, 3), 3, dtype)
@@ -292,148 +192,3 @@ def test_values_and_dtype_of_a_branch(dtype):
   np.testing.assert_array_equal(twos > 0, ones > 0)
   assert abs(kept.mean() - 0.75) < 6 * (0.75 * 0.25 / 5000) ** 0.5
   assert (np.asarray(others[:, 0, 0] > 0) != kept).any()
-
-
-# ResNets.
-
-
-@pytest.mark.parametrize('projects', [False, True])
-@pytest.mark.parametrize(
-  'unit',
-  [bit.PreActivationUnit, resnet.PostActivationUnit, axial_resnet.AxialUnit],
-)
-def test_units_leave_their_branch_out(unit, projects):
-  module = unit(features=32, strides=2 if projects else 1)
-  rows, rate = 32, 0.4
-  # So far above 0 that the ReLU after a sum changes nothing.
-  x = 50 + _noise((rows, 4, 6, 128))
-  params = jax.jit(module.init)(jax.random.key(0), x)['params']
-  params = jax.tree.map(lambda a: a + 0.1 * _noise(a.shape, 1), params)
-  if 'gn_proj' in params:
-    params['gn_proj']['bias'] += 50
-  whole = np.asarray(module.apply({'params': params}, x))
-  found = np.array(
-    [
-      module.apply(
-        {'params': params}, x, rate, rngs={'dropout': jax.random.key(key)}
-      )
-      for key in range(8)
-    ]
-  )
-  # A row has two results. The evaluation lies between them, at a share of 0.6.
-  seen = 0
-  for row in range(rows):
-    results = np.unique(found[:, row].reshape(8, -1), axis=0)
-    if len(results) == 1:  # The same in all trials.
-      continue
-    seen += 1
-    expected = whole[row].ravel()
-    assert np.abs(results[0] - results[1]).max() > 0.1
-    skipped, _ = next(
-      pair
-      for pair in (results, results[::-1])
-      if np.allclose(rate * pair[0] + (1 - rate) * pair[1], expected, atol=1e-3)
-    )
-    if not projects:
-      np.testing.assert_allclose(skipped, x[row].ravel(), rtol=1e-5)
-  assert seen > rows // 2
-
-
-def _noise(shape, seed=0):
-  return np.random.default_rng(seed).normal(size=shape).astype('f')
-
-
-@pytest.mark.parametrize(
-  'name, unit',
-  [
-    ('BiT-R50x1', bit.PreActivationUnit),
-    ('AxialResNet50', axial_resnet.AxialUnit),
-  ],
-)
-def test_rates_of_a_resnets_units(name, unit):
-  model = models.build(
-    name, num_classes=2, blocks=(1, 2, 2), width_factor=0.5
-  ).clone(stochastic_depth=0.4)
-  images = _images(2, model)
-  found = []
-
-  def note(call, args, kwargs, context):
-    if isinstance(context.module, unit):
-      found.append(args[1])
-    return call(*args, **kwargs)
-
-  for train in (False, True):
-    variables = model.init(jax.random.key(0), images)
-    with nn.intercept_methods(note):
-      rngs = {'dropout': jax.random.key(0)}
-      model.apply(variables, images, train=train, rngs=rngs)
-  assert found[:6] == [None] * 6
-  np.testing.assert_allclose(found[6:], [0.1, 0.2, 0.3, 0.4])
-
-
-def test_a_hybrids_resnet_has_none():
-  model = _model(**OPTIONS[-1])
-  images = _images(4, model)
-  params = tiny.params(model, images.shape[1:3])
-  _, train = _train(model, params, images)
-  _, plain = model.apply({'params': params}, images)
-  np.testing.assert_allclose(
-    train['features'], plain['features'], rtol=1e-4, atol=1e-5
-  )
-  assert np.abs(train['encoded'] - plain['encoded']).max() > 0.1
-
-
-@pytest.mark.parametrize('remat', ['none', 'full'])
-def test_remat_of_a_resnet_has_the_same_masks(remat):
-  model = models.build('BiT-R50x1', num_classes=2, **tiny.BIT)
-  model = model.clone(stochastic_depth=0.5, remat=remat)
-  params, images = tiny.params(model, SIZE), _images(8, model)
-  expected, _ = _train(model.clone(remat='none'), params, images)
-  np.testing.assert_allclose(
-    _train(model, params, images)[0], expected, rtol=1e-4, atol=1e-4
-  )
-
-
-# Training, and refusals.
-
-
-@pytest.mark.parametrize(
-  'options',
-  [
-    pytest.param({}, marks=pytest.mark.slow),
-    *({'scan': True}, {'dropout_rate': 0.1}),
-  ],
-  ids=str,
-)
-def test_masks_do_not_depend_on_the_mesh(options):
-  model = test_step._model(stochastic_depth=0.5, **options)
-  one, _ = test_step._run(1, 3, model=model, accumulation_steps=2)
-  eight, _ = test_step._run(8, 3, model=model, accumulation_steps=2)
-  plain, _ = test_step._run(1, 3, model=model.clone(stochastic_depth=0.0))
-  for a, b, other in zip(one, eight, plain, strict=True):
-    np.testing.assert_allclose(b['loss'], a['loss'], rtol=1e-5)
-    np.testing.assert_allclose(b['grad_norm'], a['grad_norm'], rtol=1e-4)
-    assert abs(a['loss'] - other['loss']) > 1e-4
-
-
-def test_partitions():
-  def is_manual(rng, **options):
-    layout = sharding.Layout(sharding.make_mesh(8))
-    key = jax.random.key(0, impl=rng)
-    model = test_step._model(**options)
-    return layout.is_manual(gradients.has_global_masks(model, key))
-
-  assert is_manual('threefry2x32')
-  assert not is_manual('threefry2x32', stochastic_depth=0.1)
-  assert is_manual('rbg', stochastic_depth=0.1)
-  model = test_step._model(stochastic_depth=0.5)
-  (metrics,), _ = test_step._run(8, 1, model=model, rng='rbg')
-  assert np.isfinite(metrics['loss'])
-
-
-@pytest.mark.parametrize('name', ['ViT-B/16', 'BiT-R50x1', 'AxialResNet50'])
-@pytest.mark.parametrize('rate', [-0.1, 1.0, '0.1'])
-def test_impossible_rates_are_refused(name, rate):
-  with pytest.raises(ValueError, match=f'stochastic_depth is {rate!r}, expe'):
-    models.build(name, num_classes=2, stochastic_depth=rate)
-  assert 'stochastic_depth' in models.options(name)

@@ -12,7 +12,7 @@ timm = pytest.importorskip('timm')
 torch = pytest.importorskip('torch')
 
 from tests.models import naive_resnet as naive  # noqa: E402
-from vit_jax.models import bit, resnet  # noqa: E402
+from vit_jax.models import resnet  # noqa: E402
 
 pytestmark = pytest.mark.hf
 
@@ -93,7 +93,7 @@ def _small_and_wide():
 )
 def test_bit(build, blocks, width_factor, size):
   images = _images(2, *size, 3)
-  model = bit.BiT(10, blocks, width_factor)
+  model = resnet.BiT(10, blocks, width_factor)
   params = naive.random_params(model, images, scale=0.1)
   logits, out = jax.jit(model.apply)({'params': params}, images)
   theirs = build()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vit_jax import models
-from vit_jax.models import attention, dot_product, embedding, encoder
+from vit_jax.models import vit
 from vit_jax.runtime import jax_internals
 
 # 2x3 patches: L = 7 tokens with the class token; D = 16, H = 2, K = 8.
@@ -157,20 +157,6 @@ def test_forward_equals_numpy(pooling, representation_size, patch_size):
   )
 
 
-def test_attention_equals_numpy_with_large_scores():
-  rng = np.random.default_rng(0)
-  # With integers and K = 4, scores of up to thousands are exact in float32.
-  query, key = rng.integers(-40, 40, (2, 2, 9, 3, 4)).astype(np.float32)
-  value = rng.normal(size=(2, 9, 3, 4)).astype(np.float32)
-  actual = dot_product.plain(query, key, value)
-  for b in range(2):
-    for h in range(3):
-      expected = _attention(
-        *(np.float64(a[b, :, h]) for a in (query, key, value))
-      )
-      np.testing.assert_allclose(actual[b, :, h], expected, atol=1e-6)
-
-
 @pytest.mark.parametrize(
   'image_size, patch_size, channels',
   [((384, 384), (14, 14), 3), ((21, 30), (4, 9), 5), ((8, 8), (4, 4), 1)],
@@ -180,7 +166,7 @@ def test_patch_embedding_equals_a_valid_convolution(
 ):
   images = np.random.default_rng(0).normal(size=(2, *image_size, channels))
   images = images.astype(np.float32)
-  module = embedding.PatchEmbedding(6, patch_size)
+  module = vit.PatchEmbedding(6, patch_size)
   params = _random_params(module, images)
   expected = jax.lax.conv_general_dilated(
     images,
@@ -194,26 +180,6 @@ def test_patch_embedding_equals_a_valid_convolution(
     expected.reshape(2, -1, 6) + params['bias'],
     atol=1e-4,
   )
-
-
-def test_a_remainder_of_the_patch_size_warns_once(monkeypatch):
-  warnings = []
-  monkeypatch.setattr(
-    embedding.logging,
-    'warning',
-    lambda text, *args: warnings.append(text % args),
-  )
-  embedding._warn_of_remainder.cache_clear()
-  for size in ((8, 8), (8, 9), (8, 9), (9, 8)):
-    jax.eval_shape(
-      embedding.PatchEmbedding(2, (4, 4)).init,
-      jax.random.key(0),
-      jnp.zeros((1, *size, 3)),
-    )
-  assert [w[:24] for w in warnings] == [
-    'Size 8x9 (of the image i',
-    'Size 9x8 (of the image i',
-  ]
 
 
 def test_parameters_are_named_as_in_the_released_checkpoints():
@@ -327,24 +293,6 @@ def test_scan_equals_unrolled_blocks():
     models.unstack_blocks(params)
 
 
-@pytest.mark.parametrize('scan', [False, True])
-def test_dropout_masks_differ_between_blocks(scan):
-  model = _build(dropout_rate=0.5, scan=scan)
-  params = _zeros(model.init, IMAGES)['params']
-  params = models.unstack_blocks(params) if scan else params
-  # Each block adds dropout(1), so the sum of two is 0, 2 or 4. With equal masks
-  # it is never 2. LayerNorm keeps distinct values distinct.
-  for i in range(2):
-    block = params['Transformer'][f'encoderblock_{i}']
-    block['MlpBlock_0']['Dense_1']['bias'] += 1
-  params['Transformer']['encoder_norm']['scale'] += 1
-  params = models.stack_blocks(params) if scan else params
-  _, out = model.apply(
-    {'params': params}, IMAGES, train=True, rngs={'dropout': jax.random.key(0)}
-  )
-  assert len(np.unique(np.round(out['encoded'][0, 0], 4))) == 3
-
-
 def test_dropout_depends_on_the_key_alone():
   model = _build(dropout_rate=0.3)
   params = _random_params(model)
@@ -367,7 +315,7 @@ def test_dropout_sites_match_the_released_code():
   # Two rows share their random numbers.
   tokens, hidden = (2, 7, 16), (2, 7, 24)
   assert [e.outvars[0].aval.shape for e in masks] == [
-    tokens,  # After adding the position embedding.
+    tokens,  # After adding the position vit.
     *(tokens, hidden, tokens),  # After attention, after GELU, after the MLP.
     *(tokens, hidden, tokens),
   ]
@@ -380,25 +328,6 @@ def test_dropout_sites_match_the_released_code():
   kept = apply(True) != 0
   assert 0.4 < kept.mean() < 0.6
   np.testing.assert_array_equal(apply(True), kept * 2 * apply(False))
-
-
-def test_dropout_follows_the_gelu_and_spares_the_residual():
-  x = np.random.default_rng(0).normal(size=(2, 50, 16)).astype(np.float32)
-  mlp = encoder.MlpBlock(16, dropout_rate=0.5)
-  params = {
-    'Dense_0': {'kernel': np.eye(16), 'bias': np.zeros(16)},
-    'Dense_1': {'kernel': np.eye(16), 'bias': np.zeros(16)},
-  }
-  rngs = {'dropout': jax.random.key(0)}
-  y = mlp.apply({'params': params}, x, train=True, rngs=rngs)
-  np.testing.assert_allclose(y, (y != 0) * 4 * jax.nn.gelu(x), atol=1e-6)
-  assert 0.2 < (y != 0).mean() < 0.3
-  block = encoder.EncoderBlock(2, 24, dropout_rate=0.5)
-  variables = _zeros(
-    functools.partial(block.init, grid=(5, 10), train=False), x
-  )
-  y = block.apply(variables, x, grid=(5, 10), train=True, rngs=rngs)
-  np.testing.assert_array_equal(y, x)
 
 
 def test_bfloat16_models_have_float32_parameters_and_logits():
@@ -426,37 +355,6 @@ def test_bfloat16_models_have_float32_parameters_and_logits():
   assert '(Precision.HIGHEST, Precision.HIGHEST)' in str(equations[-1])
 
 
-@pytest.mark.parametrize(
-  ('overrides', 'others'),
-  [
-    ({'representation_size': 8}, {'head'}),
-    ({'pooling': 'map', 'scan': True}, {'head'}),
-    (
-      {'resnet_blocks': (1,), 'patch_size': (1, 1)},
-      {'head', 'conv_root', 'block1'},
-    ),
-  ],
-)
-def test_parameters_cast_to_bfloat16_can_be_cast_in_advance(overrides, others):
-  model = _build(dtype='bfloat16', **overrides)
-  params = _random_params(model)
-  seen = []
-
-  def rounded(path, x):
-    names = [entry.key for entry in path]
-    if names[-1] == 'kernel':
-      seen.append((model.is_rounded('/'.join(names)), names[0]))
-      return x.astype(jnp.bfloat16) if seen[-1][0] else x
-    assert not model.is_rounded('/'.join(names))
-    return x
-
-  changed = jax.tree_util.tree_map_with_path(rounded, params)
-  assert {name for is_rounded, name in seen if not is_rounded} == others
-  expected, _ = model.apply({'params': params}, IMAGES)
-  actual, _ = model.apply({'params': changed}, IMAGES)
-  np.testing.assert_array_equal(actual, expected)
-
-
 @pytest.mark.parametrize('scan', [False, True])
 def test_remat_recomputes_the_same_values(scan):
   params = _random_params(_build())
@@ -475,13 +373,6 @@ def test_remat_recomputes_the_same_values(scan):
   _assert_close(results[2], results[0])
 
 
-@pytest.mark.filterwarnings('error')
-def test_shapes_are_never_promoted_implicitly():
-  model = _build(representation_size=9, dropout_rate=0.1)
-  with jax.numpy_rank_promotion('raise'):
-    jax.eval_shape(model.apply, {'params': _random_params(model)}, IMAGES)
-
-
 @pytest.mark.parametrize(
   'images, message',
   [
@@ -497,9 +388,3 @@ def test_bad_images_are_named(images, message):
   model = _build()
   with pytest.raises(ValueError, match=message):
     model.init(jax.random.key(0), images)
-
-
-def test_heads_must_divide_the_width():
-  module = attention.MultiHeadDotProductAttention(heads=3)
-  with pytest.raises(ValueError, match='width 16 is not a multiple of heads 3'):
-    module.init(jax.random.key(0), np.zeros((1, 2, 16), np.float32))

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 
 import vit_jax
 from tests.package import conftest
-from vit_jax.runtime import version
+from vit_jax.runtime import installed
 
 INFO = f'vit_paper_jax-{vit_jax.__version__}.dist-info'
 
@@ -67,7 +67,7 @@ def test_a_wheel_of_a_source_distribution_is_the_same(built, tmp_path):
 
 
 def test_an_installed_package_knows_its_commit(built):
-  assert version.commit(built.unpacked) == built.head
+  assert installed.commit(built.unpacked) == built.head
 
 
 def test_changed_code_says_so_and_nothing_of_before_is_left(built, tmp_path):
@@ -152,12 +152,12 @@ def test_files_are_found_in_an_installed_package(built, tmp_path):
     (tmp_path / folder).mkdir()
     (tmp_path / folder / '__init__.py').write_text('raise SystemExit("no")')
   program = (
-    'from vit_jax.runtime import shipped\n'
+    'from vit_jax.runtime import installed\n'
     'from vit_jax.configs.sweeps import __file__ as sweeps\n'
     'print(sweeps)\n'
-    'print(shipped.find("config", "configs/quickstart.py:a"))\n'
-    'print(shipped.find("sweep", "digits"))\n'
-    'print(shipped.path("launch/worker/run.sh"))\n'
+    'print(installed.find("config", "configs/quickstart.py:a"))\n'
+    'print(installed.find("sweep", "digits"))\n'
+    'print(installed.path("launch/worker/run.sh"))\n'
   )
   done = _python(built, tmp_path, '-S', '-c', program)
   assert done.returncode == 0, done.stderr

@@ -22,7 +22,7 @@ def lock(tmp_path, monkeypatch):
   """A lock file in a checkout, with an empty cache of differences."""
   file = tmp_path / 'tpu.txt'
   file.write_text('jax==0.12.0\njaxlib==0.12.0\nlibtpu==0.0.50\n')
-  monkeypatch.setattr(compilers.shipped, 'path', lambda name: file)
+  monkeypatch.setattr(compilers.installed, 'path', lambda name: file)
   monkeypatch.chdir(tmp_path)
   monkeypatch.delenv('TPU_LIBRARY_PATH', raising=False)
   compilers.difference.cache_clear()
@@ -66,7 +66,7 @@ def test_the_file_of_the_tested_compiler_is_quoted(lock, monkeypatch):
   _installed(monkeypatch, jax='0.12.0', jaxlib='0.12.1', libtpu='0.0.51')
   (lock.parent / 'a b').mkdir()
   file = lock.rename(lock.parent / 'a b' / lock.name)
-  monkeypatch.setattr(compilers.shipped, 'path', lambda name: file)
+  monkeypatch.setattr(compilers.installed, 'path', lambda name: file)
   assert "pip install -r 'a b/tpu.txt'." in compilers.difference()
 
 
@@ -74,7 +74,7 @@ def test_the_gpu_compiler_has_its_own_lock(monkeypatch, lock, caplog):
   lock.write_text('jax==0.12.0\njax-cuda13-plugin==0.12.0\nlibtpu==1\n')
   seen = []
   monkeypatch.setattr(
-    compilers.shipped, 'path', lambda name: seen.append(name) or lock
+    compilers.installed, 'path', lambda name: seen.append(name) or lock
   )
   _installed(monkeypatch, jax='0.12.0')
   compilers.warn({'gpu'})
@@ -107,7 +107,7 @@ def test_without_lock_files_there_is_nothing_to_differ_from(monkeypatch):
   def missing(name):
     raise FileNotFoundError(name)
 
-  monkeypatch.setattr(compilers.shipped, 'path', missing)
+  monkeypatch.setattr(compilers.installed, 'path', missing)
   _installed(monkeypatch, jax='0.1')
   assert compilers.difference() is None
 

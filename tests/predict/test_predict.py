@@ -20,8 +20,8 @@ from vit_jax import config as config_lib
 from vit_jax import convert, inspect, interop, models, predict
 from vit_jax.data import ops
 from vit_jax.inspection import subject
-from vit_jax.models.images import normalize
-from vit_jax.training import loop
+from vit_jax.models.shared import normalize
+from vit_jax.training import train
 
 SIZE = 8  # Pixels.
 
@@ -62,7 +62,7 @@ def run(tmp_path_factory):
   config.evals.test = config_lib.evaluation(
     'test', preprocess=f'resize({SIZE + 2})|central_crop'
   )
-  metrics = loop.train_and_evaluate(config, root / 'run')
+  metrics = train.train_and_evaluate(config, root / 'run')
   return root / 'data', root / 'run', metrics
 
 

@@ -10,7 +10,7 @@ from vit_jax import config as config_lib
 from vit_jax import data
 from vit_jax.data import decode, pipeline
 from vit_jax.prepare_data import prepare, shards
-from vit_jax.training import loop
+from vit_jax.training import train
 from vit_jax.workdir import metrics
 
 IMAGES, DAMAGED = 400, 4
@@ -56,7 +56,7 @@ def _config(folder):
 def test_one_percent_damaged_records(folder, tmp_path, caplog):
   config = _config(folder)
   config.data.unreadable = 'skip-and-count'
-  loop.train_and_evaluate(config, tmp_path / 'run')
+  train.train_and_evaluate(config, tmp_path / 'run')
   rows = metrics.read(tmp_path / 'run')
   # Each epoch meets each of them once.
   counted = sum(row.get('train/unreadable', 0) for row in rows)
@@ -67,7 +67,7 @@ def test_one_percent_damaged_records(folder, tmp_path, caplog):
 
 def test_by_default_the_first_of_them_ends_the_run(folder, tmp_path):
   with pytest.raises(ValueError, match='skip-and-count'):
-    loop.train_and_evaluate(_config(folder), tmp_path / 'run')
+    train.train_and_evaluate(_config(folder), tmp_path / 'run')
 
 
 def test_a_preparation_finds_them(folder, tmp_path):

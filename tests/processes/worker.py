@@ -24,7 +24,7 @@ from vit_jax import data, sharding
 from vit_jax.data import ops, pipeline
 from vit_jax.evaluators import predictions
 from vit_jax.runtime import distributed, errors, preemption
-from vit_jax.training import consistency, loop
+from vit_jax.training import consistency, train
 
 
 def hashes(array: jax.Array) -> dict[str, list[str]]:
@@ -102,7 +102,7 @@ def _run(*, workdir, config, stop_after=0):
     patch.setattr(sharding.batch, 'put_batch', put_and_note)
     patch.setattr(preemption.Notice, 'requested', requested)
     try:
-      loop.train_and_evaluate(several_config(**config), workdir)
+      train.train_and_evaluate(several_config(**config), workdir)
     except errors.PreemptedError:
       assert stop_after
   return seen
@@ -164,7 +164,7 @@ def disagree(*, workdirs, splits, disks=()):
     os.chdir(disks[index])
     config.data.dataset, config.channels = 'folder:images', 3
     config.evals = {}
-  loop.train_and_evaluate(config, workdirs[index])
+  train.train_and_evaluate(config, workdirs[index])
 
 
 def initialize_from(*, out, workdir, weights):
@@ -174,7 +174,7 @@ def initialize_from(*, out, workdir, weights):
   config.init.new_head = True
   config.total_steps, config.schedule.warmup_steps = 1, 0
   config.schedule.peak, config.polyak.decay = 0.0, 0.0
-  loop.train_and_evaluate(config, workdir)
+  train.train_and_evaluate(config, workdir)
   _write(out, {})
 
 
@@ -188,7 +188,7 @@ def fail_to_save_predictions(*, workdir):
   config = several_config(mesh=dict(data=-1))
   config.total_steps, config.schedule.warmup_steps = 1, 0
   config.evals = {'test': config.evals.test}
-  loop.train_and_evaluate(config, workdir)
+  train.train_and_evaluate(config, workdir)
 
 
 TASKS = {

@@ -1,109 +1,146 @@
-"""Guards: installed versions are listed for pip, parsed and compared."""
+"""Guards what a run records of its installation, and files of the package."""
 
 import importlib.metadata
-import json
+import pathlib
 import platform
+import subprocess
+import sys
 
-import numpy as np
 import pytest
 
 from vit_jax.runtime import installed
 
-PYTHON = platform.python_version()
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture
 def site(tmp_path):
-  """Returns a function that adds a distribution and returns its folder."""
+  """Returns a folder of installed distributions."""
 
-  def add(name, version, url=None):
-    folder = tmp_path / f'{name}-{version}.dist-info'
-    folder.mkdir()
-    if name:
-      (folder / 'METADATA').write_text(f'Name: {name}\nVersion: {version}\n')
+  def add(name, version, url=None, folder=tmp_path / 'site'):
+    info = folder / f'{name}-{version}.dist-info'
+    info.mkdir(parents=True)
+    (info / 'METADATA').write_text(f'Name: {name}\nVersion: {version}\n')
     if url:
-      (folder / 'direct_url.json').write_text(
-        url if isinstance(url, str) else json.dumps(url)
-      )
-    return str(tmp_path)
+      (info / 'direct_url.json').write_text(f'{{"url": "{url}"}}')
+    return str(folder)
 
-  return add
-
-
-def test_versions_leave_out_libraries_that_are_not_installed():
-  found = installed.versions()
-  assert found['python'] == PYTHON
-  assert found['numpy'] == np.__version__
-  assert found['orbax-checkpoint'] == (
-    importlib.metadata.version('orbax-checkpoint')
-  )
-  assert {'jax', 'jaxlib', 'flax', 'optax', 'ml_dtypes'} < {*found}
-  assert {'tensorstore', 'array_record'} < {*found}
-  # Libraries that are not installed are left out.
-  assert not {'jax-cuda12-plugin', 'jax-cuda13-plugin'} <= {*found}
+  add('Some_Package', '1.2')
+  add('vit-paper-jax', '9')
+  add('mine', '0.1', 'https://me:token@example.org/mine')
+  add('some-package', '0.9', folder=tmp_path / 'later')
+  return add('jax', '0.10.2'), str(tmp_path / 'later')
 
 
-def test_freeze_writes_pip_requirements(site):
-  site('Zeta_Pack.age', '2.0')
-  site('', '1.0')
-  for own in ('vit_jax', 'vit_paper_jax'):
-    site(own, '0.1.0', {'url': 'file:///code'})
-  local = {'url': 'file:///src/mine', 'dir_info': {'editable': True}}
-  site('mine', '0.3', local)
-  commit = {'vcs': 'git', 'commit_id': 'abc'}
-  url = {'url': 'https://me:token@host/b', 'vcs_info': commit}
-  site('branch', '1.1', url)
-  site('odd', '4', '{')
-  folder = site('alpha', '1.0+cpu')
-  assert installed.freeze(folder).splitlines() == [
-    f'# Python {PYTHON}',
-    'alpha==1.0+cpu',
-    'zeta-pack-age==2.0',
-    '# branch 1.1, not from an index: https://host/b@abc',
-    '# mine 0.3, not from an index: file:///src/mine (editable)',
-    '# odd 4, not from an index: unknown',
+def test_freeze_writes_pip_requirements_that_parse_reads(site):
+  python = platform.python_version()
+  text = installed.freeze(*site)
+  assert text.splitlines() == [
+    f'# Python {python}',
+    'jax==0.10.2',
+    'some-package==1.2',  # The first on the path.
+    '# mine 0.1, not from an index: https://example.org/mine',
   ]
-
-
-def test_the_first_distribution_on_the_path_counts(site, tmp_path):
-  folder = site('alpha', '1.0')
-  other = tmp_path / 'other' / 'alpha-9.0.dist-info'
-  other.mkdir(parents=True)
-  (other / 'METADATA').write_text('Name: Alpha\nVersion: 9.0\n')
-  text = installed.freeze(folder, str(tmp_path / 'other'))
-  assert 'alpha==1.0' in text
-  assert '9.0' not in text
-
-
-def test_freeze_lists_each_distribution_once():
-  pins = installed.parse(installed.freeze())
-  assert pins['jax'] == importlib.metadata.version('jax')
-  assert not {'vit-jax', 'vit-paper-jax'} & set(pins)
-  assert len(pins) > 50
-
-
-def test_parse_reads_what_freeze_writes():
-  text = (
-    '# Python 3.12.1\n# Installed at the launch of now.\na==1.0+x\n\n'
-    '# mine 0.3, not from an index: file:///src (editable)\ncut=='
+  found = installed.parse('# Installed at noon.\n' + text)
+  assert found == {
+    'python': python,
+    'jax': '0.10.2',
+    'some-package': '1.2',
+    'mine': '0.1 (not from an index: https://example.org/mine)',
+  }
+  new = {'python': python, 'jax': '0.12.0', 'any': '1', 'some-package': '1.2'}
+  assert installed.changes(found, new) == (
+    'jax 0.10.2 -> 0.12.0, any none -> 1, mine 0.1 (not from an index:'
+    ' https://example.org/mine) -> none'
   )
-  assert installed.parse(text) == {
-    'python': '3.12.1',
-    'a': '1.0+x',
-    'mine': '0.3 (file:///src (editable))',
+  assert installed.changes(found, found) == ''
+
+
+def test_versions_leave_out_libraries_that_are_not_installed(monkeypatch):
+  monkeypatch.setattr(installed, 'LIBRARIES', ('numpy', 'no-such-library'))
+  assert installed.versions() == {
+    'python': platform.python_version(),
+    'numpy': importlib.metadata.version('numpy'),
   }
 
 
-def test_changes_name_the_libraries_first():
-  old = {'python': '3.12.1', 'a': '1', 'jax': '0.10.2', 'gone': '2', 'b': '1'}
-  new = {'python': '3.12.1', 'a': '2', 'jax': '0.12.0', 'libtpu': '5', 'b': '1'}
-  assert installed.changes(old, new) == (
-    'jax 0.10.2 -> 0.12.0, libtpu none -> 5, a 1 -> 2, gone 2 -> none'
+@pytest.mark.parametrize(
+  'ask, expected',
+  [
+    ('print("log"); print(4, "tpu", "TPU v4")', '4 tpu TPU v4'),
+    ('raise OSError("no driver")', 'unknown: OSError: no driver'),
+    ('import os; os._exit(3)', 'unknown: exit code 3'),
+    ('import time; time.sleep(60)', 'unknown: they did not open within 1 sec'),
+  ],
+)
+def test_devices(monkeypatch, ask, expected):
+  monkeypatch.setattr(
+    installed, '_DEVICE_PATIENCE', 1 if 'sleep' in ask else 60
   )
-  assert installed.changes(old, dict(old)) == ''
+  monkeypatch.setattr(installed, '_ASK', ask)
+  assert installed.devices().startswith(expected)
 
 
-def test_many_changes_are_abbreviated_to_a_number():
-  new = {f'p{i:02}': '1' for i in range(23)}
-  text = installed.changes({}, new)
-  assert text.endswith('p19 none -> 1 and 3 more')
+def test_the_programs_that_start_runs_need_only_the_standard_library():
+  code = (
+    'import sys; from vit_jax.runtime import installed;'
+    'print({"jax", "numpy", "absl"} & set(sys.modules))'
+  )
+  found = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True, check=True
+  )
+  assert found.stdout.strip() == 'set()'
+
+
+def test_paths_lead_into_the_checkout():
+  for name in ('configs/quickstart.py', 'launch/worker/run.sh', 'launch'):
+    assert installed.path(name).samefile(ROOT / name)
+  for name in ('launch/nope', 'setup.py', 'vit_jax/main.py'):
+    with pytest.raises(FileNotFoundError, match='does not come with vit_jax'):
+      installed.path(name)
+
+
+@pytest.mark.parametrize('argument', ['', ':', ':ViT-B/16,folder:/a'])
+@pytest.mark.parametrize(
+  'flag, name, file',
+  [
+    ('config', 'quickstart', 'configs/quickstart.py'),
+    ('also', 'quickstart.py', 'configs/quickstart.py'),
+    ('config', 'configs/quickstart', 'configs/quickstart.py'),
+    ('sweep', 'digits', 'configs/sweeps/digits.py'),
+    ('sweep', 'sweeps/digits.py', 'configs/sweeps/digits.py'),
+    ('sweep', 'configs/sweeps/digits.py', 'configs/sweeps/digits.py'),
+  ],
+)
+def test_names(flag, name, file, argument, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  found, colon, rest = installed.find(flag, name + argument).partition(':')
+  assert pathlib.Path(found).samefile(ROOT / file)
+  assert colon + rest == argument
+  assert installed.exists(flag, name)
+
+
+def test_a_users_own_file_comes_first(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'quickstart.py').touch()
+  assert installed.find('config', 'quickstart.py:a') == 'quickstart.py:a'
+  assert installed.find('config', 'quickstart') != 'quickstart.py'
+
+
+@pytest.mark.parametrize(
+  'flag, text, similar',
+  [
+    ('config', 'quickstrat:a', 'Did you mean quickstart'),
+    ('config', 'mine/test.py', 'mine holds tests.py'),
+    ('sweep', 'quickstart', 'vit_jax comes with .*digits'),
+    ('config', 'other/quickstart.py', 'vit_jax comes with .*pretrain'),
+  ],
+)
+def test_a_missing_file(flag, text, similar, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'mine').mkdir()
+  (tmp_path / 'mine' / 'tests.py').touch()
+  message = f'^--{flag}={text}: there is no file.*{similar}'
+  with pytest.raises(ValueError, match=message):
+    installed.find(flag, text)
+  assert not installed.exists(flag, text)

@@ -76,13 +76,6 @@ def test_a_request_to_stop(outer, caplog, first):
   assert outer == [signal.SIGTERM]
 
 
-def test_an_error_restores_the_handler(outer):
-  with pytest.raises(ValueError, match='bad'), preemption.Notice():
-    raise ValueError('bad')
-  _terminate()
-  assert outer == [signal.SIGTERM]
-
-
 def test_ctrl_c_is_a_notice_with_its_own_exit_code(outer):
   before = signal.getsignal(signal.SIGINT)
   with preemption.Notice() as notice:
@@ -170,19 +163,6 @@ def test_signals_that_end_a_process_at_once(busy, what, name, code, line):
   # What came before does not say that the run is saving, or will save.
   assert 'already' not in result.stderr
   assert sum('saving' in each for each in before) == (what == 'much')
-
-
-def test_the_handler_may_interrupt_logging(caplog):
-  handler_of_logs = caplog.handler
-  with preemption.Notice() as notice:
-    handler_of_logs.acquire()  # The main thread has this lock while it logs.
-    try:
-      _terminate()
-      assert notice.requested()
-      assert caplog.messages == []
-    finally:
-      handler_of_logs.release()
-  assert len(caplog.messages) == 1
 
 
 def test_in_another_thread_a_notice_changes_nothing(outer, monkeypatch):

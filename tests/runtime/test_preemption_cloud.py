@@ -4,7 +4,6 @@ import contextlib
 import http.server
 import pathlib
 import signal
-import socket
 import threading
 import time
 
@@ -141,29 +140,6 @@ def test_an_event_announced_before_the_start_is_ignored(
     _wait_for(lambda: metadata.asked > asked + 4)
     metadata.values = {'maintenance_event': event}
     _wait_for(lambda: notice.requested())
-
-
-def test_a_failing_server_is_asked_again(metadata, monkeypatch, caplog):
-  metadata.status = 503
-  with _notice(metadata, monkeypatch, preempted='TRUE') as notice:
-    _wait_for(lambda: metadata.asked > 4)
-    assert not notice.requested()
-    assert caplog.messages == []
-    metadata.status = 200
-    _wait_for(lambda: notice.requested())
-
-
-def test_no_server(monkeypatch):
-  with socket.socket() as listener:
-    listener.bind(('127.0.0.1', 0))  # Refuses connections.
-    monkeypatch.setenv(
-      'GCE_METADATA_HOST', f'127.0.0.1:{listener.getsockname()[1]}'
-    )
-    with preemption.Notice(poll_seconds=0.01) as notice:
-      time.sleep(0.1)
-      assert not notice.requested()
-      begin = time.monotonic()
-    assert time.monotonic() - begin < 2
 
 
 def test_metadata_server_is_found_on_google_cloud_only(monkeypatch, tmp_path):

@@ -1,6 +1,5 @@
 """Guards: speed, ETA, the log line, and the metrics of an interval."""
 
-import math
 import types
 
 import jax.numpy as jnp
@@ -131,22 +130,6 @@ def test_interval_means_sums_and_last_values():
   )
 
 
-def test_skipped_steps_do_not_affect_the_means():
-  bad = _step(math.nan, learning_rate=0.7, grad_norm=math.inf, skipped=1.0)
-  interval = _interval(_step(1.0), bad, _step(3.0), bad)
-  assert interval.start_step == 10
-  assert len(interval.fetch()) == 4
-  values = interval.mean()
-  assert values['train/loss'] == 2.0
-  assert values['train/learning_rate'] == pytest.approx(0.3)
-  assert values['train/grad_norm'] == 1.0
-  assert values['train/skipped'] == 2.0
-  assert values['train/unreadable'] == 8.0
-  values = _interval(bad).mean()
-  assert math.isnan(values['train/loss'])
-  assert values['train/skipped'] == 1.0
-
-
 @pytest.mark.parametrize(
   'made, expected', [(150, 'input limits'), (250, 'step limits')]
 )
@@ -162,11 +145,3 @@ def test_what_limits_the_speed(clock, caplog, made, expected):
     f'By itself, the input makes about {made} images/s, and the step takes 200:'
     f' the {expected}.'
   ]
-
-
-def test_a_run_of_few_steps_does_not_tell_what_limits_it(caplog):
-  caplog.set_level('INFO', logger=logging.get_absl_logger().name)
-  limits = progress.Limits(100)
-  limits.time(0.0, {})
-  limits.log(100)
-  assert not caplog.messages

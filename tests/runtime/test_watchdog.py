@@ -17,42 +17,6 @@ ROOT = pathlib.Path(__file__).parents[2]
 PATIENCE = 240  # Seconds, generous so that a slow machine does not fail.
 
 
-def _pass_seconds(still, count, allowed=0.0):
-  """Returns the action that is due in each of the next seconds."""
-  return [still.pass_time(1.0, allowed) for _ in range(count)]
-
-
-def test_reports_and_exit_are_due_after_their_limits():
-  still = watchdog._Stillness(report_after=3, exit_after=8)
-  assert _pass_seconds(still, 8) == [
-    '',
-    '',
-    'report',
-    '',
-    '',
-    'report',
-    '',
-    'exit',
-  ]
-  still.reset()
-  assert _pass_seconds(still, 3) == ['', '', 'report']
-
-
-def test_zero_means_never():
-  still = watchdog._Stillness(report_after=0, exit_after=3)
-  assert _pass_seconds(still, 3) == ['', '', 'exit']
-  still = watchdog._Stillness(report_after=2, exit_after=0)
-  assert _pass_seconds(still, 100).count('report') == 50
-  assert 'exit' not in _pass_seconds(still, 100)
-
-
-def test_limits_are_at_least_the_allowed_time():
-  still = watchdog._Stillness(report_after=2, exit_after=5)
-  assert _pass_seconds(still, 5, allowed=4) == ['', '', '', 'report', 'exit']
-  still = watchdog._Stillness(report_after=2, exit_after=5)
-  assert _pass_seconds(still, 9, allowed=9) == [''] * 8 + ['exit']
-
-
 def _wait_for(condition):
   end = time.monotonic() + PATIENCE
   while not condition():
@@ -114,12 +78,6 @@ def test_limits_apply_again_after_the_allowed_time():
       pass
     _wait_for(lambda: texts)
   assert 'The last was: end of outer.' in texts[0]
-
-
-def test_no_thread_without_a_limit():
-  with watchdog.Watchdog(0, 0) as dog:
-    dog.beat('step 1')
-    assert 'watchdog' not in [thread.name for thread in threading.enumerate()]
 
 
 # The main thread hangs in C with the interpreter lock released, like a
@@ -187,17 +145,6 @@ def test_data_workers_are_ended_too(hang):
   start = time.monotonic()
   process.communicate(timeout=PATIENCE)
   assert time.monotonic() - start < 10
-
-
-def test_a_locked_log_does_not_delay_the_end(hang):
-  # The thread that logs waits forever for the lock of the log file.
-  process = hang(
-    'watchdog._LOG_LIMIT = 0.2;'
-    '[handler.acquire() for handler in logging.get_absl_logger().handlers];'
-    + _PAUSE
-  )
-  process.communicate(timeout=PATIENCE)
-  assert process.returncode == 77
 
 
 def test_time_while_the_process_was_suspended_does_not_count(hang):

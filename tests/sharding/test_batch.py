@@ -16,13 +16,15 @@ def test_one_process_reads_all_rows():
 
 def test_rows_of_a_process_with_scattered_devices(monkeypatch):
   # Four devices of a process hold the parts 3 and 1 of four, each part twice.
-  indices = {i: (slice(p, p + 1),) for i, p in enumerate([3, 1, 1, 3])}
-  fake = types.SimpleNamespace(
-    addressable_devices_indices_map=lambda shape: indices
-  )
+  def indices(shape):
+    size = shape[0] // 4
+    return {
+      i: (slice(p * size, (p + 1) * size),) for i, p in enumerate([3, 1, 1, 3])
+    }
+
+  fake = types.SimpleNamespace(addressable_devices_indices_map=indices)
   monkeypatch.setattr(batch_lib, 'batch_sharding', lambda mesh: fake)
-  mesh = types.SimpleNamespace(shape={'data': 2, 'fsdp': 2, 'tensor': 2})
-  assert sharding.local_rows(mesh, 12) == (3, 4, 5, 9, 10, 11)
+  assert sharding.local_rows(None, 12) == (3, 4, 5, 9, 10, 11)
 
 
 def test_each_device_gets_the_rows_of_its_mesh_position():
@@ -40,25 +42,16 @@ def test_each_device_gets_the_rows_of_its_mesh_position():
 @pytest.mark.parametrize(
   ('sizes', 'size', 'micro', 'message'),
   [
-    (
-      (8, 1, 1),
-      12,
-      1,
-      r'a=12 must be .* of 8 device\(s\); the nearest: 8 or 16',
-    ),
-    ((2, 2, 2), 6, 1, r'of mesh.data x mesh.fsdp = 4; the nearest: 4 or 8\.'),
-    ((2, 4, 1), 8, 2, r'8 device\(s\) x 2 accumulation steps = 16; .*: 16\.'),
-    ((1, 1, 1), 0, 1, r'a=0 must be a positive multiple'),
+    ((8, 1, 1), 12, 1, 'a=12 .* nearest: 8 or 16'),
+    ((2, 2, 2), 6, 1, 'mesh.data x mesh.fsdp = 4; the nearest: 4 or 8'),
+    ((2, 4, 1), 8, 2, '2 accumulation steps = 16; .*: 16'),
+    ((1, 1, 1), 0, 1, 'a=0'),
   ],
 )
 def test_batch_size_must_divide(sizes, size, micro, message):
   mesh = sharding.make_mesh(*sizes)
   with pytest.raises(ValueError, match=message):
     sharding.check_batch_size('a', size, mesh, micro)
-
-
-def test_batch_size_that_divides():
-  sharding.check_batch_size('a', 12, sharding.make_mesh(1, 3, 2), 4)
 
 
 def test_feed_is_one_batch_ahead():

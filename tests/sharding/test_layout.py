@@ -1,7 +1,8 @@
 """Guards: each parameter is split over the right mesh axes, in memory, too."""
 
+import re
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
@@ -19,9 +20,7 @@ RULES = [
   ('embedding/kernel', (16, 16, 3, 768), P(*[None] * 4), (0,)),
   ('cls', (1, 1, 768), P(None, None, None), (2, 'fsdp')),
   (ATTENTION + 'query/kernel', (768, 12, 64), P(None, 'tensor', None), (0,)),
-  (ATTENTION + 'key/bias', (12, 64), P('tensor', None), (1,)),
   (ATTENTION + 'out/kernel', (12, 64, 768), P('tensor', None, None), (1,)),
-  (ATTENTION + 'out/bias', (768,), P(None), (0,)),
   (
     ATTENTION + 'relative_embedding',
     (33, 12, 64),
@@ -32,13 +31,10 @@ RULES = [
   (BLOCK + 'MlpBlock_0/Dense_0/kernel', (768, 3072), P(None, 'tensor'), (0,)),
   (BLOCK + 'MlpBlock_0/Dense_0/bias', (3072,), P('tensor'), ()),
   (BLOCK + 'MlpBlock_0/Dense_1/kernel', (3072, 768), P('tensor', None), (1,)),
-  (BLOCK + 'MlpBlock_0/Dense_1/bias', (768,), P(None), (0,)),
-  (BLOCK + 'LayerNorm_0/scale', (768,), P(None), (0,)),
   ('MAPHead_0/MlpBlock_0/Dense_0/kernel', (768, 3072), P(None, 'tensor'), (0,)),
   # Two divides neither 1,001 classes nor three channels.
   ('head/kernel', (768, 1001), P(None, None), (0,)),
   ('head/bias', (1001,), P(None), ()),
-  ('block1/unit1/conv1/kernel', (1, 1, 64, 256), P(*[None] * 4), (2,)),
   # Scanned blocks have one more dimension, which is not split.
   (
     'Transformer/encoderblock/MlpBlock_0/Dense_0/kernel',
@@ -106,18 +102,6 @@ def test_each_shard_option_splits_the_documented_parts(shard, params, others):
   assert shardings.step.spec == P()
 
 
-def test_without_an_fsdp_axis_all_shard_options_are_equal():
-  state = jax.eval_shape(_state())
-  specs = []
-  for shard in ('none', 'optimizer', 'all'):
-    layout = sharding.build(
-      data=2, fsdp=1, tensor=4, shard=shard, gather='step'
-    )
-    specs.append([s.spec for s in jax.tree.leaves(layout.state(state))])
-  assert specs[0] == specs[1] == specs[2]
-  assert any('tensor' in spec for spec in specs[0])
-
-
 def test_the_state_is_created_in_shards():
   # No device holds more than its part, also while the state is being created.
   layout = sharding.build(data=1, fsdp=8, tensor=1, shard='all', gather='step')
@@ -136,19 +120,6 @@ def test_the_state_is_created_in_shards():
   assert {s.data.shape for s in largest.addressable_shards} == {(256, 128)} or {
     s.data.shape for s in largest.addressable_shards
   } == {(32, 1024)}
-
-
-def test_first_values_do_not_depend_on_the_mesh():
-  layout = sharding.build(data=2, fsdp=2, tensor=2, shard='all', gather='step')
-  first_state = _state()
-  shardings = layout.state(jax.eval_shape(first_state))
-  split = jax.jit(first_state, out_shardings=shardings)()
-  for one, many in zip(
-    jax.tree.leaves(jax.jit(first_state)()),
-    jax.tree.leaves(split),
-    strict=True,
-  ):
-    np.testing.assert_allclose(many, one, rtol=1e-6, atol=1e-8)
 
 
 def test_put_tree_places_shards():
@@ -178,32 +149,20 @@ def test_tensor_must_fit_the_model():
     layout.check(params)
 
 
-def test_description():
+def test_the_description_has_each_parameter_and_the_bytes_of_a_device():
   layout = sharding.build(
     data=2, fsdp=2, tensor=2, shard='optimizer', gather='step'
   )
-  state = step_lib.TrainState(
-    step=jax.ShapeDtypeStruct((), jnp.int32),
-    params={
-      f'encoderblock_{i}': {
-        'MlpBlock_0': {
-          'Dense_0': {'kernel': jax.ShapeDtypeStruct((10, 20), jnp.float32)}
-        }
-      }
-      for i in range(3)
-    },
-    opt_state=(),
-    ema_params={},
+  state = jax.eval_shape(_state())
+  _, *rows, total = layout.describe(state).splitlines()
+  assert len(rows) == len(jax.tree.leaves(state.params))
+  (row,) = (r for r in rows if 'block_1/MlpBlock_0/Dense_0/kernel' in r)
+  assert re.split('  +', row)[1:] == [
+    *('(32, 48)', "(None, 'tensor')", "('fsdp', 'tensor')")
+  ]
+  held = layout.state(state)
+  expected = sum(
+    4 * np.prod(s.shard_shape(x.shape), dtype=int)
+    for x, s in zip(*map(jax.tree.leaves, (state, held)), strict=True)
   )
-  state = state.replace(opt_state=(state.params,), ema_params=state.params)
-  header, row, total = layout.describe(state).splitlines()
-  assert header.split() == [
-    *('parameters', 'shape', 'at', 'rest', 'update', 'bytes', '+', 'state')
-  ]
-  # 3 kernels of 800 bytes; a device holds a half of the parameters, and a
-  # quarter of moment and average.
-  assert row.split() == [
-    *('encoderblock_*/MlpBlock_*/Dense_*/kernel', 'x3', '(10,', '20)'),
-    *('(-,', 'tensor)', '(fsdp,', 'tensor)', '1,200', '1,200'),
-  ]
-  assert total.split() == ['on', 'each', 'device', '1,200', '1,200']
+  assert f'{expected:,} bytes' in total

@@ -7,7 +7,7 @@ from tests import tiny_run
 from tests.tiny_run import SIZES
 from vit_jax import config as config_lib
 from vit_jax.configs import pretrain
-from vit_jax.training import loop
+from vit_jax.training import train
 
 CHANGES = {
   'data.preprocess': 'inception_crop|flip|rand_augment(2,10)'
@@ -43,7 +43,7 @@ def _config(devices, loss, **changes):
 def test_eight_devices_train_like_one(loss, tmp_path):
   rows = {}
   for devices in (1, 8):
-    loop.train_and_evaluate(_config(devices, loss), tmp_path / f'{devices}')
+    train.train_and_evaluate(_config(devices, loss), tmp_path / f'{devices}')
     rows[devices] = [
       row['train/loss']
       for row in tiny_run.rows_but_times(tmp_path / f'{devices}')
@@ -55,10 +55,10 @@ def test_eight_devices_train_like_one(loss, tmp_path):
 
 def test_an_interrupted_run_ends_with_the_same_weights(tmp_path, monkeypatch):
   whole, cut = tmp_path / 'whole', tmp_path / 'cut'
-  loop.train_and_evaluate(_config(1, 'softmax'), whole)
+  train.train_and_evaluate(_config(1, 'softmax'), whole)
   with monkeypatch.context() as patch:
     tiny_run.die_at(patch, 3)
     with pytest.raises(tiny_run.Death):
-      loop.train_and_evaluate(_config(1, 'softmax'), cut)
-  loop.train_and_evaluate(_config(1, 'softmax'), cut)
+      train.train_and_evaluate(_config(1, 'softmax'), cut)
+  train.train_and_evaluate(_config(1, 'softmax'), cut)
   tiny_run.assert_same_state(cut, whole)

@@ -9,7 +9,7 @@ import pytest
 from tests.tiny_run import Death, die_at, eventful_config
 from vit_jax import data
 from vit_jax.data import identity
-from vit_jax.training import consistency, loop
+from vit_jax.training import consistency, train
 
 
 def _digests(root, **others):
@@ -108,7 +108,7 @@ def _train(images, workdir, until, **options):
   with pytest.MonkeyPatch.context() as patch:
     die_at(patch, until)
     with pytest.raises(Death):
-      loop.train_and_evaluate(config, workdir, **options)
+      train.train_and_evaluate(config, workdir, **options)
 
 
 def test_a_run_does_not_go_on_with_other_images(tmp_path):

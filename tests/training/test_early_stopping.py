@@ -10,7 +10,7 @@ from absl import logging
 from tests.tiny_run import tiny_config
 from vit_jax import checkpoint, results
 from vit_jax import config as config_lib
-from vit_jax.training import evaluate_only, loop
+from vit_jax.training import evaluate, train
 from vit_jax.workdir import metrics
 
 BEST = 'validation/accuracy'
@@ -48,7 +48,7 @@ def run(tmp_path_factory):
   workdir = tmp_path_factory.mktemp('a run')
   before = logging.get_verbosity()
   logging.set_verbosity(logging.INFO)
-  loop.train_and_evaluate(_config(), workdir)
+  train.train_and_evaluate(_config(), workdir)
   logging.set_verbosity(before)
   return workdir
 
@@ -103,7 +103,7 @@ def test_the_early_stopped_weights_are_as_good_as_was_measured(run, tmp_path):
   config = _config()
   config.checkpoint.best = ''
   config.init.checkpoint = str(run / 'best')
-  found = evaluate_only.evaluate_only(config, tmp_path)
+  found = evaluate.evaluate_only(config, tmp_path)
   best = results.best_row(run, BEST)
   for key in (BEST, 'validation/loss', 'few_shot/5shot/accuracy'):
     assert found[key] == pytest.approx(best[key], rel=1e-5), key
@@ -117,7 +117,7 @@ def test_fine_tuning_starts_from_the_early_stopped_weights(run, tmp_path):
   config.evals = {}
   config.checkpoint.best = ''
   config.init.checkpoint, config.init.new_head = str(run / 'best'), True
-  loop.train_and_evaluate(config, tmp_path)
+  train.train_and_evaluate(config, tmp_path)
   step = results.best_row(run, BEST)['step']
   saved = config_lib.load(tmp_path)['init']['checkpoint']
   assert saved == str(run / f'best/{step}')

@@ -29,7 +29,7 @@ from vit_jax import config as config_lib
 from vit_jax.checkpoint import saving
 from vit_jax.runtime import compilation, preemption
 from vit_jax.runtime.errors import NonFiniteError, PreemptedError
-from vit_jax.training import loop
+from vit_jax.training import train
 from vit_jax.workdir import environment, metrics, ownership
 
 GOODPUT = (
@@ -65,13 +65,13 @@ def finished(tmp_path_factory):
   config = eventful_config()
   config.log.tensorboard = True
   config.profile = dict(start_step=4, steps=2)
-  return workdir, loop.train_and_evaluate(config, workdir)
+  return workdir, train.train_and_evaluate(config, workdir)
 
 
 @pytest.fixture(scope='module')
 def finished_on_8(tmp_path_factory):
   workdir = tmp_path_factory.mktemp('runs') / 'finished_on_8'
-  loop.train_and_evaluate(eventful_config(8), workdir)
+  train.train_and_evaluate(eventful_config(8), workdir)
   return workdir
 
 
@@ -198,18 +198,27 @@ def _copy(workdir, tmp_path):
 def test_finished_run_is_left_alone(finished, tmp_path):
   workdir, returned = finished
   copy = _copy(workdir, tmp_path)
-  before = {p: p.stat().st_mtime_ns for p in copy.rglob('*')}
+  before = _times(copy)
   config = eventful_config()
   config.log.every = 1  # May differ: it does not change the computation.
-  assert loop.train_and_evaluate(config, copy) == returned
-  assert {p: p.stat().st_mtime_ns for p in copy.rglob('*')} == before
+  assert train.train_and_evaluate(config, copy) == returned
+  assert _times(copy) == before
+
+
+def _times(workdir):
+  """Returns when each file was changed, without the lock and the log."""
+  return {
+    path: path.stat().st_mtime_ns
+    for path in workdir.rglob('*')
+    if path.is_file() and path.name not in ('owner.json', 'train.log')
+  }
 
 
 def test_finished_run_is_evaluated_anew_if_asked(finished, tmp_path):
   copy = _copy(finished[0], tmp_path)
   config = eventful_config()
   config.evals.half = config_lib.evaluation('test[:50%]')
-  result = loop.train_and_evaluate(config, copy)
+  result = train.train_and_evaluate(config, copy)
   assert result['half/count'] == 36
   assert result['test/count'] == 72
   assert (copy / 'DONE').read_text() == '12\n'
@@ -222,13 +231,13 @@ def test_few_shot_evaluation_of_a_finished_run(finished, tmp_path):
   config = eventful_config()
   config.evals.few = config_lib.few_shot('train', 'test', shots=(2, 5))
   config.checkpoint.best = 'few/5shot/accuracy'
-  result = loop.train_and_evaluate(config, copy)
+  result = train.train_and_evaluate(config, copy)
   assert 0 < result['few/2shot/accuracy'] <= 1
   assert result['few/count'] == 72
   assert result['test/accuracy'] == finished[1]['test/accuracy']
   assert 'few: 2-shot ' in (copy / 'train.log').read_text()
   rows = metrics.read(copy)
-  assert loop.train_and_evaluate(config, copy) == result
+  assert train.train_and_evaluate(config, copy) == result
   assert metrics.read(copy) == rows
 
 
@@ -239,8 +248,8 @@ def test_death_before_a_changed_evaluation(finished, tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(metrics.MetricWriter, 'write', _die)
     with pytest.raises(Death):
-      loop.train_and_evaluate(config, copy)
-  result = loop.train_and_evaluate(config, copy)
+      train.train_and_evaluate(config, copy)
+  result = train.train_and_evaluate(config, copy)
   assert result['test/count'] == 36
   saved = config_lib.load(copy)['evals']['test']
   assert saved['split'] == 'test[:50%]'
@@ -250,7 +259,7 @@ def test_death_between_the_last_checkpoint_and_done(finished, tmp_path):
   workdir, returned = finished
   copy = _copy(workdir, tmp_path)
   (copy / 'DONE').write_text('')  # Opened, not yet written.
-  assert loop.train_and_evaluate(eventful_config(), copy) == returned
+  assert train.train_and_evaluate(eventful_config(), copy) == returned
   assert (copy / 'DONE').read_text() == '12\n'
   assert_same_state(copy, workdir)
   assert metrics.read(copy) == metrics.read(workdir)
@@ -270,7 +279,7 @@ def test_final_weights_are_made_again(finished, tmp_path, damage):
   config = eventful_config()
   config.log.tensorboard = True
   config.profile = dict(start_step=4, steps=2)
-  loop.train_and_evaluate(config, workdir)
+  train.train_and_evaluate(config, workdir)
   after = checkpoint.read_params(workdir / 'final')[0]
   jax.tree.map(np.testing.assert_array_equal, before, after)
   assert rows_but_times(workdir) == rows_but_times(finished[0])
@@ -284,9 +293,9 @@ def test_checkpoints_that_are_gone_are_missed(finished, tmp_path):
   with pytest.raises(
     ValueError, match=r'goes to step 12: what was in checkpoints/ is gone'
   ):
-    loop.train_and_evaluate(eventful_config(), workdir)
+    train.train_and_evaluate(eventful_config(), workdir)
   numbers = (workdir / 'metrics.jsonl').read_text()
-  loop.train_and_evaluate(eventful_config(), workdir, restart=True)
+  train.train_and_evaluate(eventful_config(), workdir, restart=True)
   assert (workdir / 'metrics_1.jsonl').read_text() == numbers
   _assert_same_run(workdir, finished[0])
 
@@ -306,12 +315,12 @@ def test_lost_rows_are_told_once(
   config = eventful_config()
   if not evaluated:  # Nothing is left to do, as no evaluation is missed.
     del config.evals.test
-  loop.train_and_evaluate(config, workdir)
+  train.train_and_evaluate(config, workdir)
   [told] = [text for text in caplog.messages if 'metrics.jsonl lacks' in text]
   assert f'the steps {lost}' in told
   if evaluated:
     caplog.clear()
-    loop.train_and_evaluate(config, workdir)
+    train.train_and_evaluate(config, workdir)
     assert 'lacks' not in caplog.text
 
 
@@ -336,17 +345,17 @@ def test_longer_run_goes_on_and_shorter_one_is_refused(
   config = eventful_config()
   config.total_steps = 8
   with pytest.raises(ValueError, match='step 12, past total_steps=8'):
-    loop.train_and_evaluate(config, copy, allow_config_change=True)
+    train.train_and_evaluate(config, copy, allow_config_change=True)
   assert (copy / 'DONE').read_text() == '12\n'
   config.total_steps = 14
   with pytest.raises(ValueError, match=r'total_steps: 12 in .*, 14 now'):
-    loop.train_and_evaluate(config, copy)
+    train.train_and_evaluate(config, copy)
   with monkeypatch.context() as patch:
     die_at(patch, 14)
     with pytest.raises(Death):
-      loop.train_and_evaluate(config, copy, allow_config_change=True)
+      train.train_and_evaluate(config, copy, allow_config_change=True)
   assert not (copy / 'DONE').exists()  # The old file named step 12.
-  result = loop.train_and_evaluate(config, copy)
+  result = train.train_and_evaluate(config, copy)
   assert result['step'] == 14
   assert (copy / 'DONE').read_text() == '14\n'
   steps = [row['step'] for row in metrics.read(copy)]
@@ -357,16 +366,16 @@ def test_wrong_config_leaves_no_directory(tmp_path, caplog):
   config = eventful_config()
   config.evals.test.split = 'tset'
   with pytest.raises(ValueError, match='tset'):
-    loop.train_and_evaluate(config, tmp_path / 'run')
+    train.train_and_evaluate(config, tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
   assert 'training examples' not in caplog.text
   # Warnings are logged before the error.
   config.data.train_split = 'train[:9]'
   config.evals.seen = config_lib.evaluation('train[7:20]+test')
   with pytest.raises(ValueError, match='tset'):
-    loop.train_and_evaluate(config, tmp_path / 'run')
+    train.train_and_evaluate(config, tmp_path / 'run')
   assert 'batch_size=16 is more than the 9 training examples' in caplog.text
-  assert 'evals.seen: up to 2 of its' in caplog.text
+  assert 'Up to 2 of the 85 examples' in caplog.text
 
 
 # Interruptions ---------------------------------------------------------------
@@ -376,7 +385,7 @@ def _run_to_death(config, workdir, step):
   with pytest.MonkeyPatch.context() as patch:
     die_at(patch, step)
     with pytest.raises(Death):
-      loop.train_and_evaluate(config, workdir)
+      train.train_and_evaluate(config, workdir)
   assert metrics.read(workdir)[-1]['step'] == step
   assert not (workdir / 'DONE').exists()
 
@@ -395,7 +404,7 @@ def test_interrupted_run_ends_as_an_uninterrupted_one(finished, tmp_path):
   # repeated, and then the steps 9 to 12.
   for death in (4, 9, 12):
     _run_to_death(config, tmp_path, death)
-  loop.train_and_evaluate(config, tmp_path)
+  train.train_and_evaluate(config, tmp_path)
   _assert_same_run(tmp_path, finished[0])
   log = (tmp_path / 'train.log').read_text()
   assert log.count(f'Resuming {tmp_path} from step 8.') == 2
@@ -412,7 +421,7 @@ def test_interrupted_run_on_8_devices(
   interrupted_on_8, finished_on_8, tmp_path
 ):
   workdir = _copy(interrupted_on_8, tmp_path)
-  loop.train_and_evaluate(eventful_config(8), workdir)
+  train.train_and_evaluate(eventful_config(8), workdir)
   _assert_same_run(workdir, finished_on_8)
 
 
@@ -420,7 +429,7 @@ def test_run_goes_on_on_another_number_of_devices(
   interrupted_on_8, finished, tmp_path
 ):
   workdir = _copy(interrupted_on_8, tmp_path)
-  loop.train_and_evaluate(eventful_config(1), workdir)
+  train.train_and_evaluate(eventful_config(1), workdir)
   for row, other in zip(
     rows_but_times(workdir), rows_but_times(finished[0]), strict=True
   ):
@@ -441,10 +450,10 @@ def test_preempted_run_makes_up_for_the_evaluation_it_left_out(
   with monkeypatch.context() as patch:
     patch.setattr(preemption.Notice, 'requested', requested)
     with pytest.raises(PreemptedError, match='SIGTERM: stopped after step 6,'):
-      loop.train_and_evaluate(config, tmp_path)
+      train.train_and_evaluate(config, tmp_path)
   assert checkpoint.latest_step(tmp_path) == 6
   assert [row['step'] for row in metrics.read(tmp_path)] == [3, 4, 6]
-  loop.train_and_evaluate(config, tmp_path)
+  train.train_and_evaluate(config, tmp_path)
   _assert_same_run(tmp_path, finished[0])
 
 
@@ -460,7 +469,7 @@ def test_who_had_the_directory_until_now_may_have_begun_another_run(
 
   monkeypatch.setattr(ownership, 'held', held)
   with pytest.raises(ValueError, match='seed: '):
-    loop.train_and_evaluate(eventful_config(), tmp_path)
+    train.train_and_evaluate(eventful_config(), tmp_path)
   assert not (tmp_path / 'metrics.jsonl').exists()
 
 
@@ -494,14 +503,14 @@ def test_what_a_signal_may_end_at_once(tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(evaluators, 'run', run)
     with pytest.raises(Death):
-      loop.train_and_evaluate(eventful_config(), tmp_path)
+      train.train_and_evaluate(eventful_config(), tmp_path)
   # Training is done. The first launch evaluates, then saves the final weights;
   # the second launch only saves them.
   monkeypatch.setattr(checkpoint, 'save_params', save_params)
   for evaluated in (True, False):
     seen.clear()
     with pytest.raises(Death):
-      loop.train_and_evaluate(eventful_config(), tmp_path)
+      train.train_and_evaluate(eventful_config(), tmp_path)
     assert seen[0] == ('begin', True)
     assert (('requested', False) in seen) == evaluated
     assert seen[-1] == (checkpoint.FINAL, False)
@@ -519,8 +528,8 @@ def test_preemption_inside_an_evaluation(finished, tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(preemption.Notice, 'requested', requested)
     with pytest.raises(PreemptedError, match='stopped after step 6,'):
-      loop.train_and_evaluate(eventful_config(), tmp_path)
-  loop.train_and_evaluate(eventful_config(), tmp_path)
+      train.train_and_evaluate(eventful_config(), tmp_path)
+  train.train_and_evaluate(eventful_config(), tmp_path)
   _assert_same_run(tmp_path, finished[0])
 
 
@@ -538,12 +547,12 @@ def test_what_was_trained_outlives_an_evaluation_that_fails(
   with monkeypatch.context() as patch:
     patch.setattr(evaluators, 'run', run)
     with pytest.raises(ValueError, match='a broken image'):
-      loop.train_and_evaluate(eventful_config(), tmp_path)
+      train.train_and_evaluate(eventful_config(), tmp_path)
   assert checkpoint.latest_step(tmp_path) == step
   # The policy for unreadable images may change between launches.
   config = eventful_config()
   config.data.unreadable = 'skip-and-count'
-  loop.train_and_evaluate(config, tmp_path)
+  train.train_and_evaluate(config, tmp_path)
   _assert_same_run(tmp_path, finished[0])
 
 
@@ -560,9 +569,9 @@ def test_a_best_value_counts_only_with_its_weights(tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(checkpoint, 'save_params', save_params)
     with pytest.raises(Death):
-      loop.train_and_evaluate(config, tmp_path)
+      train.train_and_evaluate(config, tmp_path)
   config.checkpoint.keep = 1
-  loop.train_and_evaluate(config, tmp_path)
+  train.train_and_evaluate(config, tmp_path)
   losses = {
     row['step']: row['test/loss']
     for row in metrics.read(tmp_path)
@@ -583,7 +592,7 @@ def test_best_weights_are_kept(tmp_path):
   config.evals.test.every = 2
   config.checkpoint.best = 'test/loss'
   config.checkpoint.every, config.checkpoint.keep = 12, 1
-  loop.train_and_evaluate(config, tmp_path)
+  train.train_and_evaluate(config, tmp_path)
   losses = {
     row['step']: row['test/loss']
     for row in metrics.read(tmp_path)
@@ -619,7 +628,7 @@ def test_divergence_stops_with_the_last_good_checkpoint(tmp_path, monkeypatch):
     # The save of step 4 is still under way at step 7.
     _end_saves_when_waited_for(patch)
     with pytest.raises(NonFiniteError, match='at step 7 ') as error:
-      loop.train_and_evaluate(config, tmp_path)
+      train.train_and_evaluate(config, tmp_path)
   assert '(found in steps 7 to 8)' in str(error.value)
   assert f'checkpoint is {tmp_path}/checkpoints/4.' in str(error.value)
   assert not (tmp_path / 'DONE').exists()
@@ -628,9 +637,16 @@ def test_divergence_stops_with_the_last_good_checkpoint(tmp_path, monkeypatch):
     assert np.isfinite(value).all(), name
   assert [row['step'] for row in metrics.read(tmp_path)] == [3, 4, 6, 6]
   config.schedule.factor = 0.1
-  result = loop.train_and_evaluate(config, tmp_path, allow_config_change=True)
+  result = train.train_and_evaluate(config, tmp_path, allow_config_change=True)
   assert result['step'] == 12
   assert math.isfinite(result['test/loss'])
+
+
+def test_so_many_steps_in_a_row_may_be_skipped(tmp_path):
+  config = _diverging_config()
+  config.guard.nonfinite, config.guard.max_skipped = 'skip', 3
+  with pytest.raises(NonFiniteError, match='at step 10, number 4 in a row'):
+    train.train_and_evaluate(config, tmp_path)
 
 
 def test_divergence_is_told_though_the_last_save_fails(tmp_path, monkeypatch):
@@ -638,13 +654,13 @@ def test_divergence_is_told_though_the_last_save_fails(tmp_path, monkeypatch):
   _end_saves_when_waited_for(monkeypatch, OSError(errno.ENOSPC, 'No space'))
   lines = []
   monkeypatch.setattr(
-    loop.logging, 'error', lambda text, *args: lines.append(text % args)
+    train.logging, 'error', lambda text, *args: lines.append(text % args)
   )
   with pytest.raises(NonFiniteError, match='no checkpoint had been saved yet'):
-    loop.train_and_evaluate(config, tmp_path)
+    train.train_and_evaluate(config, tmp_path)
   [line] = lines
   assert 'checkpoint of step 4 could not be saved' in line
-  assert 'ENOSPC' in line
+  assert 'No space left' in line
 
 
 def _end_saves_when_waited_for(monkeypatch, error=None):
@@ -655,20 +671,30 @@ def _end_saves_when_waited_for(monkeypatch, error=None):
     error: the error that the saves end with.
   """
   waited = threading.Event()
-  finished, wait = saving._Save.finished, saving.Saver.wait
+  orbax, begun = saving.ocp.CheckpointManager, set()
+  save, complete = orbax.save, orbax.wait_until_finished
+  finish = saving.Saver._finish
 
-  def finished_late(save):
+  def begin(manager, *args, **kwargs):
+    save(manager, *args, **kwargs)
+    begun.add(manager)
+
+  def complete_late(manager):
+    if manager not in begun:  # Orbax itself looks for an earlier save.
+      return complete(manager)
     waited.wait(60)
-    save.error = save.error or error
-    finished(save)
+    complete(manager)
+    if error:
+      raise error
 
-  def wait_for_it(saver):
-    if saver._under_way:
+  def finish_now(saver):
+    if saver._save:
       waited.set()
-    wait(saver)
+    finish(saver)
 
-  monkeypatch.setattr(saving._Save, 'finished', finished_late)
-  monkeypatch.setattr(saving.Saver, 'wait', wait_for_it)
+  monkeypatch.setattr(orbax, 'save', begin)
+  monkeypatch.setattr(orbax, 'wait_until_finished', complete_late)
+  monkeypatch.setattr(saving.Saver, '_finish', finish_now)
 
 
 # Evaluation ------------------------------------------------------------------
@@ -719,7 +745,7 @@ def test_waiting_for_the_step_is_compilation(tmp_path, monkeypatch):
     return start(lambda: (time.sleep(3), compile_())[1])
 
   monkeypatch.setattr(compilation, 'in_background', slow)
-  loop.train_and_evaluate(tiny_config(), tmp_path)
+  train.train_and_evaluate(tiny_config(), tmp_path)
   (*_, last) = metrics.read(tmp_path)
   assert last['goodput/compilation_seconds'] > 3
   assert last['goodput/steps_seconds'] < 3

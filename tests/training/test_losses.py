@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.training import losses
+from vit_jax import losses
 
 
 def test_multi_hot_of_padded_labels():

@@ -9,8 +9,8 @@ import pytest
 
 from tests.training import test_step
 from vit_jax import config as config_lib
-from vit_jax import sharding
-from vit_jax.training import losses, mixup, program, step
+from vit_jax import losses, sharding
+from vit_jax.training import mixup, program, step
 
 B, H, W, C, CLASSES = 16, 4, 6, 3, 5
 MESHES = ((1, 1, 1), (8, 1, 1), (2, 4, 1), (2, 2, 2))

@@ -9,7 +9,7 @@ from tests.tiny_run import tiny_config
 from vit_jax import config as config_lib
 from vit_jax import data, results
 from vit_jax.evaluators import predictions
-from vit_jax.training import evaluate_only, loop
+from vit_jax.training import evaluate, train
 from vit_jax.workdir import metrics
 
 
@@ -32,7 +32,7 @@ def _config(save, checkpoint=''):
 def without(tmp_path_factory):
   """A finished run that saved none, with a config older than the key."""
   workdir = tmp_path_factory.mktemp('without')
-  loop.train_and_evaluate(_config(False), workdir)
+  train.train_and_evaluate(_config(False), workdir)
   assert not (workdir / predictions.FOLDER).exists()
   path = workdir / 'config.json'
   text = path.read_text()
@@ -69,7 +69,7 @@ def test_a_run_keeps_the_newest_and_gives_the_same_metrics(without, tmp_path):
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(predictions, 'write', write_and_note)
-    found = loop.train_and_evaluate(_config(True), tmp_path)
+    found = train.train_and_evaluate(_config(True), tmp_path)
   assert steps == [2, 4]
   _check(tmp_path, 4)
   expected = results.final_metrics(without)
@@ -82,26 +82,26 @@ def test_a_finished_run_makes_up_for_them(without, tmp_path):
   shutil.copytree(without, workdir)
   rows = metrics.read(workdir)
   # A config that is older than the key does not ask for another evaluation.
-  loop.train_and_evaluate(_config(False), workdir)
+  train.train_and_evaluate(_config(False), workdir)
   assert metrics.read(workdir) == rows
-  loop.train_and_evaluate(_config(True), workdir)
+  train.train_and_evaluate(_config(True), workdir)
   _check(workdir, 4)
   rows = metrics.read(workdir)
   for save in (True, False):
-    loop.train_and_evaluate(_config(save), workdir)
+    train.train_and_evaluate(_config(save), workdir)
     assert metrics.read(workdir) == rows
 
 
 def test_eval_only_saves_them(without, tmp_path):
-  evaluate_only.evaluate_only(_config(False, str(without)), tmp_path)
+  evaluate.evaluate_only(_config(False, str(without)), tmp_path)
   assert not (tmp_path / predictions.FOLDER).exists()
-  evaluate_only.evaluate_only(_config(True, str(without)), tmp_path)
+  evaluate.evaluate_only(_config(True, str(without)), tmp_path)
   _check(tmp_path, 0)
 
 
 def test_without_pyarrow_nothing_begins(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'pyarrow', None)
-  message = r'evals.test.save_predictions needs pyarrow.* pip install .*parquet'
+  message = r'test: save_predictions needs pyarrow.* pip install .*parquet'
   with pytest.raises(ValueError, match=message):
-    loop.train_and_evaluate(_config(True), tmp_path / 'run')
+    train.train_and_evaluate(_config(True), tmp_path / 'run')
   assert not (tmp_path / 'run').exists()

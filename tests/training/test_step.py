@@ -9,9 +9,8 @@ import optax
 import pytest
 
 from vit_jax import config as config_lib
-from vit_jax import models, sharding
-from vit_jax.models import images as images_lib
-from vit_jax.training import losses
+from vit_jax import losses, models, sharding
+from vit_jax.models import shared
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import step as step_lib
 
@@ -80,7 +79,7 @@ def _run(
   train_step = step_lib.jit_train_step(
     step_lib.make_train_step(
       model,
-      losses.mean_loss(model, losses.build('softmax')),
+      step_lib.mean_loss(model, losses.build('softmax')),
       optimizer,
       schedule,
       dropout_key,
@@ -123,7 +122,7 @@ def test_accumulated_gradient_is_the_whole_batchs():
   for accumulation_steps in (1, 4):
     function = step_lib.make_loss_and_grad(
       model,
-      losses.mean_loss(model, losses.build('softmax')),
+      step_lib.mean_loss(model, losses.build('softmax')),
       accumulation_steps,
     )
     results.append(jax.jit(function)(params, batch, jax.random.key(0)))
@@ -142,7 +141,7 @@ def test_micro_batches_have_dropout_keys_of_their_own():
   build = functools.partial(
     step_lib.make_loss_and_grad,
     model,
-    losses.mean_loss(model, losses.build('softmax')),
+    step_lib.mean_loss(model, losses.build('softmax')),
   )
   (first, _), _ = jax.jit(build(1))(params, quarter, key)
   (mean, _), _ = jax.jit(build(4))(params, batch, key)
@@ -156,7 +155,7 @@ def test_dropout_differs_from_step_to_step_and_repeats_with_the_seed():
   (batch,) = _batches(1)
   step = step_lib.make_train_step(
     model,
-    losses.mean_loss(model, losses.build('softmax')),
+    step_lib.mean_loss(model, losses.build('softmax')),
     optimizer,
     schedule,
     jax.random.key(0),
@@ -211,7 +210,7 @@ def test_metrics_are_what_they_say():
   loss = losses.build('softmax')
   step = step_lib.make_train_step(
     model,
-    losses.mean_loss(model, loss),
+    step_lib.mean_loss(model, loss),
     optimizer,
     schedule,
     jax.random.key(0),
@@ -335,7 +334,7 @@ def test_the_schedule_goes_on_in_skipped_steps():
 def test_normalize_maps_bytes_to_minus_one_and_one():
   images = jnp.array([[0, 51, 255]], jnp.uint8)
   np.testing.assert_allclose(
-    images_lib.normalize(images), [[-1, -0.6, 1]], rtol=1e-6
+    shared.normalize(images), [[-1, -0.6, 1]], rtol=1e-6
   )
 
 

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vit_jax import losses
 from vit_jax.configs import finetune, pretrain
-from vit_jax.training import losses
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import step as step_lib
 
@@ -54,7 +54,7 @@ def _first_params():
 def _ours(config):
   """Returns the loss and learning rate of each step of this config."""
   model = Linear()
-  objective = losses.mean_loss(model, losses.build(**config.loss))
+  objective = step_lib.mean_loss(model, losses.build(**config.loss))
   schedule = optimizer_lib.build_schedule(config.schedule, STEPS)
   optimizer = optimizer_lib.build_optimizer(config.optimizer, schedule)
   step = jax.jit(

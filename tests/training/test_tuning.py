@@ -13,7 +13,7 @@ from tests import tiny_run
 from vit_jax import checkpoint, interop, models, sharding
 from vit_jax import config as config_lib
 from vit_jax.models import lora
-from vit_jax.training import evaluate_only, loop, tuning
+from vit_jax.training import evaluate, train, tuning
 from vit_jax.training import program as program_lib
 
 QUERY = 'Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query/kernel'
@@ -246,12 +246,12 @@ def test_an_interrupted_run_ends_bitwise_the_same(tmp_path, monkeypatch):
   config = tiny_run.eventful_config()
   config.model.update(scan=True, remat='full')
   config.lora.rank, config.tuning.layer_decay = 2, 0.7
-  loop.train_and_evaluate(config, tmp_path / 'whole')
+  train.train_and_evaluate(config, tmp_path / 'whole')
   with monkeypatch.context() as patch:
     tiny_run.die_at(patch, 6)
     with pytest.raises(tiny_run.Death):
-      loop.train_and_evaluate(config, tmp_path / 'torn')
-  loop.train_and_evaluate(config, tmp_path / 'torn')
+      train.train_and_evaluate(config, tmp_path / 'torn')
+  train.train_and_evaluate(config, tmp_path / 'torn')
   tiny_run.assert_same_state(tmp_path / 'torn', tmp_path / 'whole')
 
 
@@ -275,12 +275,12 @@ def test_the_default_state_and_old_work_directories_are_as_before(tmp_path):
 
 def test_lora_on_other_weights_ends_in_plain_weights(tmp_path):
   base = _config()
-  loop.train_and_evaluate(base, tmp_path / 'base')
+  train.train_and_evaluate(base, tmp_path / 'base')
   config = _config(
     init__checkpoint=str(tmp_path / 'base'), lora__rank=2, polyak__decay=0.5
   )
   config.evals.test = config_lib.evaluation('test')
-  values = loop.train_and_evaluate(config, tmp_path / 'lora')
+  values = train.train_and_evaluate(config, tmp_path / 'lora')
   start, _ = checkpoint.read_params(tmp_path / 'base')
   start, final, saved = (
     _flat(tree)
@@ -304,7 +304,7 @@ def test_lora_on_other_weights_ends_in_plain_weights(tmp_path):
     init__checkpoint=str(tmp_path / 'lora'), init__new_head=False
   )
   loaded.evals.test = config.evals.test
-  again = evaluate_only.evaluate_only(loaded, tmp_path / 'evaluated')
+  again = evaluate.evaluate_only(loaded, tmp_path / 'evaluated')
   assert again['test/loss'] == pytest.approx(values['test/loss'], rel=1e-5)
   weights = interop.read(tmp_path / 'lora')
   path = tmp_path / 'lora.npz'

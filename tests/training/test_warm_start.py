@@ -369,13 +369,14 @@ def test_the_new_head_is_not_read_and_the_rest_is_bounded(
   )
   monkeypatch.setattr(arrays, '_ALWAYS_READ', 0)
   options = dict(new_grid=(2, 2), new_head=True)
-  with pytest.raises(ValueError, match=r'--config\.init\.max_inflation'):
-    warm_start.load(path, _params(2), max_inflation=0.5, **options)
+  with monkeypatch.context() as patch:
+    patch.setattr(arrays, '_MAX_INFLATION', 0.5)
+    with pytest.raises(ValueError, match=r'numpy\.savez'):
+      warm_start.load(path, _params(2), **options)
   assert not reads
-  warm_start.load(path, _params(2), max_inflation=1.0, **options)
+  warm_start.load(path, _params(2), **options)
   assert reads
   assert not any(name.startswith('head/') for name in reads)
-  assert config_lib.default().init.max_inflation == interop.MAX_INFLATION
 
 
 def test_an_optimizer_beside_the_weights_is_left_out(tmp_path):
@@ -436,7 +437,6 @@ def test_sizes_are_those_of_the_run_that_it_starts_from(tmp_path):
   'place, depth',
   [
     ('best/9', 4),
-    ('final/9.replaced', 4),
     ('damaged_checkpoints/9', 4),
     ('weights/B_16.npz', None),
     ('checkpoints/B_16.npz', None),

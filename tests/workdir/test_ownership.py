@@ -45,17 +45,6 @@ def test_a_directory_has_one_owner_at_a_time(tmp_path, monkeypatch):
     pass
 
 
-def test_an_owner_that_is_about_to_end_is_waited_for(tmp_path):
-  with subprocess.Popen(
-    [sys.executable, '-c', _HOLD.replace('600', '1'), tmp_path],
-    stdout=subprocess.PIPE,
-    text=True,
-  ) as other:
-    assert other.stdout.readline() == 'held\n'
-    with ownership.held(epath.Path(tmp_path)):
-      pass
-
-
 def test_an_owner_on_another_machine_is_waited_for_longer(
   tmp_path, monkeypatch
 ):

@@ -1,11 +1,9 @@
 """Guards: trackers get what metrics.jsonl has, and never end a run."""
 
-import contextlib
 import json
 import sys
 import time
 
-import jax
 import ml_collections
 import pytest
 
@@ -13,7 +11,7 @@ from tests import tiny_run
 from vit_jax import config as config_lib
 from vit_jax import results
 from vit_jax.runtime import errors
-from vit_jax.training import loop, run, stages
+from vit_jax.training import stages, train
 from vit_jax.workdir import metrics, trackers
 
 # A tracker's package that writes down what it is told.
@@ -84,7 +82,7 @@ def _writer(workdir, start_step=0, text='wandb'):
 
 def test_a_run_is_tracked(told, tmp_path):
   config = tiny_run.tiny_config({'log.every': 1, 'log.trackers': 'wandb'})
-  loop.train_and_evaluate(config, tmp_path / 'run')
+  train.train_and_evaluate(config, tmp_path / 'run')
   saved = config_lib.flatten(config_lib.load(tmp_path / 'run'))
   rows = metrics.read(tmp_path / 'run')
   assert told() == [
@@ -135,37 +133,6 @@ def test_a_tracker_that_fails_warns_once(
   assert caplog.text.count('wandb gets no more metrics of this run') == 1
 
 
-def test_rows_do_not_wait_for_a_tracker_that_failed(
-  told, tmp_path, monkeypatch
-):
-  monkeypatch.setenv('FAILS', 'init')
-  writer = _writer(tmp_path)
-  (thread,) = writer._trackers._threads
-  thread.join()
-  for step in range(3):
-    writer.write(step, {'a': 1})
-  assert thread.rows.empty()
-  writer.close()
-  assert len(metrics.read(tmp_path)) == 3
-
-
-def test_trackers_end_after_the_last_upload(told, tmp_path, monkeypatch):
-  writer, seen = _writer(tmp_path), []
-
-  def upload(error):
-    seen.append(list(told()))
-    raise errors.StoreError('it is down')
-
-  written = tmp_path / 'told'
-  while not (written.exists() and written.read_text().endswith('\n')):
-    time.sleep(0.01)
-  monkeypatch.setattr(writer, '_close_files', upload)
-  with pytest.raises(errors.StoreError):
-    writer.close()
-  assert [words[0] for words in seen[0]] == ['init']
-  assert told()[-1] == ['finish', 0]
-
-
 def test_a_run_waits_for_no_tracker(told, tmp_path, monkeypatch, caplog):
   monkeypatch.setenv('FAILS', 'hang')
   monkeypatch.setattr(trackers, '_PATIENCE', 0.2)
@@ -179,100 +146,38 @@ def test_a_run_waits_for_no_tracker(told, tmp_path, monkeypatch, caplog):
   assert caplog.text.count('WARNING') == 1
 
 
-def test_other_processes_track_nothing(told, tmp_path, monkeypatch):
-  monkeypatch.setattr(jax, 'process_index', lambda: 1)
-  writer = _writer(tmp_path)
-  writer.write(1, {'a': 1})
-  writer.close()
-  assert not (tmp_path / 'told').exists()
-
-
 def test_what_is_missing_is_told_before_the_run(tmp_path, monkeypatch):
-  config = tiny_run.tiny_config({'log.trackers': 'tensorbord'})
-  with pytest.raises(
-    ValueError, match=r"no tracker 'tensorbord'; name some of"
-  ):
-    loop.train_and_evaluate(config, tmp_path / 'run')
+  with pytest.raises(ValueError, match="no tracker 'tensorbord'; name some"):
+    trackers.parse('tensorbord')
   # wandb's own folder in the working directory is no package.
-  monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path[1:]])
   monkeypatch.setattr(
     trackers.importlib.util,
     'find_spec',
     lambda name: trackers.importlib.machinery.ModuleSpec(name, None),
   )
-  config.log.trackers = 'mlflow,wandb'
+  config = tiny_run.tiny_config({'log.trackers': 'mlflow,wandb'})
   message = r'needs a package: pip install "vit-paper-jax\[mlflow\]"'
-  with pytest.raises(ValueError, match=message):
-    loop.train_and_evaluate(config, tmp_path / 'run')
   # Before the first stage starts, all are checked.
-  first = tiny_run.tiny_config()
-  both = {'order': ('a', 'b'), 'stages': {'a': first, 'b': config}}
-  with pytest.raises(ValueError, match=message):
-    stages.run(ml_collections.ConfigDict(both), tmp_path / 'run')
+  both = {
+    'order': ('a', 'b'),
+    'stages': {'a': tiny_run.tiny_config(), 'b': config},
+  }
+  for start in (
+    lambda: train.train_and_evaluate(config, tmp_path / 'run'),
+    lambda: stages.run(ml_collections.ConfigDict(both), tmp_path / 'run'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      start()
+  assert not (tmp_path / 'run').exists()
   # The extra installs mlflow-skinny, which has no database.
   monkeypatch.setattr(
     trackers, '_is_installed', lambda package: package == 'mlflow'
   )
   monkeypatch.delenv('MLFLOW_TRACKING_URI', raising=False)
-  config.log.trackers = 'mlflow'
   with pytest.raises(ValueError, match='Set MLFLOW_TRACKING_URI=http'):
-    loop.train_and_evaluate(config, tmp_path / 'run')
-  assert not (tmp_path / 'run').exists()
+    trackers.check('mlflow')
   monkeypatch.setenv('MLFLOW_TRACKING_URI', 'http://localhost:5000')
   trackers.check('mlflow')
-
-
-@pytest.mark.parametrize('process', [0, 1])
-def test_only_process_0_needs_the_package(tmp_path, monkeypatch, process):
-  monkeypatch.setattr(trackers, '_is_installed', lambda package: False)
-  monkeypatch.setattr(jax, 'process_index', lambda: process)
-  config = tiny_run.tiny_config({'log.trackers': 'wandb'})
-
-  def stop(*_):
-    raise InterruptedError
-
-  error = ValueError if process == 0 else InterruptedError
-  with contextlib.ExitStack() as stack, pytest.raises(error):
-    run.open_run(stack, config, tmp_path / 'run', stop)
-
-
-def _wandb_records(data):
-  """Yields the records in a small file of wandb, which has one block."""
-  from wandb.proto import wandb_internal_pb2
-
-  at = 7  # Behind the file's header; each record has one of the same size.
-  while at < len(data):
-    end = at + 7 + int.from_bytes(data[at + 4 : at + 6], 'little')
-    yield wandb_internal_pb2.Record.FromString(data[at + 7 : end])
-    at = end
-
-
-@pytest.mark.trackers
-def test_wandb_offline(tmp_path, monkeypatch):
-  pytest.importorskip('wandb')
-  monkeypatch.setenv('WANDB_MODE', 'offline')
-  for start in (0, 1):
-    time.sleep(start)  # The second of the start is in the folder's name.
-    writer = _writer(tmp_path, start)
-    writer.write(start + 1, {'train/loss': 0.5})
-    writer.close()
-  files = sorted(tmp_path.glob('wandb/offline-run-*/*.wandb'))
-  run = json.loads((tmp_path / 'trackers.json').read_text())['wandb']
-  found, ids = [], set()
-  for file in files:
-    ids.add(file.stem.removeprefix('run-'))
-    for record in _wandb_records(file.read_bytes()):
-      row = {
-        item.key or item.nested_key[0]: json.loads(item.value_json)
-        for item in record.history.item
-      }
-      if row:
-        found.append((row['step'], row['train/loss']))
-      for item in record.run.config.update:
-        if item.key == 'data.batch_size':
-          assert json.loads(item.value_json) == 4
-  assert ids == {run}
-  assert sorted(found) == [(1, 0.5), (2, 0.5)]
 
 
 @pytest.mark.trackers

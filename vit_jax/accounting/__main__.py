@@ -14,13 +14,11 @@ of training, before the compiler decides to recompute some of it.
 """
 
 import json
-import math
 
 import jax.numpy as jnp
 from absl import flags
 
 from vit_jax import accounting, models
-from vit_jax.accounting import products
 from vit_jax.runtime import command_line
 
 _IMAGE_SIZE = flags.DEFINE_string(
@@ -35,20 +33,6 @@ _EPOCHS = flags.DEFINE_float(
 _EXAMPLES = flags.DEFINE_float(
   'examples', None, 'Examples in an epoch: JFT 303e6, ImageNet 1281167.', 0
 )
-_PADDING = flags.DEFINE_enum(
-  'padding',
-  'inside',
-  products.PADDINGS,
-  'Which taps of a convolution count: those inside the image, as in the'
-  " paper's exaFLOPs, or all.",
-)
-_LEVELS = flags.DEFINE_integer(
-  'levels',
-  None,
-  "Most levels of modules in the parts' names; by default 3 in the Transformer,"
-  ' 2 elsewhere.',
-  lower_bound=1,
-)
 _JSON = flags.DEFINE_bool(
   'json', False, 'Print one line of JSON: an object, or a list of objects.'
 )
@@ -60,9 +44,6 @@ def main(specs: list[str]) -> None:
     raise ValueError(
       f'--{missing} is missing: exaFLOPs need both --epochs and --examples.'
     )
-  for flag in (_EPOCHS, _EXAMPLES):
-    if not math.isfinite(flag.value or 0):
-      raise ValueError(f'--{flag.name}={flag.value}: expected a number.')
   size = command_line.parse_size('image_size', _IMAGE_SIZE.value)
   reports = [_report(spec, size) for spec in specs]
   if _JSON.value:
@@ -76,9 +57,7 @@ def main(specs: list[str]) -> None:
 def _report(spec: str, size: tuple[int, int]) -> dict:
   """Returns the account of one model as numbers for JSON."""
   model = models.parse(spec, num_classes=_NUM_CLASSES.value)
-  account = accounting.account(
-    model, size, padding=_PADDING.value, levels=_LEVELS.value
-  )
+  account = accounting.account(model, size)
   report = {
     'model': spec,
     'image_size': list(size),
@@ -137,20 +116,13 @@ def _table(report: dict) -> str:
 def _comparison(reports: list[dict]) -> str:
   """Renders one line for each model."""
   rows = [['model', 'parameters', 'GMACs', 'MiB an image', 'dtype']]
+  rows[0] += ['exaFLOPs'] * ('exaflops' in reports[0])
   for report in reports:
-    rows.append(
-      [
-        report['model'],
-        f'{report["params"]:,}',
-        f'{report["forward_gmacs"]:.3f}',
-        f'{report["activation_mib"]:.1f}',
-        report['dtype'],
-      ]
-    )
-  if _EPOCHS.value is not None:
-    rows[0].append('exaFLOPs')
-    for row, report in zip(rows[1:], reports, strict=True):
-      row.append(f'{report["exaflops"]:.4g}')
+    row = [report['model'], f'{report["params"]:,}']
+    row.append(f'{report["forward_gmacs"]:.3f}')
+    row += [f'{report["activation_mib"]:.1f}', report['dtype']]
+    row += [f'{report["exaflops"]:.4g}'] * ('exaflops' in report)
+    rows.append(row)
   return f'{_setting(reports[0])}\n\n{_align(rows)}'
 
 

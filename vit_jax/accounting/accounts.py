@@ -1,6 +1,7 @@
-"""The account of a model, by part."""
+"""The account of a model, by the parts that its parameters' names tell."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 
 import flax.linen as nn
@@ -9,11 +10,23 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from vit_jax.accounting import parts, products, residuals
+from vit_jax.accounting import traces
 
 # A prime that divides no other dimension: counts that it divides grow with the
 # batch.
 _BATCH_SIZE = 65_537
+
+# Names the work of an attention module that is in none of its submodules.
+PRODUCTS = 'attention products'
+
+# Modules that a model repeats, and the common name of the repetitions. Blocks
+# that a scan stacks have no number.
+_REPEATED = re.compile(r'(encoderblock)(?:_\d+)?|(unit)\d+')
+_STACKED = 'encoderblock'
+_TOGETHER = {'encoderblock': 'encoderblock_*', 'unit': 'unit*'}
+
+# The halves of an axial block do not count as a level.
+_HALVES = ('row', 'column')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,20 +82,98 @@ class Account:
     return sum(part.activation_bytes for part in self.parts)
 
 
+class PartTree:
+  """Names the parts of a model, after the tree of its parameters.
+
+  Attributes:
+    params: number of parameters by part.
+  """
+
+  def __init__(self, params: Mapping, *, root: str):
+    """Finds the parts of a tree of parameters.
+
+    Args:
+      params: the model's parameters, arrays or their shapes.
+      root: name of the part for parameters and equations in no module.
+    """
+    self._tree = params
+    self._root = root
+    self._names: dict[str, str] = {}
+    self._copies: dict[str, dict[tuple[str, ...], int]] = {}
+    self.params: dict[str, int] = {}
+    self._add(params, ())
+
+  def name(self, stack: str) -> str:
+    """Returns the part that an equation belongs to.
+
+    Args:
+      stack: the equation's name stack, such as
+        `jvp(ViT)/Transformer/encoderblock_0/LayerNorm_0`. It mixes the names of
+        modules, transformations, functions and einsums; this method uses only
+        names that lead further down the tree of parameters.
+    """
+    if stack not in self._names:
+      path, tree = (), self._tree
+      for word in re.split('[/()]', stack):
+        if isinstance(tree.get(word), Mapping):
+          path, tree = (*path, word), tree[word]
+      if path and 'attention' in path[-1].lower():
+        path = (*path[:-1], PRODUCTS)
+      self._names[stack] = self._part(path)
+    return self._names[stack]
+
+  def repeats(self, name: str) -> int:
+    """Returns how many repetitions the part `name` stands for."""
+    return sum(self._copies[name].values())
+
+  def _add(self, tree: Mapping, path: tuple[str, ...]) -> None:
+    for word, below in tree.items():
+      if isinstance(below, Mapping):
+        self._add(below, (*path, word))
+      else:
+        name = self._part(path)
+        self.params[name] = self.params.get(name, 0) + below.size
+
+  def _part(self, path: tuple[str, ...]) -> str:
+    """Names the part at a path of modules and records this repetition."""
+    # This shows the parts of a Transformer block and the stages of a ResNet.
+    levels = 3 if path[:1] == ('Transformer',) else 2
+    path = path[: levels + sum(word in _HALVES for word in path[:levels])]
+    words, copy = [], ()
+    for end, word in enumerate(path, start=1):
+      if found := _REPEATED.fullmatch(word):
+        word, copy = _TOGETHER[found[1] or found[2]], path[:end]
+      words.append(word)
+    name = '/'.join(words) or self._root
+    copies = self._copies.setdefault(name, {})
+    if copy not in copies:
+      copies[copy] = self._stacked(copy)
+    return name
+
+  def _stacked(self, path: tuple[str, ...]) -> int:
+    """Returns how many blocks are stacked in the module at `path`."""
+    if path[-1:] != (_STACKED,):
+      return 1
+    tree = self._tree
+    for word in path:
+      tree = tree[word]
+    return jax.tree.leaves(tree)[0].shape[0]
+
+
 def account(
   model: nn.Module,
   image_size: int | tuple[int, int],
   channels: int = 3,
   *,
-  padding: str = 'inside',
-  levels: int | None = None,
   trained: Callable[[str], bool] | None = None,
 ) -> Account:
   """Counts what a model costs, from its trace.
 
   The MACs cover matrix products and convolutions that grow with the batch, but
-  no elementwise work. By XLA's count of operations, elementwise work adds 0.4%
-  to ViT-B/16 and 2.8% to BiT-R50x1 at 224 px.
+  no elementwise work. Of a convolution's taps, only those inside its input
+  count, as compilers do and as the paper's exaFLOPs need (Table 6). By XLA's
+  count of operations, elementwise work adds 0.4% to ViT-B/16 and 2.8% to
+  BiT-R50x1 at 224 px.
 
   The activation memory covers the arrays that the forward pass of training
   keeps for the backward pass when JAX differentiates the logits with respect to
@@ -99,12 +190,6 @@ def account(
       argument `train`, to (logits, out), like models of `vit_jax.models.build`.
     image_size: side, or (height, width), in pixels.
     channels: channels of an image.
-    padding: 'inside' counts only the taps of a convolution that fall inside its
-      input, as compilers do and as the paper's exaFLOPs need (Table 6,
-      arXiv:2010.11929); 'all' also counts taps on the padding, as textbooks do.
-    levels: the most levels of modules in a part's name; by default 3 in the
-      Transformer and 2 elsewhere, which shows the parts of a Transformer block
-      and the stages of a ResNet.
     trained: whether a parameter of a name such as `head/kernel` trains; the
       backward pass is that of these. None for all.
 
@@ -112,21 +197,17 @@ def account(
     The account. Repeated blocks are one part.
 
   Raises:
-    ValueError: `padding` is unknown, `levels` is below 1, the model refuses
-      images of that size, or the trace does not tell the number of products,
-      as in a while loop.
+    ValueError: the model refuses images of that size, or the trace does not
+      tell the number of products, as in a while loop.
   """
-  _check(padding)
-  if levels is not None and levels < 1:
-    raise ValueError(f'levels is {levels}, expected at least 1.')
   shape = _image_shape(image_size, channels)
   forward, params = _trace_forward(model, shape)
   kept_only = _trace_backward(model, params, shape, trained, whole=False)
-  tree = parts.PartTree(params, root=type(model).__name__, levels=levels)
+  tree = PartTree(params, root=type(model).__name__)
   macs, kept = {}, {}
   for counts, found in (
-    (macs, products.count(forward, padding)),
-    (kept, residuals.count(kept_only)),
+    (macs, traces.products(forward)),
+    (kept, traces.residuals(kept_only)),
   ):
     for stack, number in found:
       name = tree.name(stack)
@@ -149,8 +230,7 @@ def account(
     plain = model.clone(remat='none') if hasattr(model, 'remat') else model
     both = _trace_backward(plain, params, shape, trained, whole=True)
     backward_macs = (
-      sum(_per_image(n) for _, n in products.count(both, padding))
-      - forward_macs
+      sum(_per_image(n) for _, n in traces.products(both)) - forward_macs
     )
   return Account(
     image_size=shape[1:3],
@@ -165,13 +245,10 @@ def forward_macs(
   model: nn.Module,
   image_size: int | tuple[int, int],
   channels: int = 3,
-  *,
-  padding: str = 'inside',
 ) -> int:
   """Returns `account(...).macs`, faster than `account` does."""
-  _check(padding)
   jaxpr, _ = _trace_forward(model, _image_shape(image_size, channels))
-  return sum(_per_image(n) for _, n in products.count(jaxpr, padding))
+  return sum(_per_image(n) for _, n in traces.products(jaxpr))
 
 
 def exaflops(macs: float, examples: float, epochs: float) -> float:
@@ -187,14 +264,6 @@ def exaflops(macs: float, examples: float, epochs: float) -> float:
   its Table 6 (arXiv:2010.11929) follows it, at 224 px and 303e6 examples.
   """
   return macs * 2 * 3 * examples * epochs / 1e18
-
-
-def _check(padding: str) -> None:
-  choices = products.PADDINGS
-  if padding not in choices:
-    raise ValueError(
-      f'padding is {padding!r}, expected one of {", ".join(choices)}.'
-    )
 
 
 def _image_shape(

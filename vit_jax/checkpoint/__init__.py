@@ -10,11 +10,9 @@ from vit_jax.checkpoint.folders import BEST, DAMAGED, FINAL, FOLDER
 from vit_jax.checkpoint.folders import find as find
 from vit_jax.checkpoint.folders import latest_step as latest_step
 from vit_jax.checkpoint.folders import workdir_of as workdir_of
-from vit_jax.checkpoint.manager import Checkpoints, is_better
-from vit_jax.checkpoint.params import is_intact, read_params, save_params
-from vit_jax.checkpoint.record import DamagedError, read_metrics
-from vit_jax.checkpoint.restoring import restore_newest
-from vit_jax.checkpoint.stored_arrays import mismatch
+from vit_jax.checkpoint.reading import is_intact, read_params, restore_newest
+from vit_jax.checkpoint.record import DamagedError, mismatch, read_metrics
+from vit_jax.checkpoint.saving import Checkpoints, is_better, save_params
 
 __all__ = [
   'BEST',

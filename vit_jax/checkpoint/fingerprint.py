@@ -11,7 +11,6 @@ any other change goes unnoticed with probability 2^-64.
 
 import collections
 import functools
-import math
 from typing import Any
 
 import jax
@@ -20,9 +19,6 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-# An index below this fits into 32 bits. The elements of larger arrays are
-# hashed with two indices: the row's, and the element's within the row.
-_ROW_LIMIT = 2**32
 # Small enough for the host's intermediate arrays to stay in the CPU's cache.
 _CHUNK = 2**16
 # Up to this many elements on a CPU are hashed with NumPy, in 0.2 s. Compiling
@@ -84,8 +80,13 @@ def digests(tree: Any) -> dict[str, str]:
   return {name: result[name] for name in leaves}
 
 
+def dtype_of(leaf: Any) -> np.dtype:
+  """Returns the dtype of an array or of a number."""
+  return leaf.dtype if hasattr(leaf, 'dtype') else np.asarray(leaf).dtype
+
+
 def _check_dtype(name, leaf) -> None:
-  dtype = leaf.dtype if hasattr(leaf, 'dtype') else np.asarray(leaf).dtype
+  dtype = dtype_of(leaf)
   known = jnp.issubdtype(dtype, jnp.number) or dtype == np.bool_
   if not known or jnp.issubdtype(dtype, jnp.complexfloating):
     raise ValueError(
@@ -136,14 +137,9 @@ def _array_sums(x: jax.Array) -> jax.Array:
   else:
     unsigned = _UNSIGNED[x.dtype.itemsize]
     word = jax.lax.bitcast_convert_type(x, unsigned).astype(np.uint32)
-  # The indices come from each axis's own index: flattening would gather a
-  # sharded array.
-  rows = _row_axes(x.shape)
-  column = _index(x.shape, range(rows, x.ndim))
-  row = _index(x.shape, range(rows)) if rows else None
   # One reduction for both sums: with two, XLA on CPU would store both terms.
   sums = jax.lax.reduce(
-    _terms(word, column, row),
+    _terms(word, _index(x.shape)),
     (np.uint32(0), np.uint32(0)),
     lambda a, b: (a[0] + b[0], a[1] + b[1]),
     range(x.ndim),
@@ -151,19 +147,13 @@ def _array_sums(x: jax.Array) -> jax.Array:
   return jnp.stack(sums)
 
 
-def _row_axes(shape: tuple[int, ...]) -> int:
-  """How many leading axes form the row, so that the others fit 32 bits."""
-  rows = 0
-  while rows < len(shape) - 1 and math.prod(shape[rows:]) > _ROW_LIMIT:
-    rows += 1
-  return rows
-
-
-def _index(shape, axes) -> jax.Array:
-  """The flat index over some axes, uint32, modulo 2^32."""
+def _index(shape: tuple[int, ...]) -> jax.Array:
+  """The flat index of each element, uint32, modulo 2^32."""
+  # It comes from each axis's own index: flattening would gather a sharded
+  # array.
   index = jnp.zeros(shape, np.uint32)
   stride = 1
-  for axis in reversed(axes):
+  for axis in reversed(range(len(shape))):
     along = jax.lax.broadcasted_iota(np.uint32, shape, axis)
     index = index + along * np.uint32(stride % 2**32)
     stride *= shape[axis]
@@ -182,18 +172,15 @@ def _fold(low, high):
   return low ^ _mix(high + np.uint32(0x9E3779B9))
 
 
-def _terms(word, column, row):
+def _terms(word, index):
   """The terms of the two sums, for `jax.Array`s and NumPy arrays alike."""
-  key = _mix(column)
-  if row is not None:
-    key = _mix(key ^ _mix(row + np.uint32(0x7F4A7C15)))
+  key = _mix(index)
   other = key * np.uint32(0x9E3779B1) + np.uint32(0x165667B1)
   return _mix(word ^ key), _mix(word ^ other)
 
 
 def _host_sums(x: np.ndarray) -> np.ndarray:
   """Computes `_array_sums` in NumPy."""
-  columns = math.prod(x.shape[_row_axes(x.shape) :])
   unsigned = _UNSIGNED.get(x.dtype.itemsize, np.uint64)
   flat = np.ascontiguousarray(x).reshape(-1).view(unsigned)
   sums = np.zeros(2, np.uint64)
@@ -205,10 +192,7 @@ def _host_sums(x: np.ndarray) -> np.ndarray:
       )
     else:
       word = part.astype(np.uint32)
-    column = np.arange(start, start + part.size, dtype=np.uint64)
-    row = None
-    if columns < x.size:
-      row, column = (column // columns).astype(np.uint32), column % columns
-    terms = _terms(word, column.astype(np.uint32), row)
+    index = np.arange(start, start + part.size, dtype=np.uint64)
+    terms = _terms(word, index.astype(np.uint32))
     sums += [np.sum(t, dtype=np.uint64) for t in terms]
   return sums % 2**32

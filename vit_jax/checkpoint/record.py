@@ -21,9 +21,7 @@ from vit_jax.checkpoint import fingerprint
 from vit_jax.runtime import json_text
 
 ITEM = 'fingerprints'
-# Orbax's names for the file of a JSON item and for the file that lists items.
-_FILE = 'metadata'
-_ITEMS = '_CHECKPOINT_METADATA'
+_FILE = 'metadata'  # Orbax's name for the file of a JSON item.
 
 
 class DamagedError(ValueError):
@@ -31,25 +29,20 @@ class DamagedError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Array:
-  """One array of a state."""
-
-  shape: tuple[int, ...]
-  dtype: str
-  digest: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Record:
   """The content of a checkpoint.
 
   Attributes:
-    arrays: the arrays by name, such as `params/head/kernel`.
+    shapes: the shapes of the arrays by name, such as `params/head/kernel`.
+    dtypes: their dtypes.
+    digests: their digests.
     empty: the names of the nodes without arrays, sorted.
     metrics: the finite metrics of the saved step.
   """
 
-  arrays: dict[str, Array]
+  shapes: dict[str, tuple[int, ...]]
+  dtypes: dict[str, str]
+  digests: dict[str, str]
   empty: list[str]
   metrics: dict[str, float]
 
@@ -63,15 +56,15 @@ class Record:
     Raises:
       DamagedError: arrays differ; names them.
     """
-    prefix = f'{part}/' if part else ''
+    tree = {part: tree} if part else tree
     saved = {
-      name.removeprefix(prefix): array.digest
-      for name, array in self.arrays.items()
-      if name.startswith(prefix)
+      name: digest
+      for name, digest in self.digests.items()
+      if not part or name.startswith(f'{part}/')
     }
     found = fingerprint.digests(tree)
     damaged = sorted(
-      prefix + name
+      name
       for name in saved.keys() | found.keys()
       if saved.get(name) != found.get(name)
     )
@@ -81,13 +74,26 @@ class Record:
         f' {", ".join(damaged[:5])}{", ..." if len(damaged) > 5 else ""}'
       )
 
+  def difference(self, state: Any) -> str:
+    """Lists how another state differs from the saved one; '' if it does not.
+
+    Args:
+      state: a tree of arrays, or of their shapes and dtypes.
+    """
+    shapes = {k: v.shape for k, v in fingerprint.named_leaves(state).items()}
+    # Orbax also refuses a state with other nodes without arrays, such as the
+    # states of an optimizer's stateless parts.
+    return mismatch(
+      shapes | dict.fromkeys(empty_nodes(state), 'without arrays'),
+      self.shapes | dict.fromkeys(self.empty, 'without arrays'),
+    )
+
 
 def build(tree: Any, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
   """Builds the record of a state about to be saved, as JSON values.
 
   All processes must call this; see `fingerprint.digests`.
   """
-  leaves = fingerprint.named_leaves(tree)
   digests = fingerprint.digests(tree)
   values = {k: float(v) for k, v in (metrics or {}).items()}
   content = {
@@ -95,12 +101,10 @@ def build(tree: Any, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
     'arrays': {
       name: {
         'shape': list(np.shape(leaf)),
-        'dtype': (
-          leaf if hasattr(leaf, 'dtype') else np.asarray(leaf)
-        ).dtype.name,
+        'dtype': fingerprint.dtype_of(leaf).name,
         'digest': digests[name],
       }
-      for name, leaf in leaves.items()
+      for name, leaf in fingerprint.named_leaves(tree).items()
     },
     'empty': empty_nodes(tree),
     'metrics': {k: v for k, v in values.items() if math.isfinite(v)},
@@ -120,72 +124,61 @@ def _checksum(content: Mapping[str, Any]) -> str:
   return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read(path: epath.Path) -> Record | None:
+def read(path: epath.Path) -> Record:
   """Reads the record of a checkpoint.
-
-  Returns:
-    The record; None if an earlier version or another program saved the
-    checkpoint without one.
 
   Raises:
     DamagedError: the record is missing, or not what was written.
     OSError: the record cannot be read.
   """
   try:
-    text = (path / ITEM / _FILE).read_text()
-  except FileNotFoundError:
-    if _had_record(path):
-      raise DamagedError(f'{ITEM}/{_FILE} is missing') from None
-    return None
-  except (NotADirectoryError, IsADirectoryError, UnicodeDecodeError) as error:
-    raise DamagedError(f'{ITEM}/{_FILE} cannot be read: {error}') from error
-  try:
-    content = json_text.loads(text)
+    content = json_text.loads((path / ITEM / _FILE).read_text())
     checksum = content.pop('checksum')
     intact = checksum == _checksum(content)
+  except FileNotFoundError:
+    raise DamagedError(f'{ITEM}/{_FILE} is missing') from None
   except (ValueError, KeyError, AttributeError, TypeError):
     intact = False
   if not intact:
     raise DamagedError(f'{ITEM}/{_FILE} is not what was written')
+  arrays = content['arrays'].items()
   return Record(
-    arrays={
-      name: Array(tuple(x['shape']), x['dtype'], x['digest'])
-      for name, x in content['arrays'].items()
-    },
+    shapes={name: tuple(array['shape']) for name, array in arrays},
+    dtypes={name: array['dtype'] for name, array in arrays},
+    digests={name: array['digest'] for name, array in arrays},
     empty=content['empty'],
     metrics=content['metrics'],
   )
 
 
-def _had_record(path: epath.Path) -> bool:
-  """Whether a checkpoint without a record was saved with one.
-
-  It was if its folder or Orbax's list of items still shows the record, or if an
-  earlier step beside it has one: a run that saves records never stops doing so.
-  """
-  if (path / ITEM).exists():
-    return True
-  try:
-    if f'"{ITEM}"' in (path / _ITEMS).read_text():
-      return True
-  except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-    pass
-  except UnicodeDecodeError:
-    pass
-  try:
-    return path.name.isdigit() and any(
-      (other / ITEM).exists()
-      for other in path.parent.iterdir()
-      if other.name.isdigit() and int(other.name) < int(path.name)
-    )
-  except OSError:
-    return False
-
-
 def read_metrics(path: epath.PathLike) -> dict[str, float]:
   """Returns the metrics saved with a checkpoint; {} if none can be read."""
   try:
-    record = read(epath.Path(path))
+    return read(epath.Path(path)).metrics
   except (DamagedError, OSError):
     return {}
-  return record.metrics if record else {}
+
+
+def mismatch(
+  expected: Mapping[str, tuple[int, ...]],
+  found: Mapping[str, tuple[int, ...]],
+) -> str:
+  """Lists all differences between two sets of named shapes; '' if none."""
+  groups = {
+    'missing': [
+      f'{k} {expected[k]}' for k in sorted(expected.keys() - found.keys())
+    ],
+    'extra': [
+      f'{k} {found[k]}' for k in sorted(found.keys() - expected.keys())
+    ],
+    'wrong shape': [
+      f'{k} is {found[k]}, expected {expected[k]}'
+      for k in sorted(expected.keys() & found.keys())
+      if expected[k] != found[k]
+    ],
+  }
+  return '\n'.join(
+    f'  {name} ({len(lines)}):\n    ' + '\n    '.join(lines)
+    for name, lines in groups.items()
+    if lines
+  )

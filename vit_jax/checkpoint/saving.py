@@ -1,117 +1,123 @@
-"""Saves asynchronously, one save at a time, with a time limit on each wait."""
+"""Saves checkpoints in the background, and decides which of them to keep."""
 
-import contextlib
-import errno
-import os
-import re
+import math
+import shutil
+import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import flax.serialization
 import jax
 import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
-from vit_jax.checkpoint import damage, folders, leaks, record, space
-from vit_jax.runtime import errors, jax_internals
+from vit_jax.checkpoint import faults, folders, record
+from vit_jax.runtime import errors
+from vit_jax.workdir import files
 
-# On import, before JAX starts threads: existing arenas would stay.
-leaks.plug()
+# Bytes for the metadata. The arrays need at most their size: Orbax compresses
+# them a little.
+_BESIDE = 2**20
+
+
+def is_better(metric: str, value: float, than: float) -> bool:
+  """Whether a metric improved: lower is better if its name ends in `loss`."""
+  return value < than if metric.endswith('loss') else value > than
 
 
 class Saver:
-  """Saves to one folder in the background, and deletes old checkpoints."""
+  """Saves to one folder, one save at a time; keeps only the last one.
 
-  def __init__(
-    self,
-    directory: epath.Path,
-    kept: Callable[[Sequence[int]], set[int]],
-    timeout: float,
-  ):
-    """Opens (and creates) the folder, and removes incomplete checkpoints.
+  All processes must make the same calls.
+
+  Attributes:
+    directory: the parent of the steps' directories.
+    latest_step: the newest step that was completely saved; None if there is
+      none.
+  """
+
+  def __init__(self, directory: epath.Path, timeout: float, *, replace=False):
+    """Creates the folder.
 
     Args:
-      directory: the parent of the steps' directories.
-      kept: maps the steps, in the order of saving, to the steps to keep.
-      timeout: the longest time to wait for any one operation, in seconds.
+      directory: an absolute path.
+      timeout: the longest time to wait for a save, in seconds.
+      replace: whether a step that exists is saved anew.
 
     Raises:
-      SaveError: the folder cannot be opened within the time limit.
+      SaveError: the folder cannot be created.
     """
     self.directory = directory
-    self._policy = _Policy(directory, kept)
-    self._timeout = timeout
-    self._under_way: _Save | None = None
-    self._given_up: _Save | None = None
-    self._complete: set[int] = set()
-    self._manager: ocp.CheckpointManager | None = None
-    self._listed = True
-    self._open()
+    self.replace = replace
+    self.timeout = timeout
+    self._save: _Save | None = None
+    try:
+      directory.mkdir(parents=True, exist_ok=True)
+      steps = folders.complete_steps(directory)
+    except Exception as error:  # The type depends on the file system.
+      raise self._error(f'{directory} cannot be opened', error) from error
+    self.latest_step = int(steps[-1].name) if steps else None
 
-  @property
-  def latest_step(self) -> int | None:
-    """The newest step that was completely saved; does not wait."""
-    complete = self._complete - folders.damaged_steps(self.directory)
-    save = self._under_way
-    if save and save.done.is_set() and not save.error:
-      complete.add(save.step)
-    return max(complete, default=None)
+  def kept(self, steps: Sequence[int]) -> set[int]:
+    """Returns the steps to keep, of all in the order of saving."""
+    return {steps[-1]}
 
-  def save(self, step: int, item: Any, saved_as: Mapping[str, Any]) -> None:
-    """Waits for the previous save, then starts this one.
+  def save(
+    self,
+    step: int,
+    state: Any,
+    metrics: Mapping[str, Any] | None = None,
+  ) -> None:
+    """Starts saving; returns when the state is copied off the devices.
 
-    Returns when the arrays are copied off the devices. An existing step is not
-    saved again, unless it is known to be damaged.
+    First waits for the previous save to end. Removes what a killed run left.
 
     Args:
       step: the step, which names the checkpoint.
-      item: a tree of arrays.
-      saved_as: see `record.build`.
+      state: a tree of arrays.
+      metrics: the metrics of this step, numbers by name.
 
     Raises:
-      SaveError: this save could not start, or the previous one failed.
+      SaveError: the previous save failed or did not end within the time limit,
+        or this one could not start. Names the step, the reason and the last
+        complete step.
     """
-    self.wait()
-    if self._manager is None:
-      self._open()
-    elif self._listed:
-      # `restore_newest` may have moved damaged checkpoints away since.
-      self._bounded(self._manager.reload, f'Listing {self.directory}')
-      self._complete = set(self._manager.all_steps())
-    self._listed = False
-    if step in self._manager.all_steps():
-      if step not in folders.damaged_steps(self.directory):
-        logging.info('Step %d is in %s already.', step, self.directory)
-        return
-      path = self.directory / str(step)
-      logging.warning('Deleting %s, which is damaged, to save it anew.', path)
-      self._bounded(lambda: self._manager.delete(step), f'Deleting {path}')
-      self._complete.discard(step)
-    folders.discard_damaged(self.directory / str(step))
-    self.check_space(item)
-    args = ocp.args.Composite(
-      **{
-        folders.STATE: ocp.args.PyTreeSave(item),
-        record.ITEM: ocp.args.JsonSave(dict(saved_as)),
-      }
-    )
-    self._under_way = save = _Save(self._manager, step, args)
-    save.start()
-    if not save.copied.wait(self._timeout):
-      self._given_up = save
-      raise self._too_late(step)
-    if save.done.is_set():
-      self.wait()  # Raises if the save failed at once.
+    self._finish()
+    tree = flax.serialization.to_state_dict(state)
+    saved_as = record.build(tree, metrics)
+    self.check_space(tree)
+    self._save = _Save(self, step, tree, saved_as)
+    self._wait_for(self._save, self._save.copied)
+    self.check()
 
-  def check_space(self, item: Any) -> None:
-    """Raises SaveError unless the disk has space for one more checkpoint."""
-    found = self._bounded(
-      lambda: space.shortage(self.directory, item), f'Asking {self.directory}'
+  def check_space(self, state: Any) -> None:
+    """Raises SaveError unless the disk has space for one more state.
+
+    Args:
+      state: arrays, or their shapes and dtypes.
+    """
+    # Only file systems that report their size are asked.
+    if '://' in str(self.directory) or jax.process_index():
+      return
+    needed = _BESIDE + sum(
+      math.prod(leaf.shape) * leaf.dtype.itemsize
+      for leaf in jax.tree.leaves(state)
     )
-    if found:
-      raise errors.SaveError(f'{found} {self._last()}')
+    disk = shutil.disk_usage(self.directory)
+    if disk.total and disk.free < needed:
+      raise errors.SaveError(
+        f'No space for a checkpoint in {self.directory}: it takes'
+        f' {needed / 1e6:,.1f} MB, and {disk.free / 1e6:,.1f} MB are free. Make'
+        f' room and start the same command again. {self._last()}'
+      )
+
+  def check(self) -> None:
+    """Raises SaveError if the last save failed; does not wait."""
+    if self._save and self._save.done.is_set():
+      self._finish()
 
   def wait(self) -> None:
     """Waits for the current save.
@@ -119,57 +125,113 @@ class Saver:
     Raises:
       SaveError: the save failed, or did not end within the time limit.
     """
-    save = self._under_way
-    if save is None:
-      return
-    # After one timeout, `close` must not wait that long again.
-    if not save.done.wait(0 if save is self._given_up else self._timeout):
-      self._given_up = save
-      raise self._too_late(save.step)
-    self._under_way = None
-    if save.error is None:
-      self._complete = set(self._manager.all_steps())
-      return
-    # The manager no longer knows what is on disk; the next one cleans up.
-    self._drop_manager()
-    raise self._error(
-      f'The checkpoint of step {save.step} could not be saved to'
-      f' {self.directory}: {cause(save.error)}. {self._last()}',
-      save.error,
-    ) from save.error
+    self._finish()
 
-  def check(self) -> None:
-    """Raises SaveError if the last save failed; does not wait."""
-    if self._under_way and self._under_way.done.is_set():
-      self.wait()
+  def _finish(self) -> None:
+    if (save := self._save) is None:
+      return
+    self._wait_for(save, save.done)
+    self._save = None
+    if save.error:
+      what = f'The checkpoint of step {save.step} could not be saved to'
+      raise self._error(f'{what} {self.directory}', save.error) from save.error
 
   def close(self) -> None:
-    """Waits for the current save and releases everything.
+    """Waits for the last save.
 
     Raises:
-      SaveError: see `wait`.
+      SaveError: see `wait`. While another exception is handled, this one is
+        only logged, so that it does not hide the other.
     """
+    handled = sys.exception()
     try:
-      self.wait()
-    finally:
-      # A save that hangs cannot be closed; its threads end with the process.
-      if self._manager is not None and self._under_way is None:
-        manager, self._manager = self._manager, None
-        self._bounded(manager.close, f'Closing {self.directory}')
+      self._finish()
+    except errors.SaveError as error:
+      if handled is None:
+        raise
+      logging.error('%s', error)
 
-  def _open(self) -> None:
+  def _wait_for(self, save: '_Save', event: threading.Event) -> None:
+    if event.wait(self.timeout):
+      return
+    self._save = None  # Nobody must wait that long for it again.
+    raise self._error(
+      f'Saving the checkpoint of step {save.step} to {self.directory} has not'
+      f' ended within {self.timeout:g} s',
+      TimeoutError(
+        'the file system, or another process, does not answer, or'
+        ' checkpoint.timeout is too low'
+      ),
+    )
+
+  def _error(self, what: str, error: BaseException) -> errors.SaveError:
+    unanswered = faults.is_unanswered(self.directory, error)
+    kind = errors.StoreError if unanswered else errors.SaveError
+    return kind(f'{what}: {faults.reason(error)}. {self._last()}')
+
+  def _last(self) -> str:
+    if (last := getattr(self, 'latest_step', None)) is None:
+      return 'No checkpoint is complete yet.'
+    return f'The last complete one is {self.directory}/{last}.'
+
+
+class _Save(threading.Thread):
+  """One save, from opening the folder until it is complete.
+
+  It has a thread, so that waiting for it can have a limit: Orbax's limits do
+  not cover a file system that hangs. The thread is a daemon, and so are those
+  that Orbax starts from it, so none of them keeps the process from ending.
+  """
+
+  def __init__(self, saver: Saver, step: int, tree: Any, saved_as: Any):
+    super().__init__(daemon=True, name='checkpoint')
+    self._saver = saver
+    self.step = step
+    self._item = ocp.args.Composite(
+      **{
+        folders.STATE: ocp.args.PyTreeSave(tree),
+        record.ITEM: ocp.args.JsonSave(saved_as),
+      }
+    )
+    self.copied, self.done = threading.Event(), threading.Event()
+    self.error: BaseException | None = None
+    self.start()
+
+  def run(self) -> None:
+    try:
+      with self._manager() as manager:
+        exists = self.step in manager.all_steps()
+        if exists and self._saver.replace:
+          manager.delete(self.step)
+        if not exists or self._saver.replace:
+          # Without `force`, Orbax skips steps below the newest.
+          manager.save(self.step, args=self._item, force=True)
+          self._item = None  # Frees the arrays.
+          self.copied.set()
+          manager.wait_until_finished()
+      # Orbax does not notice when one of its threads dies.
+      path = self._saver.directory / str(self.step)
+      if jax.process_index() == 0 and not path.exists():
+        raise FileNotFoundError(f'nothing was written to {path}')
+      self._saver.latest_step = self.step
+    except BaseException as error:  # The waiting thread raises it.
+      self.error = error
+    finally:
+      self.done.set()
+      self.copied.set()
+
+  def _manager(self) -> ocp.CheckpointManager:
     processes = jax.process_count()
-    limit = max(1, int(self._timeout))
-    jax_internals.set_orbax_limit(limit)
     options = ocp.CheckpointManagerOptions(
       create=False,
-      preservation_policy=self._policy,
-      enable_async_checkpointing=True,
+      preservation_policy=_Policy(self._saver),
       # A killed run may have left incomplete checkpoints.
       cleanup_tmp_directories=True,
       # Skips Orbax's metrics, which may be damaged; `record` has its own.
       lightweight_initialize=True,
-      async_options=ocp.options.AsyncOptions(timeout_secs=limit),
+      async_options=ocp.options.AsyncOptions(
+        timeout_secs=max(1, int(self._saver.timeout))
+      ),
       # With named processes, Orbax waits through the coordination service, with
       # time limits. Otherwise it waits through a computation on all devices,
       # which could hang, and needs the same order of calls on all processes.
@@ -177,157 +239,139 @@ class Saver:
         active_processes=set(range(processes)) if processes > 1 else None
       ),
     )
-
-    def opened():
-      self.directory.mkdir(parents=True, exist_ok=True)
-      return ocp.CheckpointManager(self.directory, options=options)
-
-    self._manager = self._bounded(opened, f'Opening {self.directory}')
-    self._complete = set(self._manager.all_steps())
-
-  def _drop_manager(self) -> None:
-    manager, self._manager = self._manager, None
-
-    def close():
-      # Orbax raises a save's error once in each thread: here, not in `close`.
-      with contextlib.suppress(Exception):
-        manager.wait_until_finished()
-      manager.close()
-
-    try:
-      self._bounded(close, f'Closing {self.directory}')
-    except errors.SaveError as error:
-      logging.warning('%s', error)
-
-  def _bounded(self, function: Callable[[], Any], what: str) -> Any:
-    """Calls with a time limit: the function hangs if the file system does."""
-    call = _Call(function)
-    call.start()
-    if not call.done.wait(self._timeout):
-      raise self._error(
-        f'{what} has not ended within {self._timeout:g} s: the file system'
-        ' does not answer.'
-      )
-    if call.error is not None:
-      raise self._error(
-        f'{what} failed: {cause(call.error)}.', call.error
-      ) from call.error
-    return call.result
-
-  def _too_late(self, step: int) -> errors.SaveError:
-    return self._error(
-      f'Saving the checkpoint of step {step} to {self.directory} has not ended'
-      f' within {self._timeout:g} s: the file system, or another process, does'
-      f' not answer, or the limit is too low. {self._last()}'
-    )
-
-  def _error(
-    self, message: str, reason: BaseException | None = None
-  ) -> errors.SaveError:
-    """Builds the error to raise; no `reason` means a timeout."""
-    if damage.is_unanswered(self.directory, reason or TimeoutError()):
-      return errors.StoreError(message)
-    return errors.SaveError(message)
-
-  def _last(self) -> str:
-    if (last := self.latest_step) is None:
-      return 'No checkpoint is complete yet.'
-    return f'The last complete one is {self.directory}/{last}.'
+    return ocp.CheckpointManager(self._saver.directory, options=options)
 
 
 class _Policy(checkpoint_managers.PreservationPolicy):
   """Tells Orbax which steps to keep.
 
-  Orbax's own policies read metrics from files that may be damaged. A damaged
-  checkpoint does not count as one of those to keep, and is not deleted.
+  Orbax's own policies read metrics from files that may be damaged.
   """
 
-  def __init__(self, directory, kept):
-    self._directory = directory
-    self._kept = kept
+  def __init__(self, saver: Saver):
+    self._saver = saver
 
   def should_preserve(self, checkpoints, *, context):
     del context
     steps = [checkpoint.step for checkpoint in checkpoints]
-    unusable = folders.damaged_steps(self._directory)
-    kept = self._kept([s for s in steps if s not in unusable]) | unusable
+    kept = self._saver.kept(steps)
     return [step in kept for step in steps]
 
 
-class _Call(threading.Thread):
-  """A call in a thread, so that waiting for it can have a time limit.
+class Checkpoints(Saver):
+  """The checkpoints of one run's states.
 
-  Orbax's own limits do not cover a file system that hangs. The thread is a
-  daemon, and so are the threads that Orbax starts from it: none of them keeps
-  the process from ending.
+  A step that is complete already is not saved again.
   """
 
-  def __init__(self, function: Callable[[], Any]):
-    super().__init__(daemon=True, name='checkpoint')
-    self._function = function
-    self.done = threading.Event()
-    self.result: Any = None
-    self.error: BaseException | None = None
+  def __init__(
+    self,
+    workdir: epath.PathLike,
+    *,
+    keep: int,
+    keep_every: int,
+    best: str = '',
+    timeout: float = 1800.0,
+  ):
+    """Creates the run's checkpoint folder.
 
-  def run(self) -> None:
-    try:
-      self.result = self._function()
-    except BaseException as error:  # The waiting thread raises it.
-      self.error = error
-    finally:
-      self.finished()
+    Args:
+      workdir: the run's directory.
+      keep: how many of the newest checkpoints to keep.
+      keep_every: multiples of this many steps are kept for good; 0 keeps none.
+      best: a metric, such as `test/accuracy` or `test/loss`, whose best step is
+        kept, too (see `is_better`; the first of equal steps); '' keeps none.
+      timeout: the longest time to wait for a save to end, in seconds.
 
-  def finished(self) -> None:
-    self.done.set()
+    Raises:
+      SaveError: the folder cannot be created.
+    """
+    super().__init__(files.absolute(workdir) / folders.FOLDER, timeout)
+    self._keep = keep
+    self._keep_every = keep_every
+    self._best = best
+    self._values: dict[int, float] = {}
+    if best:
+      for path in folders.complete_steps(self.directory):
+        self.note(int(path.name), record.read_metrics(path))
+
+  def note(self, step: int, metrics: Mapping[str, Any]) -> None:
+    """Remembers a step's value of the metric `best`, if `metrics` has it.
+
+    Args:
+      step: a step, which may or may not be saved already.
+      metrics: the metrics of that step, numbers by name. A value that is not
+        finite counts as missing.
+    """
+    value = metrics.get(self._best)
+    if value is None:
+      return
+    self._values.pop(step, None)
+    if math.isfinite(value):
+      self._values[step] = float(value)
+
+  def kept(self, steps: Sequence[int]) -> set[int]:
+    kept = set(steps[-self._keep :])
+    if self._keep_every:
+      kept |= {step for step in steps if step % self._keep_every == 0}
+    best = None
+    for step in sorted(self._values.keys() & set(steps)):
+      value = self._values[step]
+      if best is None or is_better(self._best, value, self._values[best]):
+        best = step
+    return kept if best is None else kept | {best}
+
+  def save(
+    self,
+    step: int,
+    state: Any,
+    metrics: Mapping[str, Any] | None = None,
+  ) -> None:
+    """Saves as `Saver.save` does, and notes the metrics.
+
+    `note` can give the value of `best` later. Without a finite value the step
+    cannot be best.
+    """
+    self.note(step, metrics or {})
+    super().save(step, state, metrics)
 
 
-class _Save(_Call):
-  """A save, from its start until it is complete."""
+def save_params(
+  workdir: epath.PathLike,
+  kind: str,
+  step: int,
+  params: Any,
+  metrics: Mapping[str, Any] | None = None,
+  *,
+  timeout: float = 1800.0,
+) -> epath.Path:
+  """Saves parameters to `WORKDIR/KIND/STEP`, replacing the previous ones.
 
-  def __init__(self, manager: ocp.CheckpointManager, step: int, args: Any):
-    super().__init__(self._run_save)
-    self.step = step
-    self.copied = threading.Event()
-    self._manager = manager
-    self._path = manager.directory / str(step)
-    self._args = args
+  Those of another step are deleted when the new ones are complete, those of the
+  same step before. Returns when everything is written. All processes must call
+  this; each writes its shards.
 
-  def _run_save(self) -> None:
-    # Without `force`, Orbax skips steps below the newest.
-    self._manager.save(self.step, args=self._args, force=True)
-    self._args = None  # Frees the arrays.
-    self.copied.set()
-    self._manager.wait_until_finished()
-    leaks.give_back()
-    # Orbax does not notice when one of its threads dies.
-    if jax.process_index() == 0 and not self._path.exists():
-      raise FileNotFoundError(f'nothing was written to {self._path}')
+  Args:
+    workdir: the run's directory.
+    kind: 'best' or 'final'.
+    step: the step of the parameters.
+    params: the parameters to evaluate with, a tree of arrays; the averaged
+      ones if the run averages.
+    metrics: the metrics of this step, for `read_metrics`.
+    timeout: the longest time to wait, in seconds.
 
-  def finished(self) -> None:
-    super().finished()
-    self.copied.set()
+  Returns:
+    The checkpoint's path, for `read_params`.
 
-
-def cause(error: BaseException) -> str:
-  """Returns the reason of a failed save in one line."""
-  chain = []
-  while error is not None and error not in chain:
-    chain.append(error)
-    error = error.__cause__ or error.__context__
-  # Orbax's time limit; the operating system's has an `errno`.
-  if isinstance(chain[0], TimeoutError) and not chain[0].errno:
-    return 'the file system, or another process, did not answer in time'
-  for link in chain:
-    if isinstance(link, OSError) and link.errno:
-      return f'{link.strerror} ({errno.errorcode.get(link.errno, link.errno)})'
-  # TensorStore's errors have no `errno`: the reason is in their text.
-  text = ' '.join(str(chain[0]).split())
-  if found := re.search(r'No space left on device|Disk quota exceeded', text):
-    return found[0]
-  # A write of TensorStore that meets the limit names no reason.
-  if re.search(r'File too large|OUT_OF_RANGE: Error writing', text):
-    error = OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-    return errors.described(error).rstrip('.')
-  if found := re.search(r'Read-only file system|Permission denied', text):
-    return found[0]
-  return f'{type(chain[0]).__name__}: {text[:300]}'.rstrip('.')
+  Raises:
+    ValueError: `kind` is neither 'best' nor 'final'.
+    SaveError: the parameters could not be written within the time limit.
+  """
+  if kind not in (folders.BEST, folders.FINAL):
+    raise ValueError(
+      f'kind={kind!r} must be {folders.BEST!r} or {folders.FINAL!r}.'
+    )
+  saver = Saver(files.absolute(workdir) / kind, timeout, replace=True)
+  saver.save(step, {'params': params}, metrics)
+  saver.wait()
+  return saver.directory / str(step)

@@ -14,7 +14,7 @@ _CONFIG = 'config.'
 _UNINTERESTING = (
   *('evals.', 'log.', 'checkpoint.', 'guard.', 'profile.'),
   *('data.data_dir', 'data.num_examples', 'data.threads', 'data.workers'),
-  *('data.prefetch', 'data.max_pixels', 'init.max_inflation'),
+  *('data.prefetch', 'data.max_pixels'),
 )
 # Keys to tell of even if all runs have the same value, and to show first if
 # they differ.

@@ -3,6 +3,7 @@
 import weakref
 from typing import Any
 
+import jax
 import ml_collections
 import numpy as np
 from absl import logging
@@ -11,12 +12,6 @@ from vit_jax import config as config_lib
 from vit_jax import data
 from vit_jax.data import ops, pipeline, splits
 from vit_jax.data.cache import Cache
-
-_MISSPELT = 'Is a folder misspelt, or not a class? Correct it'
-_SORTED = (
-  'Images in class folders are sorted by class: write shuffled({0}) in place of'
-  ' {0} for a random part'
-)
 
 
 def open_source(
@@ -127,32 +122,19 @@ def _settle_clean(
 def check_classes(
   config: ml_collections.ConfigDict, source: data.Source
 ) -> None:
-  """Refuses class folders, and parts of them, that look like a mistake.
-
-  Checks nothing if data.uneven_classes is 'accept' or if no labels are learnt.
+  """Warns of classes without an image in a part that is used.
 
   Args:
     config: the result of `settle`.
     source: the training data. Only sources that know how many images each
-      class has (`class_counts`), and sort them by class, are checked.
+      class has (`class_counts`), and sort them by class, are checked. For a
+      random part, the range from which it is drawn counts.
 
   Raises:
-    ValueError: there is only one class, or a class has no image in a part that
-      is used for training or evaluation. For a random part, the range from
-      which it is drawn counts.
+    ValueError: there is only one class, and labels are learnt.
   """
-  choices = ('error', 'accept')
-  if config.data.uneven_classes not in choices:
-    raise ValueError(
-      f'data.uneven_classes={config.data.uneven_classes!r} is unknown; choose'
-      f' one of {list(choices)}.'
-    )
   counts = getattr(source, 'class_counts', None)
-  if (
-    counts is None
-    or config.data.uneven_classes == 'accept'
-    or config.loss.name == config_lib.MASKED_PATCH
-  ):
+  if counts is None or config.loss.name == config_lib.MASKED_PATCH:
     return
   names = source.info.class_names
   if len(names) == 1:
@@ -165,26 +147,19 @@ def check_classes(
     for section in config.evals.values()
     if section.kind == 'classification' and not section.dataset
   ]
-  advice = dict.fromkeys(
-    sorted(set().union(*map(splits.names, used))), _MISSPELT
-  )
-  advice |= {
-    part: _SORTED.format(min(splits.names(part)))
-    for part in used
-    if part not in advice
-  }
-  for part, what_to_do in advice.items():
+  for part in dict.fromkeys(used):
     found = sum(
       np.bincount(source.labels(split)[start:stop], minlength=len(names))
       for split, start, stop in splits.resolve(part, source.info.splits).ranges
     )
     missing = [names[i] for i in np.flatnonzero(found == 0)]
-    if missing:
-      shown = ', '.join(missing[:10]) + (', ...' if missing[10:] else '')
-      raise ValueError(
-        f'{source.info.spec}: {len(missing)} of {len(names)} classes have no'
-        f' image in {part!r}: {shown}. {what_to_do}, or pass'
-        ' --config.data.uneven_classes=accept to keep all of the classes.'
+    if missing and jax.process_index() == 0:
+      logging.warning(
+        '%s: %d of %d classes have no image in %r: %s. Is a folder misspelt, or'
+        ' not a class? A random part, shuffled(%s), has images of all classes.',
+        *(source.info.spec, len(missing), len(names), part),
+        ', '.join(missing[:10]) + (', ...' if missing[10:] else ''),
+        min(splits.names(part)),
       )
 
 

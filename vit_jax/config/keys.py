@@ -122,12 +122,6 @@ KEYS = {
     least=1,
     free=True,
   ),
-  'data.uneven_classes': Key(
-    'error',
-    'What to do if there is only one class folder, or if a class has no image'
-    " in the used part of a split: 'error' or 'accept'.",
-    free=True,
-  ),
   'data.exif_orientation': Key(
     bool,
     'Whether to rotate photographs as their EXIF data say. Unset: those in the'
@@ -220,8 +214,8 @@ KEYS = {
   'model.attention': Key(str, "'full' or 'axial'."),
   'model.attention_implementation': Key(
     str,
-    "'plain', 'lanes' (TPU), 'splash' (long sequences; TPU from v4 on), 'cudnn'"
-    ' (GPU); unset: the best one measured on the platform.',
+    "'plain', 'lanes' (TPU) or 'cudnn' (GPU); unset: the best one measured on"
+    ' the platform.',
     free=True,
   ),
   'model.gelu': Key(str, "'tanh' or 'exact'."),
@@ -336,12 +330,6 @@ KEYS = {
     True,
     'Whether to replace their head; False needs equal classes. A hidden layer'
     ' before the head is kept if the model has one of the same size.',
-  ),
-  'init.max_inflation': Key(
-    16.0,
-    'How many times larger than its `.npz` file the arrays may be.',
-    least=1,
-    free=True,
   ),
   # ---- the run ---------------------------------------------------------------
   'checkpoint.every': Key(1000, 'Steps between saves.', least=1, free=True),

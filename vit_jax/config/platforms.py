@@ -13,7 +13,7 @@ import ml_collections
 from absl import logging
 
 from vit_jax import models
-from vit_jax.models import dot_product
+from vit_jax.models import attention as attention_lib
 
 # The best dtype and attention on each platform. Every attention is exact up to
 # the rounding of its dtype.
@@ -64,17 +64,14 @@ def defaults(
   attention = ATTENTION[platform]
   if attention == 'cudnn':
     width = model.width // model.heads
-    reason = dot_product.unfit_for_cudnn(found['dtype'], width)
-    if not reason and here:
-      reason = dot_product.why_cudnn_fails(found['dtype'], width)
-      if reason:
-        logging.warning(
-          "The attention of cuDNN does not run here, so 'plain' is used, which"
-          ' takes more time and memory: %s',
-          reason,
-        )
+    reason = attention_lib.why_not_cudnn(found['dtype'], width, here=here)
     if reason:
       attention = 'plain'
+      logging.warning(
+        "The attention of cuDNN does not run, so 'plain' is used, which takes"
+        ' more time and memory: %s',
+        reason,
+      )
   return found | {'attention_implementation': attention}
 
 

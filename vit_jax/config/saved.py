@@ -16,8 +16,12 @@ _REMEDY = 'bring it back, or delete it to go on with the config that you pass'
 _WITHOUT_JPEGS = ('digits', 'shapes')
 
 # Keys that two launches of the same run may set differently, and the beginnings
-# of names of such keys; see `check_same_run`.
-FREE_KEYS = ('evals.', *(name for name, key in KEYS.items() if key.free))
+# of names of such keys; see `check_same_run`. The first line has keys of older
+# runs, which no longer exist.
+FREE_KEYS = (
+  *('data.uneven_classes', 'init.max_inflation'),
+  *('evals.', *(name for name, key in KEYS.items() if key.free)),
+)
 
 
 def flatten(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
@@ -38,10 +42,8 @@ def to_json(config: ml_collections.ConfigDict) -> str:
 
 def save(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> None:
   """Writes the resolved config as `config.json`."""
-  path = epath.Path(workdir) / FILE
-  temporary = path.with_name(FILE + '.tmp')
-  temporary.write_text(to_json(config) + '\n')
-  temporary.replace(path)
+  with files.atomic(epath.Path(workdir) / FILE) as path:
+    path.write_text(to_json(config) + '\n')
 
 
 def load(workdir: epath.PathLike | None) -> dict[str, Any] | None:

@@ -56,6 +56,11 @@ def validate(
   if complete:
     trackers.parse(config.log.trackers)
   _check_best(config)
+  if config.guard.nonfinite not in ('stop', 'skip'):
+    raise ValueError(
+      f'guard.nonfinite={config.guard.nonfinite!r} is unknown; choose one of'
+      " ['stop', 'skip']."
+    )
   size = config.image_size
   if len(size) != 2 or any(not isinstance(s, int) or s < 1 for s in size):
     raise ValueError(

@@ -8,19 +8,17 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import logging
 from etils import epath
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import data, sharding
-from vit_jax.data import ops, pipeline
-from vit_jax.evaluators import calibration, predictions, summing
-from vit_jax.evaluators.evaluator import State
-from vit_jax.models.images import normalize
-from vit_jax.training import losses
+from vit_jax import data, losses, sharding
+from vit_jax.evaluators import calibration, evaluator, predictions
+from vit_jax.evaluators.evaluator import Batches, OnBatch, State
+from vit_jax.models.shared import normalize
 
-Confidence = Callable[[jax.Array], jax.Array]
+# Loss -> the probabilities that it trains the logits for: [B, K] -> [B, K].
+PROBABILITIES = {'softmax': jax.nn.softmax, 'sigmoid': jax.nn.sigmoid}
 
 _TOP = 5
 # The logit of a class that may not be predicted. It is finite, because the loss
@@ -28,29 +26,12 @@ _TOP = 5
 _BARRED = -1e9
 
 
-def softmax_confidence(logits: jax.Array) -> jax.Array:
-  """Returns the softmax probability of the prediction: [B, K] -> [B]."""
-  return jax.nn.softmax(logits, axis=-1).max(axis=-1)
-
-
-def sigmoid_confidence(logits: jax.Array) -> jax.Array:
-  """Returns the sigmoid probability of the prediction: [B, K] -> [B]."""
-  return jax.nn.sigmoid(logits.max(axis=-1))
-
-
-CONFIDENCES = {'softmax': softmax_confidence, 'sigmoid': sigmoid_confidence}
-_PROBABILITIES = {
-  softmax_confidence: jax.nn.softmax,
-  sigmoid_confidence: jax.nn.sigmoid,
-}
-
-
 @functools.lru_cache(16)
 def compiled_sums(
   model: nn.Module,
   loss: losses.Loss,
   mesh: jax.sharding.Mesh,
-  confidence: Confidence,
+  probabilities: Callable[[jax.Array], jax.Array],
   kept: int,
 ) -> Callable[..., tuple[dict[str, jax.Array], dict[str, jax.Array]]]:
   """Returns the jitted sums over the examples of a batch.
@@ -62,14 +43,14 @@ def compiled_sums(
     model: see `models.build`.
     loss: see `losses.build`.
     mesh: the devices to use.
-    confidence: function of the logits that returns the confidences.
+    probabilities: function of the logits, see `PROBABILITIES`.
     kept: number of the most probable classes to keep of each example; 0 keeps
       nothing of single examples.
 
   Returns:
     `(params, batch, barred) -> (sums, rows)`. `barred` is None, or bool [K]
-    with the classes that may not be predicted. `rows` are those of
-    `predictions.rows`, or empty if nothing is kept.
+    with the classes that may not be predicted. `rows` are columns of
+    `predictions.read`, or empty if nothing is kept.
   """
 
   def sums(params, batch, barred):
@@ -80,18 +61,19 @@ def compiled_sums(
     if barred is not None:
       logits = jnp.where(barred, _BARRED, logits)
     labels = batch['label'].reshape(len(logits), -1)  # [B, M]
-    labelled = (labels >= 0).any(axis=-1)
-    counted = batch['mask'] & labelled
-    correct = losses.correct(logits, labels)
+    readable, labelled = batch['mask'], (labels >= 0).any(axis=-1)
+    counted = readable & labelled
+    correct = losses.correct(logits, labels) & counted
     each_loss = loss(logits, labels)
-    each_confidence = confidence(logits)
+    shares = probabilities(logits)
+    confidence = shares.max(axis=-1)
     result = {
-      'correct': jnp.sum(correct & counted),
+      'correct': jnp.sum(correct),
       'loss': jnp.sum(jnp.where(counted, each_loss, 0.0)),
       'count': jnp.sum(counted),
       'excluded': jnp.sum(batch['unreadable']),
-      'unlabelled': jnp.sum(batch['mask'] & ~labelled),
-      'calibration': calibration.sums(each_confidence, correct, counted),
+      'unlabelled': jnp.sum(readable & ~labelled),
+      'calibration': calibration.sums(confidence, correct, counted),
     }
     if 'truncated' in batch:
       result['truncated'] = jnp.sum(batch['truncated'])
@@ -101,17 +83,19 @@ def compiled_sums(
       result['among_top'] = jnp.sum(among & counted)
     if not kept:
       return result, {}
-    return result, predictions.rows(
-      logits,
-      labels,
-      batch=batch,
-      counted=counted,
-      correct=correct,
-      loss=each_loss,
-      confidence=each_confidence,
-      probabilities=_PROBABILITIES[confidence],
-      top=kept,
-    )
+    values, classes = jax.lax.top_k(shares, kept)
+    return result, {
+      'labels': labels,
+      'prediction': jnp.where(readable, jnp.argmax(logits, axis=-1), -1),
+      'confidence': jnp.where(readable, confidence, jnp.nan),
+      'loss': jnp.where(counted, each_loss, jnp.nan),
+      'correct': correct,
+      'counted': counted,
+      'unreadable': batch['unreadable'],
+      'unlabelled': readable & ~counted,
+      'top5': jnp.where(readable[:, None], classes, -1),
+      'top5_probability': jnp.where(readable[:, None], values, jnp.nan),
+    }
 
   # The parameters keep their sharding; every process gets the sums, and all
   # rows.
@@ -124,14 +108,12 @@ class Classification:
   def __init__(
     self,
     view: data.View,
-    preprocess: ops.Preprocess,
+    batches: Batches,
     model: nn.Module,
-    loss: losses.Loss,
+    loss: str,
     mesh: jax.sharding.Mesh,
     *,
-    batch_size: int,
-    reading: dict,
-    confidence: Confidence = softmax_confidence,
+    num_classes: int,
     candidates: Sequence[int] | None = None,
     save_predictions: bool = False,
   ):
@@ -139,43 +121,32 @@ class Classification:
 
     Args:
       view: the examples.
-      preprocess: deterministic ops, see `data/ops.py`.
+      batches: see `evaluator.batches`.
       model: see `models.build`.
-      loss: see `losses.build`.
+      loss: name of the training loss, see `losses.LOSSES`.
       mesh: the devices to use.
-      batch_size: global batch size; the last batch is padded and masked.
-      reading: further arguments of `pipeline.eval_batches`.
-      confidence: function of the logits that returns the confidences.
+      num_classes: number of classes of the model.
       candidates: the classes that may be predicted; None allows all.
       save_predictions: whether `run` keeps the predictions, so that
         `save_predictions` can write them.
     """
-    self._view = view
-    self._mesh = mesh
+    self._view, self._batches, self._mesh = view, batches, mesh
     self.num_examples = len(view)
     self.data = {'test': view}
-    self._batches = lambda: pipeline.eval_batches(
-      view,
-      preprocess,
-      batch_size=batch_size,
-      rows=sharding.local_rows(mesh, batch_size),
-      **reading,
-    )
-    self._barred = None
+    self._barred, allowed = None, num_classes
     if candidates is not None:
-      self._barred = np.ones(reading['num_classes'], bool)
+      self._barred = np.ones(num_classes, bool)
       self._barred[np.asarray(candidates)] = False
-    self._predictions: dict[str, np.ndarray] = {}
-    self._kept = 0
-    if save_predictions:
-      allowed = (
-        reading['num_classes'] if candidates is None else len(candidates)
-      )
-      self._kept = min(predictions.TOP, allowed)
-    self._sums = compiled_sums(model, loss, mesh, confidence, self._kept)
+      allowed = len(candidates)
+    kept = min(predictions.TOP, allowed) if save_predictions else 0
+    self._keeps = save_predictions and jax.process_index() == 0
+    self._rows: list[Mapping[str, jax.Array]] = []
+    self._sums = compiled_sums(
+      model, losses.build(loss), mesh, PROBABILITIES[loss], kept
+    )
 
   def run(
-    self, state: State, on_batch: Callable[[], None] = lambda: None
+    self, state: State, on_batch: OnBatch = lambda: None
   ) -> Iterator[tuple[str, float]]:
     """Yields the names and values of the metrics.
 
@@ -192,59 +163,24 @@ class Classification:
       state: its `eval_params` are evaluated.
       on_batch: called after every batch.
     """
-    collected = predictions.Collected()
-    totals = summing.total(self._each_batch(state, collected), on_batch)
-    count, excluded = int(totals['count']), int(totals['excluded'])
-    unlabelled = int(totals['unlabelled'])
-    if count + excluded + unlabelled != len(self._view):
-      raise RuntimeError(
-        f'Evaluation saw {count + excluded + unlabelled} examples of'
-        f' {len(self._view)} in {self._view.split!r}.'
-      )
-    if not count:
-      raise ValueError(
-        f'Of {len(self._view)} images of {self._view.split!r} {excluded} are'
-        f' unreadable and {unlabelled} have no label, so no image is left to'
-        ' evaluate. Check the data set.'
-      )
-    if self._keeps:
-      self._predictions = collected.all()
+    totals = evaluator.total(self._view, self._each_batch(state), on_batch)
+    count = totals['count']
     yield 'accuracy', float(totals['correct'] / count)
     yield 'loss', float(totals['loss'] / count)
     if 'among_top' in totals:
       yield f'top{_TOP}_accuracy', float(totals['among_top'] / count)
     yield 'ece', calibration.error(totals['calibration'])
-    yield 'count', count
-    if unlabelled:
-      yield 'unlabelled', unlabelled
-    if totals.get('truncated'):
-      yield 'truncated', int(totals['truncated'])
-    if excluded:
-      logging.warning(
-        'The evaluation leaves out %d unreadable image(s) of %r.',
-        excluded,
-        self._view.split,
-      )
-      yield 'excluded', excluded
+    yield from evaluator.counts(totals)
 
-  def _each_batch(
-    self, state: State, collected: predictions.Collected
-  ) -> Iterator[dict[str, jax.Array]]:
-    """Yields the sums of each batch; collects its rows if they are kept."""
-    for batch in self._batches():
-      sums, rows = self._sums(
-        state.eval_params,
-        sharding.put_batch(batch, self._mesh),
-        self._barred,
-      )
+  def _each_batch(self, state: State) -> Iterator[dict[str, jax.Array]]:
+    """Yields the sums of each batch; keeps its rows if they are written."""
+    self._rows = []
+    for batch in self._batches(self._view):
+      batch = sharding.put_batch(batch, self._mesh)
+      sums, rows = self._sums(state.eval_params, batch, self._barred)
       if self._keeps:
-        collected.add(rows)
+        self._rows.append(rows)
       yield sums
-
-  @property
-  def _keeps(self) -> bool:
-    """Whether this process keeps predictions, to write them."""
-    return bool(self._kept) and jax.process_index() == 0
 
   def save_predictions(
     self, path: epath.Path, facts: Mapping[str, Any]
@@ -257,8 +193,10 @@ class Classification:
     """
     spec = self._view.source.info.spec
     facts = {'dataset': spec, 'split': self._view.split, **facts}
-    predictions.write(path, self._predictions, self._view, facts)
-    self._predictions = {}  # Frees the memory.
+    rows = jax.device_get(self._rows)
+    self._rows = []  # Frees the memory.
+    columns = {key: np.concatenate([r[key] for r in rows]) for key in rows[0]}
+    predictions.write(path, columns, self._view, facts)
 
   def summary(self, values: dict[str, float]) -> str:
     """Returns one line for the log on the values of `run`."""

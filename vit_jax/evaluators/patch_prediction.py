@@ -6,19 +6,17 @@ same in all evaluations of all runs, on any number of devices.
 Axes: `B` batch, `L` patches of an image, `N` colours predicted of a patch.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from absl import logging
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import data, masked_patch, sharding
-from vit_jax.data import ops, pipeline
-from vit_jax.evaluators import summing
-from vit_jax.evaluators.evaluator import State
+from vit_jax.evaluators import evaluator
+from vit_jax.evaluators.evaluator import Batches, OnBatch, State
 
 _SEED = 0
 
@@ -29,38 +27,24 @@ class MaskedPatchPrediction:
   def __init__(
     self,
     view: data.View,
-    preprocess: ops.Preprocess,
+    batches: Batches,
     model: nn.Module,
     task: masked_patch.MaskedPatch,
     mesh: jax.sharding.Mesh,
-    *,
-    batch_size: int,
-    reading: dict,
   ):
     """Prepares the evaluation, but reads and compiles nothing yet.
 
     Args:
       view: the images.
-      preprocess: deterministic ops, see `data/ops.py`.
+      batches: see `evaluator.batches`.
       model: see `masked_patch.adapted`.
       task: see `masked_patch.build`.
       mesh: the devices to use.
-      batch_size: global batch size; the last batch is padded and masked.
-      reading: further arguments of `pipeline.eval_batches`.
     """
-    self._view = view
-    self._mesh = mesh
-    self._batch_size = batch_size
+    self._view, self._batches, self._mesh = view, batches, mesh
     self._corrupted = task.corruption.count
     self.num_examples = len(view)
     self.data = {'test': view}
-    self._batches = lambda: pipeline.eval_batches(
-      view,
-      preprocess,
-      batch_size=batch_size,
-      rows=sharding.local_rows(mesh, batch_size),
-      **reading,
-    )
 
     def sums(params, batch, start):
       with sharding.use_mesh(mesh):
@@ -77,13 +61,14 @@ class MaskedPatchPrediction:
         'occurring': occurring,
         'count': jnp.sum(batch['mask']),
         'excluded': jnp.sum(batch['unreadable']),
+        'unlabelled': 0,
       }
 
     # The parameters keep their sharding; every process gets the sums.
     self._sums = jax.jit(sums, out_shardings=NamedSharding(mesh, P()))
 
   def run(
-    self, state: State, on_batch: Callable[[], None] = lambda: None
+    self, state: State, on_batch: OnBatch = lambda: None
   ) -> Iterator[tuple[str, float]]:
     """Yields the names and values of the metrics.
 
@@ -96,41 +81,20 @@ class MaskedPatchPrediction:
       state: its `eval_params` are evaluated.
       on_batch: called after every batch.
     """
-    totals = summing.total(
-      (
-        self._sums(
-          state.eval_params,
-          sharding.put_batch(batch, self._mesh),
-          index * self._batch_size,
-        )
-        for index, batch in enumerate(self._batches())
-      ),
-      on_batch,
-    )
-    count, excluded = int(totals['count']), int(totals['excluded'])
-    if count + excluded != len(self._view):
-      raise RuntimeError(
-        f'Evaluation saw {count + excluded} examples of {len(self._view)} in'
-        f' {self._view.split!r}.'
-      )
-    if not count:
-      raise ValueError(
-        f'All {excluded} images of {self._view.split!r} are unreadable. Check'
-        ' the data set.'
-      )
-    patches = count * self._corrupted
+    totals = evaluator.total(self._view, self._each_batch(state), on_batch)
+    patches = totals['count'] * self._corrupted
     occurring = totals['occurring']
     yield 'accuracy', float(totals['accuracy'] / patches)
     yield 'loss', float(totals['loss'] / patches)
     yield 'baseline_accuracy', float(occurring.max() / occurring.sum())
-    yield 'count', count
-    if excluded:
-      logging.warning(
-        'The evaluation leaves out %d unreadable image(s) of %r.',
-        excluded,
-        self._view.split,
-      )
-      yield 'excluded', excluded
+    yield from evaluator.counts(totals)
+
+  def _each_batch(self, state: State) -> Iterator[dict[str, jax.Array]]:
+    start = 0
+    for batch in self._batches(self._view):
+      batch = sharding.put_batch(batch, self._mesh)
+      yield self._sums(state.eval_params, batch, start)
+      start += len(batch['mask'])
 
   def summary(self, values: dict[str, float]) -> str:
     """Returns one line for the log on the values of `run`."""

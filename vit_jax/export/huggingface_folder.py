@@ -8,7 +8,7 @@ from etils import epath
 from vit_jax.export import card
 from vit_jax.export.program import Program
 from vit_jax.interop import huggingface_export
-from vit_jax.models.images import normalize
+from vit_jax.models.shared import normalize
 from vit_jax.runtime import installed
 
 FOLDER = 'huggingface'

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from vit_jax.inspection.subject import Subject
 from vit_jax.interop import inference
-from vit_jax.models import bit
-from vit_jax.models.images import normalize
+from vit_jax.models import resnet
+from vit_jax.models.shared import normalize
 
 DTYPES = ('float32', 'bfloat16')
 # FlatBuffers and Protocol Buffers have offsets of 31 bits.
@@ -75,7 +75,7 @@ class Program:
 
     A ResNet takes all sizes. Position embeddings are made for one.
     """
-    return isinstance(self.subject.model, bit.BiT)
+    return isinstance(self.subject.model, resnet.BiT)
 
   @property
   def input_shape(self) -> tuple[int | str, ...]:

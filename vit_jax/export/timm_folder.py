@@ -16,7 +16,7 @@ from vit_jax.export import huggingface_folder
 from vit_jax.export.program import Program
 from vit_jax.interop import inference, json_files, parameter_shapes, torch_names
 from vit_jax.models import vit
-from vit_jax.models.images import normalize
+from vit_jax.models.shared import normalize
 from vit_jax.runtime import installed
 from vit_jax.workdir import files
 

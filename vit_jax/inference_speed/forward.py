@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax.models import images as images_lib
+from vit_jax.models import shared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ def lower(
   )
 
   def classify(params, images):
-    images = images_lib.normalize(images)
+    images = shared.normalize(images)
     return model.apply({'params': params}, images, train=False)[0]
 
   return jax.jit(classify).lower(*arguments)

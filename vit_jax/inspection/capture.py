@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax.models import dot_product, unstack_blocks
+from vit_jax.models import attention, unstack_blocks
 from vit_jax.models.attention import MultiHeadDotProductAttention
 from vit_jax.models.vit import ViT
 
@@ -113,7 +113,7 @@ def _forward(
     if context.method_name != '__call__' or module.path[:1] != ('Transformer',):
       return out
     if isinstance(module.parent, MultiHeadDotProductAttention):
-      # `tokens_in_lanes` projects the tokens in several parts.
+      # `lanes.attend` projects the tokens in several parts.
       projected.setdefault(module.name, []).append(out)
     elif isinstance(module, MultiHeadDotProductAttention):
       suffix = '_norm' * module.qk_norm
@@ -121,7 +121,9 @@ def _forward(
         jnp.concatenate(projected[name + suffix], axis=1)[:, : module.tokens]
         for name in ('query', 'key')
       )
-      found.append(_weights(query, key, _relative_embedding(module)))
+      found.append(
+        attention.attention_weights(query, key, _relative_embedding(module))
+      )
       projected.clear()
     return out
 
@@ -134,17 +136,3 @@ def _relative_embedding(module: nn.Module) -> jax.Array | None:
   if module.relative == 'none':
     return None
   return module.get_variable('params', 'relative_embedding')
-
-
-def _weights(
-  query: jax.Array, key: jax.Array, relative_embedding: jax.Array | None
-) -> jax.Array:
-  """Returns the weights as in `dot_product.plain`, float32 [B, H, L, L]."""
-  scores = jnp.einsum('bqhk,bthk->bhqt', query, key)
-  if relative_embedding is not None:
-    scores += dot_product.relative_scores(
-      query, relative_embedding.astype(query.dtype)
-    )
-  return jax.nn.softmax(
-    scores.astype(jnp.float32) * query.shape[-1] ** -0.5  # Eq. A6
-  )

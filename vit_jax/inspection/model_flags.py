@@ -7,7 +7,6 @@ from typing import Any
 
 from absl import flags
 
-from vit_jax import interop
 from vit_jax.data import ops
 from vit_jax.runtime import command_line
 
@@ -26,12 +25,6 @@ _PREPROCESS = flags.DEFINE_string(
   'Operations on each image, as in vit_jax/data/ops.py; by default those of the'
   " checkpoint's evaluation, or resize if it names none.",
 )
-_MAX_INFLATION = flags.DEFINE_float(
-  'max_inflation',
-  interop.MAX_INFLATION,
-  'How many times larger than the .npz file its unpacked arrays may be.',
-  lower_bound=1,
-)
 _MAX_PIXELS = flags.DEFINE_integer(
   'max_pixels',
   ops.MAX_PIXELS,
@@ -45,6 +38,5 @@ def arguments() -> dict[str, Any]:
   return dict(
     image_size=command_line.parse_size('image_size', _IMAGE_SIZE.value),
     preprocess=_PREPROCESS.value,
-    max_inflation=_MAX_INFLATION.value,
     max_pixels=_MAX_PIXELS.value,
   )

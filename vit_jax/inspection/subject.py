@@ -57,7 +57,6 @@ def load(
   config: Mapping[str, Any] | None = None,
   image_size: tuple[int, int] | None = None,
   preprocess: str | None = None,
-  max_inflation: float = interop.MAX_INFLATION,
   max_pixels: int = ops.MAX_PIXELS,
 ) -> Subject:
   """Reads weights of any kind and finds out which model they belong to.
@@ -74,7 +73,6 @@ def load(
       checkpoint's; position embeddings are resized to it.
     preprocess: operations, see `ops.parse`, that replace the config's or
       checkpoint's. If all have none, images are resized.
-    max_inflation: see `interop.read`.
     max_pixels: the most pixels of an image, see `ops.parse`.
 
   Raises:
@@ -95,7 +93,7 @@ def load(
     return interop.check_weights(weights, model, size, new_head=new_head)
 
   # The check compares shapes before the whole file is read.
-  weights = interop.read(checkpoint, check=check, max_inflation=max_inflation)
+  weights = interop.read(checkpoint, check=check)
   model, size = understood(weights)
   has_head = _has_head(weights, config)
   params, report = interop.fit_weights(

@@ -13,7 +13,7 @@ import numpy as np
 from vit_jax.inspection import attention_maps, capture, learned_embeddings
 from vit_jax.inspection.subject import Subject
 from vit_jax.models import position
-from vit_jax.models.images import normalize
+from vit_jax.models.shared import normalize
 
 # Principal components that Figure 7 shows.
 _FILTERS = 28

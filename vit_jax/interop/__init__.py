@@ -7,7 +7,6 @@
 the same from the command line.
 """
 
-from vit_jax.interop.arrays import MAX_INFLATION
 from vit_jax.interop.fitting import Report, fit
 from vit_jax.interop.huggingface_export import save_huggingface
 from vit_jax.interop.inference import infer_model
@@ -24,7 +23,6 @@ from vit_jax.interop.sources import (
 from vit_jax.interop.weights import Weights
 
 __all__ = [
-  'MAX_INFLATION',
   'Report',
   'Weights',
   'check_weights',

@@ -32,7 +32,7 @@ _CHUNK = 2**22  # Bytes to read at once.
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # How many times larger than its file the arrays may be. Trained arrays hardly
 # shrink in a file; zeros (new heads, momenta) shrink by a factor of 1,000.
-MAX_INFLATION = 16.0
+_MAX_INFLATION = 16
 _ALWAYS_READ = 2**28  # So many bytes do no harm, however small the file.
 
 
@@ -50,7 +50,6 @@ def read_npz(
   path: epath.PathLike,
   *,
   check: Callable[[Shapes], Collection[str] | None] | None = None,
-  max_inflation: float = MAX_INFLATION,
 ) -> dict[str, np.ndarray]:
   """Reads the arrays of a `.npz` file, local or `gs://`.
 
@@ -59,8 +58,6 @@ def read_npz(
     check: called with name -> shape before any values are read; may raise. It
       may return names of arrays to skip: zeros that take no memory replace
       those arrays.
-    max_inflation: the arrays that are read may together be this many times
-      larger than the file; up to 256 MiB are always read.
 
   Returns:
     Name -> array, in the file's dtype; raw 2-byte items become bfloat16.
@@ -79,7 +76,7 @@ def read_npz(
     if check:
       unused = check({name: header.shape for name, header in headers.items()})
     used = headers.keys() - (unused or ())
-    _check_inflation([headers[k] for k in used], file, path, max_inflation)
+    _check_inflation([headers[k] for k in used], file, path)
     with _explained(path):
       return {
         k: _read_array(archive, h)
@@ -99,21 +96,18 @@ def _opened(path: epath.Path) -> BinaryIO:
 
 
 def _check_inflation(
-  headers: Iterable[_Header],
-  file: BinaryIO,
-  path: epath.Path,
-  max_inflation: float,
+  headers: Iterable[_Header], file: BinaryIO, path: epath.Path
 ) -> None:
   """Raises ValueError if arrays are too large for their file."""
   # The members' packed sizes are not summed, because members may overlap.
   packed = max(1, file.seek(0, io.SEEK_END))
   size = sum(header.info.file_size for header in headers)
-  if size > max(_ALWAYS_READ, max_inflation * packed):
+  if size > max(_ALWAYS_READ, _MAX_INFLATION * packed):
     raise ValueError(
       f'{path} is refused: its {packed:,} bytes unpack to {size:,}, more than'
-      f' {max_inflation:g} times as many. Trained weights do not shrink so.\n'
-      'If you trust the file, raise --max_inflation (in a run'
-      f' --config.init.max_inflation) to {math.ceil(size / packed)}.'
+      f' {_MAX_INFLATION} times as many. Trained weights do not shrink so. If'
+      ' you trust the file, write its arrays again with numpy.savez, which does'
+      ' not compress.'
     )
 
 

@@ -44,7 +44,6 @@ def read(
   name: str = '',
   *,
   check: Callable[[Weights], Collection[str] | None] | None = None,
-  max_inflation: float = arrays_lib.MAX_INFLATION,
 ) -> Weights:
   """Reads a file.
 
@@ -54,7 +53,6 @@ def read(
     check: called before any values are read, with weights whose arrays are
       zeros that take no memory. May raise. It may return names of parameters to
       skip: they stay zeros, like arrays that are not parameters.
-    max_inflation: see `arrays.read_npz`.
 
   Raises:
     ValueError: see `arrays.read_npz`; or `PATH.json` is damaged, or describes
@@ -87,9 +85,7 @@ def read(
       *(k for k, v in empty.items() if _address(v) in left),
     }
 
-  return weights_of(
-    arrays_lib.read_npz(path, check=unused, max_inflation=max_inflation)
-  )
+  return weights_of(arrays_lib.read_npz(path, check=unused))
 
 
 def _address(array) -> int:

@@ -26,7 +26,6 @@ from vit_jax.interop import (
   released,
   weight_files,
 )
-from vit_jax.interop.arrays import MAX_INFLATION
 from vit_jax.interop.fitting import Report
 from vit_jax.interop.weights import ImageSize, Weights, pair, settings_of
 from vit_jax.models import position
@@ -87,7 +86,6 @@ def read(
   path: epath.PathLike,
   *,
   check: Callable[[Weights], Collection[str] | None] | None = None,
-  max_inflation: float = MAX_INFLATION,
 ) -> Weights:
   """Reads weights of any kind.
 
@@ -98,8 +96,6 @@ def read(
     check: called for a `.npz` file before any values are read, with weights
       whose arrays are zeros that take no memory. May raise. It may return names
       of parameters to skip, which stay zeros.
-    max_inflation: how many times larger than its file the arrays of a `.npz`
-      file may be (see `arrays.read_npz`).
 
   Raises:
     ValueError: see `locate` and the readers of each kind.
@@ -107,14 +103,14 @@ def read(
   if hub.is_address(path):
     address, found = os.fspath(path), locate(path)
     return dataclasses.replace(
-      _read(found, '', check, max_inflation), origin=hub.pinned(address, found)
+      _read(found, '', check), origin=hub.pinned(address, found)
     )
-  return _read(locate(path), os.fspath(path), check, max_inflation)
+  return _read(locate(path), os.fspath(path), check)
 
 
-def _read(found: epath.Path, name: str, check, max_inflation: float) -> Weights:
+def _read(found: epath.Path, name: str, check) -> Weights:
   if found.suffix == '.npz':
-    return npz.read(found, name, check=check, max_inflation=max_inflation)
+    return npz.read(found, name, check=check)
   if found.is_dir() and not huggingface.is_folder(found):
     return _read_run(found)
   return huggingface.read(found)
@@ -126,7 +122,6 @@ def load(
   image_size: ImageSize | None = None,
   *,
   new_head: bool = False,
-  max_inflation: float = MAX_INFLATION,
 ) -> tuple[Any, Report]:
   """Loads weights of any kind into a model.
 
@@ -139,7 +134,6 @@ def load(
       of a square grid of their position embeddings.
     new_head: gives the model a new head. If False, the file's head is kept and
       must have the model's number of classes. See `fitting.fit`.
-    max_inflation: see `read`.
 
   Returns:
     The model's parameters, float32 NumPy arrays in the model's layout, and a
@@ -152,7 +146,6 @@ def load(
   weights = read(
     path,
     check=lambda w: check_weights(w, model, image_size, new_head=new_head),
-    max_inflation=max_inflation,
   )
   return _load(weights, model, image_size, new_head)
 
@@ -163,15 +156,13 @@ def load_npz(
   image_size: ImageSize | None = None,
   *,
   new_head: bool = False,
-  max_inflation: float = MAX_INFLATION,
 ) -> Any:
   """Loads a `.npz` file. As `load`, but returns only the parameters."""
   if not os.fspath(path).endswith('.npz'):
     raise ValueError(
       f'{path} does not end with .npz: use interop.load for other weights.'
     )
-  options = dict(new_head=new_head, max_inflation=max_inflation)
-  return load(path, model, image_size, **options)[0]
+  return load(path, model, image_size, new_head=new_head)[0]
 
 
 def load_huggingface(

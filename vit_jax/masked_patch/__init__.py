@@ -4,14 +4,20 @@ The task corrupts some patch embeddings, and the model predicts the original
 colours of those patches.
 """
 
-from vit_jax.masked_patch.corruption import Corruption, corruption_key
 from vit_jax.masked_patch.objective import (
   add_image_keys,
   each_step,
   mean_loss,
   measure,
 )
-from vit_jax.masked_patch.task import MaskedPatch, adapted, build, from_config
+from vit_jax.masked_patch.task import (
+  Corruption,
+  MaskedPatch,
+  adapted,
+  build,
+  corruption_key,
+  from_config,
+)
 
 __all__ = [
   'Corruption',

@@ -15,9 +15,9 @@ from vit_jax import data, interop
 from vit_jax.compare import drawing
 from vit_jax.config import inputs
 from vit_jax.data import pipeline
-from vit_jax.masked_patch import corruption, targets, task
-from vit_jax.models.embedding import MASK
-from vit_jax.models.images import normalize
+from vit_jax.masked_patch import targets, task
+from vit_jax.models.shared import normalize
+from vit_jax.models.vit import MASK
 
 _GREY = 128
 _TITLES = ('input', 'prediction', 'image')
@@ -34,7 +34,7 @@ def pictures(
 
   Args:
     images: uint8 [B, H, W, C].
-    source: int32 [B, L], see `corruption.Corruption.draw`.
+    source: int32 [B, L], see `task.Corruption.draw`.
     corrupted: bool [B, L].
     predicted: uint8 [B, L, height, width, C], predictions of all patches.
     patch_size: (height, width) in pixels.
@@ -60,28 +60,17 @@ def _joined(pixels, rows):  # [B, L, h, w, C] -> [B, rows * h, columns * w, C]
   return x.reshape(batch, rows * high, -1, channels)
 
 
-def save(
-  seen: np.ndarray,
-  prediction: np.ndarray,
-  images: np.ndarray,
-  path: epath.PathLike,
-) -> None:
-  """Writes the picture, with a row for each image.
+def draw(seen: np.ndarray, prediction: np.ndarray, images: np.ndarray):
+  """Returns a `matplotlib.figure.Figure` with a row for each image.
 
   Args:
     seen: uint8 [B, H, W, C], see `pictures`.
     prediction: uint8 [B, H, W, C].
     images: uint8 [B, H, W, C].
-    path: path of the .png, .pdf or .svg file.
 
   Raises:
     ValueError: matplotlib is not installed.
   """
-  draw(seen, prediction, images).savefig(path, dpi=150)
-
-
-def draw(seen: np.ndarray, prediction: np.ndarray, images: np.ndarray):
-  """Returns the picture of `save` as a `matplotlib.figure.Figure`."""
   drawing.check_matplotlib()
   count = len(images)
   figure = drawing.new_figure((6, 2 * count))
@@ -103,7 +92,7 @@ def save_run(workdir: epath.PathLike, path: epath.PathLike, count: int) -> None:
 
   Args:
     workdir: work directory of a run with the loss `masked_patch`.
-    path: see `save`.
+    path: path of the .png, .pdf or .svg file.
     count: number of images. They come from the run's first evaluation of masked
       patches, or else from the training split.
 
@@ -112,7 +101,7 @@ def save_run(workdir: epath.PathLike, path: epath.PathLike, count: int) -> None:
       `count` is below 1, or matplotlib is not installed.
   """
   seen, prediction, images, _ = predict_pictures(workdir, count)
-  save(seen, prediction, images, path)
+  draw(seen, prediction, images).savefig(path, dpi=150)
 
 
 def predict_pictures(
@@ -120,10 +109,8 @@ def predict_pictures(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
   """Returns what `pictures` returns, the images, and the patch size."""
   saved = config_lib.load(workdir)
-  if (
-    saved is None
-    or saved.get('loss', {}).get('name') != config_lib.MASKED_PATCH
-  ):
+  loss = (saved or {}).get('loss', {})
+  if loss.get('name') != config_lib.MASKED_PATCH:
     raise ValueError(
       f'{workdir} holds no run with loss.name={config_lib.MASKED_PATCH!r}.'
       ' Expected the --workdir of a run of configs/masked_patch.py.'
@@ -136,9 +123,7 @@ def predict_pictures(
   built = task.from_config(config, weights.model)
   model = task.adapted(weights.model, built)
   params = flax.traverse_util.unflatten_dict(dict(weights.params), sep='/')
-  keys = corruption.image_keys(
-    corruption.corruption_key(0), jnp.arange(len(images))
-  )
+  keys = task.image_keys(task.corruption_key(0), jnp.arange(len(images)))
   corrupted, source = built.corruption.draw(keys)
   predictions, _ = jax.jit(model.apply)(
     {'params': params}, normalize(images), source=source
@@ -153,23 +138,28 @@ def predict_pictures(
 
 def _first_images(config: ml_collections.ConfigDict, count: int) -> np.ndarray:
   """Returns up to `count` images of a run, uint8 [B, H, W, C]."""
-  dataset, split, preprocess = '', config.data.train_split, 'resize'
-  label_key = ''
-  for section in config.evals.values():
-    if section.kind == config_lib.MASKED_PATCH:
-      dataset, split = section.dataset, section.split
-      preprocess, label_key = section.preprocess, section.label_key
-      break
+  of_training = ml_collections.ConfigDict(
+    {
+      'dataset': config.data.dataset,
+      'split': config.data.train_split,
+      'preprocess': 'resize',
+      'label_key': '',
+    }
+  )
+  evals = (
+    e for e in config.evals.values() if e.kind == config_lib.MASKED_PATCH
+  )
+  section = next(evals, of_training)
   source = inputs.open_source(
     config,
-    dataset or config.data.dataset,
-    label_key=label_key,
+    section.dataset or config.data.dataset,
+    label_key=section.label_key,
     own_classes=True,
   )
   reading = inputs.reading(config)
   batches = pipeline.eval_batches(
-    data.View(source, split),
-    inputs.parse_preprocess(config, preprocess, dataset),
+    data.View(source, section.split),
+    inputs.parse_preprocess(config, section.preprocess, section.dataset),
     batch_size=count,
     **reading | {'num_classes': source.info.num_classes, 'threads': 0},
   )

@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax import sharding
-from vit_jax.masked_patch import corruption, targets
+from vit_jax.masked_patch import targets
+from vit_jax.masked_patch import task as task_lib
 from vit_jax.masked_patch.task import MaskedPatch
-from vit_jax.models.images import normalize
+from vit_jax.models.shared import normalize
 
 Batch = dict[str, jax.Array]
 
@@ -61,7 +62,7 @@ def add_image_keys(
     The batch with `corruption_key`, uint32 [B, 2].
   """
   rows = start + jnp.arange(len(batch['image']))
-  keys = corruption.image_keys(key, rows)
+  keys = task_lib.image_keys(key, rows)
   # Shard, so that each device draws only for its own images.
   with sharding.use_mesh(layout.mesh) if layout else contextlib.nullcontext():
     keys = sharding.constrain(keys, sharding.BATCH)
@@ -72,7 +73,7 @@ def each_step(
   seed: int, layout: sharding.Layout | None = None
 ) -> Callable[[Batch, jax.Array], Batch]:
   """Returns `(batch, step) -> batch`: `add_image_keys` with the step's key."""
-  key = corruption.corruption_key(seed)
+  key = task_lib.corruption_key(seed)
 
   def prepare(batch, step):
     return add_image_keys(batch, jax.random.fold_in(key, step), layout)

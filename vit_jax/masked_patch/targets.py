@@ -12,11 +12,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from vit_jax.models.shared import normalize
+
+NAMES = ('mean_colour', 'downsized', 'pixels')
 LEVELS = 8  # 3 bits per channel.
+_DOWNSIZED = 4
 
 
 def patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
-  """Cuts images into patches as `models.embedding` does.
+  """Cuts images into patches as `models.vit.PatchEmbedding` does.
 
   Args:
     images: [B, H, W, C]; pixels beyond the last whole patch are dropped.
@@ -50,40 +54,29 @@ def colour_classes(pixels: jax.Array, side: int) -> jax.Array:
   x = x.reshape(*lead, side, high, side, wide, channels)
   sums = x.sum(axis=(-4, -2))  # [B, L, side, side, C]
   levels = sums // (256 // LEVELS * high * wide)
-  weights = LEVELS ** jnp.arange(channels - 1, -1, -1)
-  return (levels * weights).sum(axis=-1).reshape(*lead, side * side)
-
-
-def colours(classes: jax.Array, channels: int) -> jax.Array:
-  """Returns the colours at the centres of classes.
-
-  Args:
-    classes: int32 [...].
-    channels: C.
-
-  Returns:
-    uint8 [..., C].
-  """
-  weights = LEVELS ** jnp.arange(channels - 1, -1, -1)
-  levels = classes[..., None] // weights % LEVELS
-  step = 256 // LEVELS
-  return (levels * step + step // 2).astype(jnp.uint8)
+  return (levels * _weights(channels)).sum(axis=-1).reshape(*lead, side * side)
 
 
 @dataclasses.dataclass(frozen=True)
-class Colours:
-  """Predicts the mean colour of each cell of a patch among 8**C classes.
+class Target:
+  """What is predicted of a patch.
 
   Attributes:
+    name: one of NAMES: 'mean_colour', or the colours of the patch 'downsized'
+      to 4x4 cells, among 8**C classes each; or all 'pixels' by regression,
+      whose accuracy is that of the patch's mean colour.
     patch_size: (height, width) in pixels.
     channels: C.
-    side: cells per side: 1 predicts the mean colour of a patch, 4 the patch
-      downsized to 4x4.
   """
 
+  name: str
   patch_size: tuple[int, int]
   channels: int
-  side: int
+
+  @property
+  def side(self) -> int:
+    """Cells of a patch along one side."""
+    return _DOWNSIZED if self.name == 'downsized' else 1
 
   @property
   def num_classes(self) -> int:
@@ -92,7 +85,9 @@ class Colours:
 
   @property
   def outputs(self) -> int:
-    """Number of outputs of the model per patch."""
+    """Number of outputs of the model per patch; pixels are in [-1, 1]."""
+    if self.name == 'pixels':
+      return self.patch_size[0] * self.patch_size[1] * self.channels
     return self.side**2 * self.num_classes
 
   def classes(self, pixels: jax.Array) -> jax.Array:
@@ -101,23 +96,43 @@ class Colours:
 
   def predicted_classes(self, predictions: jax.Array) -> jax.Array:
     """Returns the classes of model outputs [B, L, outputs]: int32 [B, L, N]."""
-    return self._logits(predictions).argmax(axis=-1)
+    if self.name != 'pixels':
+      return self._logits(predictions).argmax(axis=-1)
+    x = predictions.reshape(*predictions.shape[:-1], -1, self.channels)
+    means = jnp.clip(x.mean(axis=-2) * 127.5 + 127.5, 0, 255)  # [B, L, C]
+    levels = (means // (256 // LEVELS)).astype(jnp.int32)
+    return (levels * _weights(self.channels)).sum(axis=-1, keepdims=True)
 
   def loss(self, predictions: jax.Array, pixels: jax.Array) -> jax.Array:
-    """Returns the cross-entropy, a mean over the cells: float32 [B, L]."""
+    """Returns each patch's loss, float32 [B, L].
+
+    This is the cross-entropy, a mean over the cells; for 'pixels' the mean
+    squared error.
+    """
+    if self.name == 'pixels':
+      wanted = normalize(pixels).reshape(predictions.shape)
+      return jnp.square(predictions - wanted).mean(axis=-1)
     return optax.softmax_cross_entropy_with_integer_labels(
       self._logits(predictions), self.classes(pixels)
     ).mean(axis=-1)
 
   def pixels(self, predictions: jax.Array) -> jax.Array:
-    """Returns patches in predicted colours: uint8 [B, L, height, width, C]."""
+    """Returns predicted patches: uint8 [B, L, height, width, C].
+
+    A class is drawn in the colour at its centre.
+    """
+    shape = (*predictions.shape[:-1], *self.patch_size, self.channels)
+    if self.name == 'pixels':
+      x = jnp.clip(jnp.round(predictions * 127.5 + 127.5), 0, 255)
+      return x.reshape(shape).astype(jnp.uint8)
     classes = self.predicted_classes(predictions)
-    cells = colours(classes, self.channels)  # [B, L, N, C]
+    levels = classes[..., None] // _weights(self.channels) % LEVELS
+    cells = levels * (256 // LEVELS) + 128 // LEVELS  # [B, L, N, C]
     cells = cells.reshape(*classes.shape[:-1], self.side, self.side, -1)
     for axis, length in zip((-3, -2), self.patch_size, strict=True):
       # With side 1, patches may have any size.
       cells = jnp.repeat(cells, length // self.side, axis=axis)
-    return cells
+    return cells.astype(jnp.uint8)
 
   def _logits(self, predictions):  # [B, L, outputs] -> [B, L, N, classes]
     return predictions.reshape(
@@ -125,62 +140,8 @@ class Colours:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Pixels:
-  """Predicts all pixels of a patch by regression.
-
-  The classes for the accuracy are those of the patch's mean colour.
-
-  Attributes:
-    patch_size: (height, width) in pixels.
-    channels: C.
-  """
-
-  patch_size: tuple[int, int]
-  channels: int
-
-  @property
-  def num_classes(self) -> int:
-    """Number of classes of a colour."""
-    return LEVELS**self.channels
-
-  @property
-  def outputs(self) -> int:
-    """Number of outputs of the model per patch: its pixels in [-1, 1]."""
-    return self.patch_size[0] * self.patch_size[1] * self.channels
-
-  def classes(self, pixels: jax.Array) -> jax.Array:
-    """Returns the classes of patches [B, L, height, width, C]: [B, L, 1]."""
-    return colour_classes(pixels, 1)
-
-  def predicted_classes(self, predictions: jax.Array) -> jax.Array:
-    """Returns the class of the mean prediction: int32 [B, L, 1]."""
-    means = self._in_rows(predictions).mean(axis=-2)  # [B, L, C]
-    means = jnp.clip(means * 127.5 + 127.5, 0, 255)
-    levels = (means // (256 // LEVELS)).astype(jnp.int32)
-    weights = LEVELS ** jnp.arange(self.channels - 1, -1, -1)
-    return (levels * weights).sum(axis=-1, keepdims=True)
-
-  def loss(self, predictions: jax.Array, pixels: jax.Array) -> jax.Array:
-    """Returns the mean squared error over a patch: float32 [B, L]."""
-    wanted = (pixels.astype(jnp.float32) - 127.5) / 127.5
-    wanted = wanted.reshape(predictions.shape)
-    return jnp.square(predictions - wanted).mean(axis=-1)
-
-  def pixels(self, predictions: jax.Array) -> jax.Array:
-    """Returns the predicted patches: uint8 [B, L, height, width, C]."""
-    x = jnp.clip(jnp.round(predictions * 127.5 + 127.5), 0, 255)
-    shape = (*predictions.shape[:-1], *self.patch_size, self.channels)
-    return x.reshape(shape).astype(jnp.uint8)
-
-  def _in_rows(self, predictions):  # [B, L, outputs] -> [B, L, h * w, C]
-    return predictions.reshape(*predictions.shape[:-1], -1, self.channels)
-
-
-Target = Colours | Pixels
-
-NAMES = ('mean_colour', 'downsized', 'pixels')
-_DOWNSIZED = 4
+def _weights(channels: int) -> jax.Array:
+  return LEVELS ** jnp.arange(channels - 1, -1, -1)
 
 
 def build(name: str, patch_size: tuple[int, int], channels: int) -> Target:
@@ -199,15 +160,11 @@ def build(name: str, patch_size: tuple[int, int], channels: int) -> Target:
       f'channels={channels} are too many: masked patch prediction has'
       f' {LEVELS}**channels classes of colours, and allows at most 3 channels.'
     )
-  if name == 'pixels':
-    return Pixels(patch_size, channels)
-  if name == 'mean_colour':
-    return Colours(patch_size, channels, side=1)
-  if any(side % _DOWNSIZED for side in patch_size):
+  if name == 'downsized' and any(side % _DOWNSIZED for side in patch_size):
     raise ValueError(
       f"loss.target='downsized' cuts patches into {_DOWNSIZED}x{_DOWNSIZED}"
       ' equal cells, which is not possible for patches of'
       f' {patch_size[0]}x{patch_size[1]} px. Choose a patch size that is a'
       " multiple of 4, or loss.target='mean_colour'."
     )
-  return Colours(patch_size, channels, side=_DOWNSIZED)
+  return Target(name, patch_size, channels)

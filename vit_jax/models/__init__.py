@@ -1,8 +1,7 @@
 """The paper's models: `build` makes one from its name, `names` lists them."""
 
 from vit_jax.models.encoder import stack_blocks, unstack_blocks
-from vit_jax.models.from_text import parse
-from vit_jax.models.variants import build, names, options, paper_name
+from vit_jax.models.variants import build, names, options, paper_name, parse
 
 __all__ = [
   'build',

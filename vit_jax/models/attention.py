@@ -1,13 +1,14 @@
 """Multi-head attention (arXiv:2010.11929, Appendix A) and its ablations.
 
-The softmax attention within each head is in `dot_product.py`.
+`plain` is the paper's attention, with the scores in memory. `cudnn` and
+`lanes.attend` compute the same function faster on GPUs and on TPUs. Scores are
+the largest activation of a Transformer, so they are rounded to the compute
+dtype; softmax and its sums are float32.
 
-Axes: B batch, L tokens, D width, H heads, K width of one head.
+Axes: B batch, L queries, T keys, D width, H heads, K width of one head.
 """
 
 import functools
-import math
-from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -15,8 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax import sharding
-from vit_jax.models import dot_product, layout, position
-from vit_jax.models.dot_product import IMPLEMENTATIONS
+from vit_jax.models import lanes, position
+
+IMPLEMENTATIONS = ('plain', 'lanes', 'cudnn')
+# `cudnn` gets a multiple of this many rows, so that each head's rows start at
+# an address that suits vector loads.
+_CUDNN_ROWS = 8
 
 
 def head_width(width: int, heads: int) -> int:
@@ -27,6 +32,79 @@ def head_width(width: int, heads: int) -> int:
       'equal slice of the width; change one of the two.'
     )
   return width // heads
+
+
+def plain(
+  query: jax.Array,
+  key: jax.Array,
+  value: jax.Array,
+  relative_embedding: jax.Array | None = None,
+) -> jax.Array:
+  """Computes attention as the paper writes it; JAX differentiates it.
+
+  Args:
+    query: [B, L, H, K], any float dtype.
+    key: [B, T, H, K], same dtype.
+    value: [B, T, H, K], same dtype.
+    relative_embedding: see `relative_scores`; None adds no relative scores.
+
+  Returns:
+    [B, L, H, K] in the inputs' dtype.
+  """
+  weights = attention_weights(query, key, relative_embedding)
+  # [B, L, H, K]
+  return jnp.einsum('bhqt,bthk->bqhk', weights.astype(value.dtype), value)
+
+
+def attention_weights(
+  query: jax.Array,
+  key: jax.Array,
+  relative_embedding: jax.Array | None = None,
+) -> jax.Array:
+  """Returns the softmax weights [B, H, L, T], float32; see `plain`."""
+  scores = jnp.einsum('bqhk,bthk->bhqt', query, key)  # [B, H, L, T]
+  if relative_embedding is not None:
+    scores += relative_scores(query, relative_embedding.astype(query.dtype))
+  # The scale comes after the product because 1/sqrt(80), for ViT-H, is not
+  # exact in bfloat16.
+  scores = scores.astype(jnp.float32) * query.shape[-1] ** -0.5  # Eq. A6
+  return jax.nn.softmax(scores)
+
+
+def relative_scores(
+  query: jax.Array, relative_embedding: jax.Array
+) -> jax.Array:
+  """Returns the scores of each query with each key's relative position (§D.4).
+
+  Every offset p_q - p_k of two tokens, counted in raster order with the class
+  token first, has an embedding that serves as a key. Its score is added to the
+  content score before the softmax; values have no such term. 1/sqrt(K) scales
+  the sum of both scores, as in Shaw et al. (arXiv:1803.02155); the paper leaves
+  that open.
+
+  Args:
+    query: [B, L, H, K].
+    relative_embedding: [2L-1, H, K], or [2L-1, 1, K] if the heads share it. Row
+      p_q - p_k + L - 1 belongs to the offset p_q - p_k.
+
+  Returns:
+    [B, H, L, L] scores, before scaling.
+  """
+  batch, length, heads, width = query.shape
+  table = jnp.broadcast_to(
+    relative_embedding[::-1], (2 * length - 1, heads, width)
+  )
+  # Column c is for the offset p_q - p_k = L - 1 - c.
+  scores = jnp.einsum('bqhk,chk->bhqc', query, table)  # [B, H, L, 2L-1]
+  # Row q's scores start at column L-1-q. After one more column is added, the
+  # flat array cut into rows of 2L-1 shifts each row by one column. This is
+  # cheaper than to gather [L, L, K] embeddings.
+  scores = jnp.pad(scores, [(0, 0), (0, 0), (0, 0), (0, 1)])
+  scores = scores.reshape(batch, heads, -1)  # [B, H, L * 2L]
+  scores = scores[..., length - 1 : -1].reshape(
+    batch, heads, length, 2 * length - 1
+  )
+  return scores[..., :length]  # [B, H, L, L]
 
 
 def split_axis(x: jax.Array, grid: tuple[int, int], axis: str) -> jax.Array:
@@ -56,6 +134,115 @@ def merge_axis(x: jax.Array, grid: tuple[int, int], axis: str) -> jax.Array:
   return x.reshape(-1, rows * columns, *x.shape[-2:])  # [B, L, H, K]
 
 
+# ---- The version for GPUs ----------------------------------------------------
+
+
+def cudnn(
+  query: jax.Array,
+  key: jax.Array,
+  value: jax.Array,
+  tokens: int | None = None,
+) -> jax.Array:
+  """Runs cuDNN's fused kernel, which never writes the scores to memory.
+
+  It needs an NVIDIA GPU of compute capability 8.0 or later. In training it
+  takes an even number of rows only, and copies of the arguments are slow. So
+  `Encoder` appends rows to the tokens once, before its first block. With a
+  kernel so used, a prototype's step of ViT-B/16 took 82 instead of 102 ms on
+  an H100.
+
+  Args:
+    query: [B, L, H, K], bfloat16 or float16; K is a multiple of 8.
+    key: same shape and dtype.
+    value: same shape and dtype.
+    tokens: how many of the L rows are tokens. The other rows come after them;
+      no query attends to them. None means all rows.
+
+  Returns:
+    [B, L, H, K] in the inputs' dtype. Rows after the tokens have no meaning.
+  """
+  lengths = None
+  if tokens not in (None, query.shape[1]):
+    lengths = jnp.full(len(query), tokens, jnp.int32)
+  return jax.nn.dot_product_attention(
+    query,
+    key,
+    value,
+    query_seq_lengths=lengths,
+    key_value_seq_lengths=lengths,
+    implementation='cudnn',
+  )
+
+
+def padded_length(implementation: str, tokens: int) -> int:
+  """Returns how many rows an implementation wants for a number of tokens."""
+  return tokens + (-tokens % _CUDNN_ROWS if implementation == 'cudnn' else 0)
+
+
+@functools.cache
+def why_not_cudnn(dtype: str, width: int, *, here: bool) -> str:
+  """Returns why `cudnn` cannot train with such heads, '' if it can.
+
+  Args:
+    dtype: dtype of query, key and value.
+    width: K.
+    here: whether to try the kernel on this process's device, with a few tokens.
+      It needs certain GPUs, drivers and versions of cuDNN and JAX.
+  """
+  if dtype not in ('bfloat16', 'float16'):
+    return f"the dtype is {dtype!r}, not 'bfloat16' or 'float16'"
+  if width % 8 or width > 128:
+    return f'the head width {width} is no multiple of 8 up to 128'
+  if not here:
+    return ''
+  rows, tokens = 2 * _CUDNN_ROWS, 2 * _CUDNN_ROWS - 3
+  heads = jnp.asarray(
+    np.random.default_rng(0).normal(size=(3, 1, rows, 1, width)), dtype
+  )
+
+  def gradient(attend, heads):
+    def loss(heads):
+      return (attend(*heads)[:, :tokens].astype(jnp.float32) ** 2).sum()
+
+    return jax.jit(jax.grad(loss))(heads).astype(jnp.float32)
+
+  try:
+    found = gradient(functools.partial(cudnn, tokens=tokens), heads)
+  except (RuntimeError, ValueError) as error:
+    return str(error).partition('\n')[0]
+  expected = gradient(plain, heads[:, :, :tokens])
+  error = jnp.abs(found[:, :, :tokens] - expected).max()
+  # Gradients of kernels and biases are sums over all rows.
+  if found[:, :, tokens:].any() or not error < 0.05 * jnp.abs(expected).max():
+    return 'its gradients are not those of plain attention'
+  return ''
+
+
+def check(implementation: str, platform: str, dtype: str, width: int) -> None:
+  """Raises ValueError if an implementation does not run on these devices.
+
+  Args:
+    implementation: one of IMPLEMENTATIONS.
+    platform: the devices' platform, such as 'tpu'.
+    dtype: dtype of query, key and value.
+    width: K.
+  """
+  if implementation != 'cudnn':
+    return
+  reason = why_not_cudnn(dtype, width, here=False)
+  if platform != 'gpu':
+    reason = f'this is {platform!r}, not a GPU'
+  if reason:
+    raise ValueError(
+      "attention_implementation='cudnn' needs an NVIDIA GPU and heads that"
+      f" its kernel takes, but {reason}. Use 'plain', or leave"
+      ' attention_implementation unset.'
+    )
+
+
+# ---- The module --------------------------------------------------------------
+
+
 class MultiHeadDotProductAttention(nn.Module):
   """Projections to H heads, attention in each, projection back (Eqs. A5-A8).
 
@@ -64,11 +251,11 @@ class MultiHeadDotProductAttention(nn.Module):
     axis: which tokens attend to each other: 'all', or with 'row' or 'column'
       only those of the same row or column of the grid (§D.6).
     relative: 'none'; 'shared' learns a relative embedding for all heads,
-      'per_head' one for each (see `dot_product.relative_scores`).
+      'per_head' one for each (see `relative_scores`).
     relative_stddev: standard deviation of the relative embedding's initial
       values; the default is that of the added position embeddings.
-    implementation: one of `dot_product.IMPLEMENTATIONS`. Another axis than
-      'all', a relative embedding or `attended` always uses 'plain'.
+    implementation: one of IMPLEMENTATIONS. Another axis than 'all', a relative
+      embedding or `attended` always uses 'plain'.
     tokens: how many of the L rows are tokens, for 'cudnn'; None means all.
     qk_norm: normalise each query and key; all heads share the scales [K].
     qkv_bias: whether query, key and value have biases.
@@ -110,143 +297,67 @@ class MultiHeadDotProductAttention(nn.Module):
         another number of tokens.
     """
     width = x.shape[-1]
-    shape = (self.heads, head_width(width, self.heads))
-    flat = self.implementation == 'cudnn'
-    query, key, value = (
-      _ToHeads(shape, self.qkv_bias, dtype=self.dtype, name=name)
-      if flat
-      else self._projection(shape, -1, name, self.qkv_bias)
-      for name in ('query', 'key', 'value')
+    # DenseGeneral initialises the flattened [D, D] matrix, so both fans of
+    # Xavier's rule are D, whatever the number of heads.
+    dense = functools.partial(
+      nn.DenseGeneral,
+      kernel_init=nn.initializers.xavier_uniform(),
+      dtype=self.dtype,
     )
-    if self.qk_norm:
-      query, key = map(self._normed, (query, key))
-    out = self._projection(width, (-2, -1), 'out')
+    per_head = sharding.BATCH, None, sharding.TENSOR
 
-    def split_heads(tokens, *projections):  # [B, L, D] -> [B, L, H, K] each
-      return [
-        sharding.constrain(p(tokens), sharding.BATCH, None, sharding.TENSOR)
-        for p in projections
-      ]
+    def projection(name):  # Of [B, L, D] to [B, L, H, K].
+      shape = self.heads, head_width(width, self.heads)
+      layers = [dense(shape, use_bias=self.qkv_bias, name=name)]
+      if self.qk_norm and name != 'value':
+        layers.append(
+          nn.LayerNorm(
+            epsilon=self.norm_epsilon,
+            use_bias=False,
+            dtype=self.dtype,
+            name=f'{name}_norm',
+          )
+        )
+      return lambda x: sharding.constrain(
+        functools.reduce(lambda x, layer: layer(x), layers, x), *per_head
+      )
 
+    projections = [projection(name) for name in ('query', 'key', 'value')]
+    out = dense(width, axis=(-2, -1), name='out')
     implementation = self.implementation
     if attended is not None or self.axis != 'all' or self.relative != 'none':
       implementation = 'plain'
     if implementation == 'lanes':
-      # Where a shard's batch fills the lanes (128 images), the compiler would
-      # else put the batch there and copy the heads between the two layouts.
-      in_order = sharding.per_shard(layout.row_major, sharding.BATCH)
-      x = in_order(x)
-      blocks = jnp.split(
-        x, np.cumsum(dot_product.block_sizes(x.shape[1]))[:-1], axis=1
-      )
-      heads = [split_heads(block, query, key, value) for block in blocks]
-      attended = sharding.per_shard(
-        dot_product.lane_blocks, sharding.BATCH, None, sharding.TENSOR
-      )(*zip(*heads, strict=True))
-      return in_order(
-        jnp.concatenate([out(block) for block in attended], axis=1)
-      )
+      return lanes.attend(x, projections, out)
 
-    (query,) = split_heads(x, query)
-    key, value = split_heads(x if attended is None else attended, key, value)
+    others = x if attended is None else attended
+    query, key, value = (
+      project(tokens)
+      for project, tokens in zip(projections, (x, others, others), strict=True)
+    )
     if implementation == 'cudnn':
-      per_head = sharding.BATCH, None, sharding.TENSOR
-      attend = functools.partial(dot_product.cudnn, tokens=self.tokens)
-      x = sharding.per_shard(attend, *per_head)(
-        *(layout.keep_row_major(a, *per_head) for a in (query, key, value))
-      )
-      x = out(layout.keep_row_major(x, *per_head))
-      return layout.keep_row_major(x, sharding.BATCH)
+      attend = functools.partial(cudnn, tokens=self.tokens)
+      return out(sharding.per_shard(attend, *per_head)(query, key, value))
     if self.axis != 'all':
       query, key, value = (
         split_axis(a, grid, self.axis) for a in (query, key, value)
       )
+    table = None
     if self.relative != 'none':
       table = self._relative_embedding(*query.shape[1:])
-      x = dot_product.plain(query, key, value, table)
-    else:
-      attend = IMPLEMENTATIONS[implementation]
-      if implementation == 'splash':
-        # The compiler cannot split a Pallas kernel across devices.
-        attend = sharding.per_shard(
-          attend, sharding.BATCH, None, sharding.TENSOR
-        )
-      x = attend(query, key, value)
+    x = plain(query, key, value, table)
     if self.axis != 'all':
       x = merge_axis(x, grid, self.axis)
     return out(x)  # [B, L, D]
 
-  def _normed(self, projection: nn.Module) -> Callable[[jax.Array], jax.Array]:
-    norm = nn.LayerNorm(
-      epsilon=self.norm_epsilon,
-      use_bias=False,
-      dtype=self.dtype,
-      name=f'{projection.name}_norm',
-    )
-    return lambda x: norm(projection(x))
-
-  def _projection(
-    self, features, axis, name: str, use_bias: bool = True
-  ) -> nn.Module:
-    # DenseGeneral initialises the flattened [D, D] matrix, so both fans of
-    # Xavier's rule are D, whatever the number of heads.
-    return nn.DenseGeneral(
-      features,
-      axis=axis,
-      use_bias=use_bias,
-      kernel_init=nn.initializers.xavier_uniform(),
-      dtype=self.dtype,
-      name=name,
-    )
-
   def _relative_embedding(
     self, length: int, heads: int, width: int
   ) -> jax.Array:
-    if self.has_variable('params', 'relative_embedding'):
-      stored = len(self.get_variable('params', 'relative_embedding'))
-      if stored != 2 * length - 1:
-        raise ValueError(
-          f'the relative embedding has {stored} offsets, but {length} tokens '
-          f'have {2 * length - 1}: use images of the size the parameters are '
-          'for, or adapt the parameters with vit_jax.interop.load.'
-        )
+    position.check_rows(
+      self, 'relative_embedding', 2 * length - 1, f'{length} tokens'
+    )
     return self.param(
       'relative_embedding',
       nn.initializers.normal(self.relative_stddev),
       (2 * length - 1, heads if self.relative == 'per_head' else 1, width),
     )
-
-
-class _ToHeads(nn.Module):
-  """`nn.DenseGeneral` to H heads, as a product of matrices with a flat bias.
-
-  NVIDIA's libraries add a flat bias within a product. A bias of heads would
-  first be copied to every token. Parameters and their initial values are those
-  of `nn.DenseGeneral`.
-
-  Attributes:
-    features: (H, K).
-    use_bias: whether there is a bias.
-    dtype: compute dtype; parameters are float32.
-  """
-
-  features: tuple[int, int]
-  use_bias: bool = True
-  dtype: jax.typing.DTypeLike = jnp.float32
-
-  @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    """Maps [B, L, D] to [B, L, H, K]."""
-    width, outputs = x.shape[-1], math.prod(self.features)
-
-    def init(key, shape, dtype):
-      flat = nn.initializers.xavier_uniform()(key, (width, outputs), dtype)
-      return flat.reshape(shape)
-
-    kernel = self.param('kernel', init, (width, *self.features), jnp.float32)
-    x = x @ kernel.astype(self.dtype).reshape(width, outputs)
-    if self.use_bias:
-      zeros = nn.initializers.zeros
-      bias = self.param('bias', zeros, self.features, jnp.float32)
-      x += bias.astype(self.dtype).reshape(outputs)
-    return x.reshape(*x.shape[:-1], *self.features)

@@ -20,9 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax.models import bit, resnet
-from vit_jax.models.dropout import stochastic_depth
-from vit_jax.models.images import check_images
+from vit_jax.models import position, resnet
+from vit_jax.models.shared import check_images
 
 EPSILON = 1e-4  # Every GroupNorm uses it.
 
@@ -129,15 +128,12 @@ class AxialAttention(nn.Module):
 
   def _table(self, length: int, width: int) -> jax.Array:
     """Returns the relative embedding, [2L-1, 2K]."""
-    if self.has_variable('params', 'relative_embedding'):
-      stored = len(self.get_variable('params', 'relative_embedding'))
-      if stored != 2 * length - 1:
-        raise ValueError(
-          f'the relative embedding is for a {self.axis} of '
-          f'{(stored + 1) // 2} features, but these images give {length}: use '
-          'images of the size the parameters are for, or adapt the parameters '
-          'with vit_jax.interop.load.'
-        )
+    position.check_rows(
+      self,
+      'relative_embedding',
+      2 * length - 1,
+      f'a {self.axis} of {length} features',
+    )
     return self.param(
       'relative_embedding',
       nn.initializers.normal(width**-0.5),
@@ -145,53 +141,28 @@ class AxialAttention(nn.Module):
     )
 
 
-class AxialUnit(nn.Module):
+class AxialUnit(resnet.PostActivationUnit):
   """A bottleneck unit with axial attention in its middle.
 
   Attributes:
-    features: channels of the attention; the output has four times that number.
-    strides: 1 or 2; 2 average-pools the attention's output over 2x2.
     heads: attention heads.
-    dtype: compute dtype.
   """
 
-  features: int
-  strides: int = 1
+  epsilon: float = EPSILON
   heads: int = 8
-  dtype: jax.typing.DTypeLike = jnp.float32
 
-  @nn.compact
-  def __call__(
-    self, x: jax.Array, skip_rate: jax.typing.ArrayLike | None = None
-  ) -> jax.Array:
-    """Maps [B, h, w, C] to [B, ceil(h / s), ceil(w / s), 4 * features].
-
-    `skip_rate` is the rate of `stochastic_depth`.
-    """
-    conv = functools.partial(resnet.StandardizedConv, dtype=self.dtype)
-    norm = functools.partial(
-      resnet.GroupNorm, epsilon=EPSILON, dtype=self.dtype
-    )
-    residual = x
-    if x.shape[-1] != 4 * self.features or self.strides != 1:
-      residual = conv(
-        4 * self.features, (1, 1), strides=self.strides, name='conv_proj'
-      )(x)
-      residual = norm(name='gn_proj')(residual)
-    x = conv(self.features, (1, 1), name='conv1')(x)
-    x = nn.relu(norm(name='gn1')(x))
+  def middle(self, x: jax.Array) -> jax.Array:
+    """Attends along both axes; stride 2 average-pools the result over 2x2."""
     for axis in ('height', 'width'):
       x = AxialAttention(
         self.heads, axis, dtype=self.dtype, name=f'{axis}_attention'
       )(x)
-    if self.strides != 1:
-      window = (self.strides, self.strides)
-      # The last window of an odd map averages only its features, not the
-      # padding. At 224 px no map is odd.
-      x = nn.avg_pool(x, window, window, 'SAME', count_include_pad=False)
-    x = conv(4 * self.features, (1, 1), name='conv3')(nn.relu(x))
-    x = norm(scale_init=nn.initializers.zeros, name='gn3')(x)
-    return nn.relu(residual + stochastic_depth(self, skip_rate, x.shape[0])(x))
+    if self.strides == 1:
+      return x
+    window = (self.strides, self.strides)
+    # The last window of an odd map averages only its features, not the padding.
+    # At 224 px no map is odd.
+    return nn.avg_pool(x, window, window, 'SAME', count_include_pad=False)
 
 
 class AxialResNet(nn.Module):
@@ -206,13 +177,13 @@ class AxialResNet(nn.Module):
     width_factor: multiplies all channels.
     heads: heads of every attention.
     stochastic_depth: probability that an example leaves the branch of the last
-      unit out, see `dropout.stochastic_depth`. It grows linearly from 0 in the
+      unit out, see `shared.stochastic_depth`. It grows linearly from 0 in the
       first unit.
     head_bias: initial value of the head's bias. The head's kernel starts at 0.
     dtype: compute dtype. Parameters, weight standardization, the norms'
       statistics, the softmax and the head are float32 throughout.
     remat: what the backward pass recomputes of each unit; see
-      `resnet.REMAT_POLICIES`.
+      `shared.REMAT_POLICIES`.
   """
 
   num_classes: int
@@ -239,7 +210,7 @@ class AxialResNet(nn.Module):
       logits: [B, num_classes], float32.
       out: `encoded` [B, h, w, C], the last feature map; `pre_logits` [B, C],
         its mean, the head's input. Both in the compute dtype; h, w and C are
-        those of `resnet.feature_grid` and `resnet.feature_channels`.
+        those of the last stage, see `resnet.feature_grid`.
 
     Raises:
       ValueError: the images are not float, are not of rank 4, have no pixels,
@@ -257,6 +228,6 @@ class AxialResNet(nn.Module):
       remat=self.remat,
       last_skip_rate=self.stochastic_depth if train else 0.0,
     )
-    return bit.pool_and_classify(
+    return resnet.pool_and_classify(
       x, num_classes=self.num_classes, head_bias=self.head_bias
     )

@@ -3,37 +3,78 @@
 Axes: B batch, L tokens, D width.
 """
 
+import contextlib
+import dataclasses
 import functools
 import math
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from vit_jax import sharding
-from vit_jax.models import attention, dot_product, layout, position
-from vit_jax.models.dropout import Dropout, depth_rates, stochastic_depth
-
-# What the backward pass keeps of a block: `none` keeps all, `full` only the
-# block's input, `dots` also the outputs of the dense layers, but not those of
-# attention's products, which are larger.
-REMAT_POLICIES = {
-  'none': None,
-  'full': jax.checkpoint_policies.nothing_saveable,
-  'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-}
-
-POSITION_EMBEDDINGS = (
-  'none',
-  *position.ADDED,
-  'relative',
-  'relative_per_head',
+from vit_jax.models import attention, lanes, position
+from vit_jax.models.shared import (
+  REMAT_POLICIES,
+  Dropout,
+  depth_rates,
+  stochastic_depth,
 )
+
 _RELATIVE = {'relative': 'shared', 'relative_per_head': 'per_head'}
+POSITION_EMBEDDINGS = ('none', *position.ADDED, *_RELATIVE)
 POSITION_SITES = ('stem', 'every_layer', 'every_layer_shared')
 ATTENTIONS = ('full', 'axial')
 GELUS = ('tanh', 'exact')
 NORM_POSITIONS = ('pre', 'post')
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """The attributes of `vit.ViT` that its encoder reads; it explains them.
+
+  Attributes:
+    tokens: how many rows of the blocks' input are tokens; the `Encoder` sets
+      it. cuDNN's attention has more rows, which follow the tokens.
+  """
+
+  depth: int
+  heads: int
+  mlp_dim: int
+  position_embedding: str
+  position_site: str
+  position_stddev: float
+  attention: str
+  attention_implementation: str
+  gelu: str
+  norm_epsilon: float
+  norm_position: str
+  parallel: bool
+  qk_norm: bool
+  qkv_bias: bool
+  norm_bias: bool
+  dropout_rate: float
+  stochastic_depth: float
+  dtype: jax.typing.DTypeLike
+  remat: str
+  scan: bool
+  tokens: int | None = None
+
+  @classmethod
+  def of(cls, model: Any) -> 'Options':
+    """Returns the options of a `vit.ViT`."""
+    names = [field.name for field in dataclasses.fields(cls)]
+    return cls(**{n: getattr(model, n) for n in names if hasattr(model, n)})
+
+  def norm(self, name: str) -> nn.LayerNorm:
+    """Returns a LayerNorm for the calling module."""
+    return nn.LayerNorm(
+      epsilon=self.norm_epsilon,
+      use_bias=self.norm_bias,
+      dtype=self.dtype,
+      name=name,
+    )
 
 
 class MlpBlock(nn.Module):
@@ -44,15 +85,18 @@ class MlpBlock(nn.Module):
     gelu: 'tanh', the approximation that the released code and weights use, or
       'exact'.
     dropout_rate: probability of zeroing, in both dropouts.
-    row_major: whether the compiler must keep the order of `layout.row_major`.
     dtype: compute dtype; parameters are float32.
+    recompute_gelu: whether the backward pass reads the GELU's input only.
+      Otherwise, on GPUs, the forward pass writes a second array for it, as
+      large as the hidden layer: 3.8 GB for ViT-B/16 at batch 256, by the
+      compiler.
   """
 
   mlp_dim: int
   gelu: str = 'tanh'
   dropout_rate: float = 0.0
-  row_major: bool = False
   dtype: jax.typing.DTypeLike = jnp.float32
+  recompute_gelu: bool = False
 
   @nn.compact
   def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
@@ -66,47 +110,26 @@ class MlpBlock(nn.Module):
     dropout = functools.partial(
       Dropout, self.dropout_rate, deterministic=not train
     )
-    keep = functools.partial(layout.keep_row_major, on=self.row_major)
-    hidden = sharding.BATCH, None, sharding.TENSOR
     width = x.shape[-1]
     x = dense(self.mlp_dim, name='Dense_0')(x)  # [B, L, mlp_dim]
-    x = keep(sharding.constrain(x, *hidden), *hidden)
+    x = sharding.constrain(x, sharding.BATCH, None, sharding.TENSOR)
     gelu = functools.partial(nn.gelu, approximate=self.gelu == 'tanh')
-    if self.row_major:
-      # The backward pass reads the GELU's input only. Otherwise the forward
-      # pass writes a second array for it, as large as the hidden layer, which
-      # also keeps the library from computing the GELU within the product.
-      gelu = jax.checkpoint(gelu)
-    x = keep(gelu(x), *hidden)
+    x = (jax.checkpoint(gelu) if self.recompute_gelu else gelu)(x)
     x = dropout()(x)
-    x = keep(dense(width, name='Dense_1')(x), sharding.BATCH)  # [B, L, D]
+    x = dense(width, name='Dense_1')(x)  # [B, L, D]
     return dropout()(x)
 
 
 class EncoderBlock(nn.Module):
   """A Transformer block (Eqs. 2 and 3, or parallel, or post-LayerNorm).
 
-  Attributes are those of `ViT` with the same names. `axis` and `tokens` are
-  those of `attention.MultiHeadDotProductAttention`.
+  Attributes:
+    options: see `Options`.
+    axis: see `attention.MultiHeadDotProductAttention`.
   """
 
-  heads: int
-  mlp_dim: int
+  options: Options
   axis: str = 'all'
-  tokens: int | None = None
-  attention_implementation: str = 'plain'
-  position_embedding: str = 'none'
-  position_site: str = 'stem'
-  position_stddev: float = position.STDDEV
-  gelu: str = 'tanh'
-  norm_epsilon: float = 1e-6
-  norm_position: str = 'pre'
-  parallel: bool = False
-  qk_norm: bool = False
-  qkv_bias: bool = True
-  norm_bias: bool = True
-  dropout_rate: float = 0.0
-  dtype: jax.typing.DTypeLike = jnp.float32
 
   @nn.compact
   def __call__(
@@ -126,152 +149,119 @@ class EncoderBlock(nn.Module):
       skip_rate: the rate of `stochastic_depth`. Attention and MLP are left out
         independently, but together if they are parallel.
     """
-    row_major = self.attention_implementation == 'cudnn'
-
-    def keep(x):
-      return layout.keep_row_major(x, sharding.BATCH, on=row_major)
+    options = self.options
 
     def norm(position, index, x):
       """Normalises tokens if this is where the block does so."""
-      if position != self.norm_position:
+      if position != options.norm_position:
         return x
-      layer = nn.LayerNorm(
-        epsilon=self.norm_epsilon,
-        use_bias=self.norm_bias,
-        dtype=self.dtype,
-        name=f'LayerNorm_{index}',
-      )
-      return keep(layer(x))
+      return options.norm(f'LayerNorm_{index}')(x)
 
-    if self.position_site == 'every_layer':
-      x += position_table(
-        self.position_embedding, x, grid, self.position_stddev, self.tokens
-      )
-    x = keep(x)
+    if options.position_site == 'every_layer':
+      x += position_table(options, x, grid)
     normed = norm('pre', 0, x)
     y = attention.MultiHeadDotProductAttention(
-      self.heads,
+      options.heads,
       axis=self.axis,
-      relative=_RELATIVE.get(self.position_embedding, 'none'),
-      relative_stddev=self.position_stddev,
-      implementation=self.attention_implementation,
-      tokens=self.tokens,
-      qk_norm=self.qk_norm,
-      qkv_bias=self.qkv_bias,
-      norm_epsilon=self.norm_epsilon,
-      dtype=self.dtype,
+      relative=_RELATIVE.get(options.position_embedding, 'none'),
+      relative_stddev=options.position_stddev,
+      implementation=options.attention_implementation,
+      tokens=options.tokens,
+      qk_norm=options.qk_norm,
+      qkv_bias=options.qkv_bias,
+      norm_epsilon=options.norm_epsilon,
+      dtype=options.dtype,
       name='MultiHeadDotProductAttention_0',
     )(normed, grid=grid)
-    y = Dropout(self.dropout_rate, deterministic=not train)(y)
+    y = Dropout(options.dropout_rate, deterministic=not train)(y)
     skip = stochastic_depth(self, skip_rate, x.shape[0])
-    x = norm('post', 0, keep(x + skip(y)))
-    if not self.parallel:
+    x = norm('post', 0, x + skip(y))
+    if not options.parallel:
       normed = norm('pre', 1, x)
       skip = stochastic_depth(self, skip_rate, x.shape[0])
     y = MlpBlock(
-      self.mlp_dim,
-      gelu=self.gelu,
-      dropout_rate=self.dropout_rate,
-      row_major=row_major,
-      dtype=self.dtype,
+      options.mlp_dim,
+      gelu=options.gelu,
+      dropout_rate=options.dropout_rate,
+      dtype=options.dtype,
+      recompute_gelu=options.attention_implementation == 'cudnn',
       name='MlpBlock_0',
     )(normed, train=train)
-    return norm('post', 1, keep(x + skip(y)))
+    return norm('post', 1, x + skip(y))
 
 
 class AxialBlock(nn.Module):
   """A block within the rows, then one within the columns (§D.6).
 
-  Position embeddings of a layer are added once, before the rows. Attributes are
-  those of `ViT` with the same names.
+  Position embeddings of a layer are added once, before the rows.
+
+  Attributes:
+    options: see `Options`.
   """
 
-  heads: int
-  mlp_dim: int
-  position_embedding: str = 'none'
-  position_site: str = 'stem'
-  position_stddev: float = position.STDDEV
-  gelu: str = 'tanh'
-  norm_epsilon: float = 1e-6
-  norm_position: str = 'pre'
-  parallel: bool = False
-  qk_norm: bool = False
-  qkv_bias: bool = True
-  norm_bias: bool = True
-  dropout_rate: float = 0.0
-  dtype: jax.typing.DTypeLike = jnp.float32
+  options: Options
 
   @nn.compact
   def __call__(
-    self,
-    x: jax.Array,
-    *,
-    grid: tuple[int, int],
-    train: bool,
-    skip_rate: jax.typing.ArrayLike | None = None,
+    self, x: jax.Array, *, grid: tuple[int, int], **options: Any
   ) -> jax.Array:
     """Maps [B, rows * columns, D] to the same shape; see `EncoderBlock`."""
-    if self.position_site == 'every_layer':
-      x += position_table(
-        self.position_embedding, x, grid, self.position_stddev
-      )
+    if self.options.position_site == 'every_layer':
+      x += position_table(self.options, x, grid)
+    halves = dataclasses.replace(self.options, position_site='stem')
     for axis in ('row', 'column'):
-      x = EncoderBlock(
-        self.heads,
-        self.mlp_dim,
-        axis=axis,
-        position_embedding=self.position_embedding,
-        position_stddev=self.position_stddev,
-        gelu=self.gelu,
-        norm_epsilon=self.norm_epsilon,
-        norm_position=self.norm_position,
-        parallel=self.parallel,
-        qk_norm=self.qk_norm,
-        qkv_bias=self.qkv_bias,
-        norm_bias=self.norm_bias,
-        dropout_rate=self.dropout_rate,
-        dtype=self.dtype,
-        name=axis,
-      )(x, grid=grid, train=train, skip_rate=skip_rate)
+      x = EncoderBlock(halves, axis, name=axis)(x, grid=grid, **options)
     return x
 
 
 def position_table(
-  kind: str,
-  x: jax.Array,
-  grid: tuple[int, int],
-  stddev: float,
-  tokens: int | None = None,
+  options: Options, x: jax.Array, grid: tuple[int, int]
 ) -> jax.Array:
   """Returns position embeddings, of a new submodule `posembed_input`.
 
   Call it within an `nn.compact` method, whose module gets the submodule.
 
   Args:
-    kind: a key of `position.ADDED`.
+    options: its `position_embedding` is a key of `position.ADDED`.
     x: [B, L, D] tokens.
     grid: (rows, columns) of the patches; all other tokens come before them.
-    stddev: standard deviation of the initial values of learned embeddings.
-    tokens: how many of the L rows are tokens; None means all. The other rows,
-      at the end, get zeros.
 
   Returns:
-    [1, L, D] in the tokens' dtype.
+    [1, L, D] in the tokens' dtype; zeros for rows after the tokens.
   """
   _, length, width = x.shape
-  tokens = length if tokens is None else tokens
-  options = {'stddev': stddev} if kind in position.LEARNED else {}
-  table = position.ADDED[kind](**options, name='posembed_input')(
-    grid=grid, num_prefix_tokens=tokens - math.prod(grid), width=width
+  kind = options.position_embedding
+  given = (
+    {'stddev': options.position_stddev} if kind in position.LEARNED else {}
+  )
+  table = position.ADDED[kind](**given, name='posembed_input')(
+    grid=grid,
+    num_prefix_tokens=(options.tokens or length) - math.prod(grid),
+    width=width,
   )
   return _with_rows(table.astype(x.dtype), length)
 
 
 def _with_rows(x: jax.Array, length: int) -> jax.Array:
   """Appends rows of zeros: [B, L, D] -> [B, length, D]."""
-  if x.shape[1] == length:
+  if x.shape[1] == length:  # It may be symbolic, in an exported model.
     return x
   return jnp.pad(x, [(0, 0), (0, length - x.shape[1]), (0, 0)])
+
+
+def _keep_row_major(call, args, kwargs, context):
+  """Holds the layout of what norms and dense layers read and return.
+
+  It suits cuDNN's attention. Otherwise XLA's compiler for GPUs writes
+  transposed copies for the gradients of the weights: a prototype's step of
+  ViT-B/16 took 82 instead of 71 ms on an H100.
+  """
+  if context.method_name != '__call__' or not isinstance(
+    context.module, (nn.Dense, nn.DenseGeneral, nn.LayerNorm)
+  ):
+    return call(*args, **kwargs)
+  keep = sharding.per_shard(lanes.row_major, sharding.BATCH)
+  return keep(call(*map(keep, args), **kwargs))
 
 
 class Encoder(nn.Module):
@@ -279,29 +269,11 @@ class Encoder(nn.Module):
 
   Post-LayerNorm blocks end with a LayerNorm, so no other one follows the last.
 
-  Attributes are those of `ViT` with the same names.
+  Attributes:
+    options: see `Options`.
   """
 
-  depth: int
-  heads: int
-  mlp_dim: int
-  attention: str = 'full'
-  attention_implementation: str = 'plain'
-  position_embedding: str = '1d'
-  position_site: str = 'stem'
-  position_stddev: float = position.STDDEV
-  gelu: str = 'tanh'
-  norm_epsilon: float = 1e-6
-  norm_position: str = 'pre'
-  parallel: bool = False
-  qk_norm: bool = False
-  qkv_bias: bool = True
-  norm_bias: bool = True
-  dropout_rate: float = 0.0
-  stochastic_depth: float = 0.0
-  dtype: jax.typing.DTypeLike = jnp.float32
-  remat: str = 'none'
-  scan: bool = False
+  options: Options
 
   @nn.compact
   def __call__(
@@ -318,29 +290,21 @@ class Encoder(nn.Module):
       `embedded`, the first block's input, and `encoded`, the output of the
       last LayerNorm, both [B, L, D].
     """
+    options = self.options
     x = sharding.constrain(x, sharding.BATCH)
     at_every_input = None  # [1, L, D]
-    if self.position_embedding in position.ADDED:
-      if self.position_site == 'stem':
-        x = x + position_table(
-          self.position_embedding, x, grid, self.position_stddev
-        )
-      elif self.position_site == 'every_layer_shared':
-        at_every_input = position_table(
-          self.position_embedding, x, grid, self.position_stddev
-        )
+    if options.position_embedding in position.ADDED:
+      if options.position_site == 'stem':
+        x = x + position_table(options, x, grid)
+      elif options.position_site == 'every_layer_shared':
+        at_every_input = position_table(options, x, grid)
     # Dropout directly follows the position embedding (B.1). If every layer adds
     # one, the paper leaves the place open; dropout then stays here, once.
-    x = Dropout(self.dropout_rate, deterministic=not train)(x)
+    x = Dropout(options.dropout_rate, deterministic=not train)(x)
     out = {'embedded': x}
     x = self._run_blocks(x, at_every_input, grid=grid, train=train)
-    if self.norm_position == 'pre':
-      x = nn.LayerNorm(
-        epsilon=self.norm_epsilon,
-        use_bias=self.norm_bias,
-        dtype=self.dtype,
-        name='encoder_norm',
-      )(x)
+    if options.norm_position == 'pre':
+      x = options.norm('encoder_norm')(x)
     out['encoded'] = x
     return out
 
@@ -352,65 +316,48 @@ class Encoder(nn.Module):
     grid: tuple[int, int],
     train: bool,
   ) -> jax.Array:
-    tokens = x.shape[1]
-    relative = self.position_embedding in _RELATIVE
-    if self.attention == 'full' and not relative:  # Else it is always 'plain'.
-      length = dot_product.padded_length(self.attention_implementation, tokens)
-      x = _with_rows(x, length)
-      if at_every_input is not None:
-        at_every_input = _with_rows(at_every_input, length)
-
-    rates = depth_rates(self.stochastic_depth if train else 0, self.depth)
+    options = dataclasses.replace(self.options, tokens=x.shape[1])
+    axial = options.attention == 'axial'
+    if axial or options.position_embedding in _RELATIVE:
+      options = dataclasses.replace(options, attention_implementation='plain')
+    implementation = options.attention_implementation
+    length = attention.padded_length(implementation, options.tokens)
+    x = _with_rows(x, length)
+    if at_every_input is not None:
+      at_every_input = _with_rows(at_every_input, length)
 
     def run_block(block, x, added, skip_rate):
       x = x if added is None else x + added
       x = block(x, grid=grid, train=train, skip_rate=skip_rate)
       return sharding.constrain(x, sharding.BATCH)
 
-    if self.remat != 'none':
+    if options.remat != 'none':
       run_block = nn.remat(
         run_block,
-        policy=REMAT_POLICIES[self.remat],
-        prevent_cse=not self.scan,  # A scan's loop body prevents it already.
+        policy=REMAT_POLICIES[options.remat],
+        prevent_cse=not options.scan,  # A scan's body prevents it already.
       )
-    if self.attention == 'axial':
-      kind = AxialBlock
-    else:
-      kind = functools.partial(
-        EncoderBlock,
-        tokens=tokens,
-        attention_implementation=self.attention_implementation,
-      )
-    block = functools.partial(
-      kind,
-      heads=self.heads,
-      mlp_dim=self.mlp_dim,
-      position_embedding=self.position_embedding,
-      position_site=self.position_site,
-      position_stddev=self.position_stddev,
-      gelu=self.gelu,
-      norm_epsilon=self.norm_epsilon,
-      norm_position=self.norm_position,
-      parallel=self.parallel,
-      qk_norm=self.qk_norm,
-      qkv_bias=self.qkv_bias,
-      norm_bias=self.norm_bias,
-      dropout_rate=self.dropout_rate,
-      dtype=self.dtype,
-    )
-    if self.scan:
-      stacked = jnp.array([rate or 0 for rate in rates]) if any(rates) else None
-      x, _ = nn.scan(
-        lambda block, x, *inputs: (run_block(block, x, *inputs), None),
-        variable_axes={'params': 0},
-        split_rngs={'params': True, 'dropout': True},
-        in_axes=(nn.broadcast, 0),
-        length=self.depth,
-      )(block(name='encoderblock'), x, at_every_input, stacked)
-    else:
-      for i, rate in enumerate(rates):
-        x = run_block(block(name=f'encoderblock_{i}'), x, at_every_input, rate)
-    return x[:, :tokens]
+    block = functools.partial(AxialBlock if axial else EncoderBlock, options)
+    rates = depth_rates(options.stochastic_depth if train else 0, options.depth)
+    layouts = contextlib.nullcontext()
+    tensor = jax.sharding.get_abstract_mesh().shape.get(sharding.TENSOR, 1)
+    if implementation == 'cudnn' and tensor == 1:
+      layouts = nn.intercept_methods(_keep_row_major)
+    with layouts:
+      if options.scan:
+        stacked = jnp.array([r or 0 for r in rates]) if any(rates) else None
+        x, _ = nn.scan(
+          lambda block, x, *inputs: (run_block(block, x, *inputs), None),
+          variable_axes={'params': 0},
+          split_rngs={'params': True, 'dropout': True},
+          in_axes=(nn.broadcast, 0),
+          length=options.depth,
+        )(block(name='encoderblock'), x, at_every_input, stacked)
+      else:
+        for i, rate in enumerate(rates):
+          block_i = block(name=f'encoderblock_{i}')
+          x = run_block(block_i, x, at_every_input, rate)
+    return x[:, : options.tokens]
 
 
 def stack_blocks(params: dict) -> dict:

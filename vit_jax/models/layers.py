@@ -21,9 +21,9 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import sharding
 from vit_jax.models.axial_resnet import AxialResNet
-from vit_jax.models.bit import BiT
 from vit_jax.models.encoder import unstack_blocks
-from vit_jax.models.images import normalize
+from vit_jax.models.resnet import BiT
+from vit_jax.models.shared import normalize
 from vit_jax.models.vit import MAPHead, ViT
 
 # The input of the head.

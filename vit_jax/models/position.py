@@ -66,6 +66,32 @@ def token_grid(
   return rows, columns
 
 
+def check_rows(
+  module: nn.Module, name: str, rows: int, given: str, axis: int = 0
+) -> None:
+  """Checks that a learned table fits the images, before Flax reads it.
+
+  Args:
+    module: the module that has it.
+    name: the parameter's name.
+    rows: how many rows these images need.
+    given: what the images give, for the error.
+    axis: the table's axis of rows.
+
+  Raises:
+    ValueError: the parameters' table has another number of rows.
+  """
+  if not module.has_variable('params', name):
+    return
+  stored = module.get_variable('params', name).shape[axis]
+  if stored != rows:
+    raise ValueError(
+      f'{name} has {stored} rows, but these images give {rows} ({given}): use'
+      ' images of the size the parameters are for, or adapt the parameters'
+      ' with vit_jax.interop.load.'
+    )
+
+
 class LearnedTable(nn.Module):
   """One learned row per token in raster order, 1-D (the paper's default).
 
@@ -94,14 +120,9 @@ class LearnedTable(nn.Module):
         grid with the same number of rows goes unnoticed.
     """
     length = num_prefix_tokens + math.prod(grid)
-    if self.has_variable('params', 'pos_embedding'):
-      stored = self.get_variable('params', 'pos_embedding').shape[1]
-      if stored != length:
-        old = _square(stored - num_prefix_tokens)
-        raise _wrong_size(
-          f'{stored} tokens ({_layout(num_prefix_tokens, old)})',
-          f'{length} ({_layout(num_prefix_tokens, grid)})',
-        )
+    check_rows(
+      self, 'pos_embedding', length, f'a {_by(grid)} grid of patches', axis=1
+    )
     return self.param(
       'pos_embedding',
       nn.initializers.normal(self.stddev),
@@ -130,12 +151,7 @@ class LearnedXY(nn.Module):
     normal = nn.initializers.normal(self.stddev)
     tables = []
     for name, length in (('x_embedding', columns), ('y_embedding', rows)):
-      if self.has_variable('params', name):
-        stored = len(self.get_variable('params', name))
-        if stored != length:
-          raise _wrong_size(
-            f'{stored} rows in {name}', f'{length} (a {_by(grid)} grid)'
-          )
+      check_rows(self, name, length, f'a {_by(grid)} grid of patches')
       tables.append(self.param(name, normal, (length, width // 2)))
     x, y = tables
     table = jnp.concatenate(
@@ -320,18 +336,5 @@ def _square(num_patches: int) -> tuple[int, int] | None:
   return (side, side) if side and side**2 == num_patches else None
 
 
-def _wrong_size(stored: str, needed: str) -> ValueError:
-  return ValueError(
-    f'the position embedding has {stored}, but these images give {needed}: use '
-    'images of the size the parameters are for, or adapt the parameters with '
-    'vit_jax.interop.load or vit_jax.models.position.resize.'
-  )
-
-
 def _by(sizes: tuple[int, int]) -> str:
   return f'{sizes[0]}x{sizes[1]}'
-
-
-def _layout(prefix: int, grid: tuple[int, int] | None) -> str:
-  patches = f'a {_by(grid)} grid' if grid else 'no square grid'
-  return f'{prefix} class + {patches}' if prefix else patches

@@ -1,9 +1,10 @@
-"""ResNet pieces, and the backbone of the hybrids (arXiv:2010.11929, §3.1).
+"""ResNets: pieces, the hybrids' backbone, and the BiT baselines.
 
 All ResNets here have GroupNorm and standardized convolutions ("ResNet (BiT)",
-§4.1). The hybrids' backbone is post-activation (v1); the BiT baselines in
-`bit.py` are pre-activation (v2). Their epsilons and paddings differ, too. Both
-follow the released code and weights.
+arXiv:2010.11929, §4.1). The hybrids' backbone is post-activation (v1); the BiT
+baselines, as in Big Transfer (arXiv:1912.11370), are pre-activation (v2). Their
+epsilons and paddings differ, too. Both follow the released code and weights,
+with parameters at `block{b}/unit{u}/{gn1, conv1, gn2, conv2, gn3, conv3, ...}`.
 
 Axes: B batch, h and w the rows and columns of a feature map, C channels.
 Kernels are [kernel height, kernel width, channels in, channels out].
@@ -11,34 +12,28 @@ Kernels are [kernel height, kernel width, channels in, channels out].
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from vit_jax import sharding
-from vit_jax.models import convolution
-from vit_jax.models.dropout import depth_rates, stochastic_depth
+from vit_jax.models.shared import (
+  REMAT_POLICIES,
+  check_images,
+  classify,
+  depth_rates,
+  stochastic_depth,
+)
 
-# What the backward pass keeps of a unit: `none` keeps all, `full` only the
-# unit's input, `dots` also the outputs of convolutions and dense layers, so
-# that only the rest, such as norms and ReLUs, is recomputed.
-REMAT_POLICIES = {
-  'none': None,
-  'full': jax.checkpoint_policies.nothing_saveable,
-  'dots': jax.checkpoint_policies.save_from_both_policies(
-    lambda primitive, *_, **__: primitive is jax.lax.conv_general_dilated_p,
-    jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-  ),
-}
+Padding = str | tuple[tuple[int, int], tuple[int, int]]
 
-# Channels of the root at width factor 1.
-_ROOT_CHANNELS = 64
 # Groups of every norm in the authors' code; see `groups`.
 GROUPS = 32
+# The epsilon of BiT's norms.
+BIT_EPSILON = 1e-5
 
 
 def groups(channels: int) -> int:
@@ -69,18 +64,8 @@ def GroupNorm(**options: Any) -> Callable[[jax.Array], jax.Array]:
 
 
 def root_channels(width_factor: float) -> int:
-  """Returns the number of channels of a ResNet's root.
-
-  Raises:
-    ValueError: the number is not positive and even, as the stages need it.
-  """
-  channels = _ROOT_CHANNELS * width_factor
-  if channels < 2 or channels % 2:
-    raise ValueError(
-      f'a width factor of {width_factor} gives {channels:g} channels in the'
-      f' root, expected an even number: choose a multiple of 1/32.'
-    )
-  return int(channels)
+  """Returns the number of channels of a ResNet's root."""
+  return int(64 * width_factor)
 
 
 def bit_standardize(kernel: jax.Array) -> jax.Array:
@@ -112,20 +97,10 @@ def hybrid_standardize(kernel: jax.Array) -> jax.Array:
 
 
 def _moments(kernel: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Returns centred weights, and each output channel's variance.
-
-  Both are float32, or float64 if the kernel is. One pass over the weights gives
-  all sums: their distances from the mean of a few of them are small enough to
-  be squared before the mean is known.
-  """
+  """Returns centred weights, and each output channel's variance; float32."""
   kernel = kernel.astype(jnp.promote_types(kernel.dtype, jnp.float32))
-  axes = (0, 1, 2)
-  # The moments do not depend on where distances start.
-  start = jax.lax.stop_gradient(kernel[:, :, :8].mean(axes, keepdims=True))
-  distance = kernel - start
-  mean = distance.mean(axes, keepdims=True)
-  squares = jnp.square(distance).mean(axes, keepdims=True)
-  return distance - mean, jnp.maximum(squares - jnp.square(mean), 0)
+  centred = kernel - kernel.mean((0, 1, 2), keepdims=True)
+  return centred, jnp.square(centred).mean((0, 1, 2), keepdims=True)
 
 
 class StandardizedConv(nn.Module):
@@ -147,7 +122,7 @@ class StandardizedConv(nn.Module):
   features: int
   kernel_size: tuple[int, int]
   strides: int = 1
-  padding: convolution.Padding = 'SAME'
+  padding: Padding = 'SAME'
   standardize: Callable[[jax.Array], jax.Array] = hybrid_standardize
   dtype: jax.typing.DTypeLike = jnp.float32
 
@@ -159,11 +134,19 @@ class StandardizedConv(nn.Module):
       nn.initializers.lecun_normal(),
       (*self.kernel_size, x.shape[-1], self.features),
     )
-    return convolution.convolve(
+    strides = self.strides
+    # Sizes are symbolic in an exported model that takes images of any size.
+    fixed = all(isinstance(size, int) for size in x.shape)
+    if fixed and self.kernel_size == (1, 1):
+      # For the gradient of a strided product, XLA would convolve a feature map
+      # with zeros between the pixels, which takes seven times as long.
+      x, strides = x[:, ::strides, ::strides], 1
+    return jax.lax.conv_general_dilated(
       x.astype(self.dtype),
       self.standardize(kernel).astype(self.dtype),
-      strides=self.strides,
+      window_strides=(strides, strides),
       padding=self.padding,
+      dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
     )
 
 
@@ -172,6 +155,56 @@ class PostActivationUnit(nn.Module):
 
   The last norm's scale starts at 0, so that a unit without a projection starts
   as the identity, apart from the ReLU.
+
+  Attributes:
+    features: channels of the middle convolution; the output has four times
+      that number.
+    strides: stride of the middle convolution and of the projection.
+    epsilon: epsilon of the norms.
+    dtype: compute dtype.
+  """
+
+  features: int
+  strides: int = 1
+  epsilon: float = 1e-6
+  dtype: jax.typing.DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(
+    self, x: jax.Array, skip_rate: jax.typing.ArrayLike | None = None
+  ) -> jax.Array:
+    """Maps [B, h, w, C] to [B, ceil(h / s), ceil(w / s), 4 * features].
+
+    `skip_rate` is the rate of `stochastic_depth`.
+    """
+    conv = functools.partial(StandardizedConv, dtype=self.dtype)
+    norm = functools.partial(GroupNorm, epsilon=self.epsilon, dtype=self.dtype)
+    residual = x
+    if x.shape[-1] != 4 * self.features or self.strides != 1:
+      residual = conv(
+        4 * self.features, (1, 1), strides=self.strides, name='conv_proj'
+      )(x)
+      residual = norm(name='gn_proj')(residual)
+    x = conv(self.features, (1, 1), name='conv1')(x)
+    x = self.middle(nn.relu(norm(name='gn1')(x)))
+    x = conv(4 * self.features, (1, 1), name='conv3')(nn.relu(x))
+    x = norm(scale_init=nn.initializers.zeros, name='gn3')(x)
+    return nn.relu(residual + stochastic_depth(self, skip_rate, x.shape[0])(x))
+
+  def middle(self, x: jax.Array) -> jax.Array:
+    """Maps [B, h, w, features] to [B, h', w', features], before the ReLU."""
+    x = StandardizedConv(
+      self.features,
+      (3, 3),
+      strides=self.strides,
+      dtype=self.dtype,
+      name='conv2',
+    )(x)
+    return GroupNorm(epsilon=self.epsilon, dtype=self.dtype, name='gn2')(x)
+
+
+class PreActivationUnit(nn.Module):
+  """A bottleneck unit of BiT: norm and ReLU before each convolution (v2).
 
   Attributes:
     features: channels of the middle convolution; the output has four times
@@ -192,65 +225,57 @@ class PostActivationUnit(nn.Module):
 
     `skip_rate` is the rate of `stochastic_depth`.
     """
-    conv = functools.partial(StandardizedConv, dtype=self.dtype)
-    norm = functools.partial(GroupNorm, epsilon=1e-6, dtype=self.dtype)
+    conv = functools.partial(
+      StandardizedConv,
+      standardize=bit_standardize,
+      dtype=self.dtype,
+    )
+    norm = functools.partial(GroupNorm, epsilon=BIT_EPSILON, dtype=self.dtype)
     residual = x
-    if x.shape[-1] != 4 * self.features or self.strides != 1:
+    x = nn.relu(norm(name='gn1')(x))
+    if residual.shape[-1] != 4 * self.features or self.strides != 1:
+      # A projection takes the activated input, an identity shortcut does not.
       residual = conv(
         4 * self.features, (1, 1), strides=self.strides, name='conv_proj'
       )(x)
-      residual = norm(name='gn_proj')(residual)
     x = conv(self.features, (1, 1), name='conv1')(x)
-    x = nn.relu(norm(name='gn1')(x))
-    x = conv(self.features, (3, 3), strides=self.strides, name='conv2')(x)
     x = nn.relu(norm(name='gn2')(x))
+    x = conv(
+      self.features,
+      (3, 3),
+      strides=self.strides,
+      padding=((1, 1), (1, 1)),  # SAME would pad (0, 1) at stride 2.
+      name='conv2',
+    )(x)
+    x = nn.relu(norm(name='gn3')(x))
     x = conv(4 * self.features, (1, 1), name='conv3')(x)
-    x = norm(scale_init=nn.initializers.zeros, name='gn3')(x)
-    return nn.relu(residual + stochastic_depth(self, skip_rate, x.shape[0])(x))
+    return residual + stochastic_depth(self, skip_rate, x.shape[0])(x)
 
 
 class Stage(nn.Module):
   """Residual units at one resolution, `unit1`, `unit2` and so on.
 
   Attributes:
-    units: number of units.
-    features: the `features` of each unit.
-    strides: stride of the first unit; the others have stride 1.
-    unit: makes a unit from features, strides, dtype and name.
-    dtype: compute dtype.
+    units: makes each unit from its name; the last argument of a unit's call is
+      its rate of `stochastic_depth`.
     remat: what the backward pass recomputes of each unit; see
-      `REMAT_POLICIES`.
+      `shared.REMAT_POLICIES`.
   """
 
-  units: int
-  features: int
-  strides: int
-  unit: Callable[..., nn.Module] = PostActivationUnit
-  dtype: jax.typing.DTypeLike = jnp.float32
+  units: tuple[Callable[..., nn.Module], ...]
   remat: str = 'none'
 
   @nn.compact
-  def __call__(
-    self, x: jax.Array, skip_rates: Sequence[np.float32 | None]
-  ) -> jax.Array:
-    """Maps [B, h, w, C] to [B, ceil(h / s), ceil(w / s), 4 * features].
-
-    `skip_rates` are the units' rates of `stochastic_depth`.
-    """
+  def __call__(self, x: jax.Array, skip_rates: Any) -> jax.Array:
+    """Maps [B, h, w, C] to the last unit's output."""
 
     def run_unit(unit, x, skip_rate):
       return sharding.constrain(unit(x, skip_rate), sharding.BATCH)
 
     if self.remat != 'none':
       run_unit = nn.remat(run_unit, policy=REMAT_POLICIES[self.remat])
-    for i, skip_rate in zip(range(self.units), skip_rates, strict=True):
-      unit = self.unit(
-        features=self.features,
-        strides=1 if i else self.strides,
-        dtype=self.dtype,
-        name=f'unit{i + 1}',
-      )
-      x = run_unit(unit, x, skip_rate)
+    for i, unit in enumerate(self.units):
+      x = run_unit(unit(name=f'unit{i + 1}'), x, skip_rates[i])
     return x
 
 
@@ -274,25 +299,24 @@ def stages(
     width_factor: multiplies all channels.
     unit: makes a unit from features, strides, dtype and name.
     dtype: compute dtype.
-    remat: see `REMAT_POLICIES`.
-    last_skip_rate: the rate of the last unit, see `dropout.depth_rates`.
+    remat: see `shared.REMAT_POLICIES`.
+    last_skip_rate: the rate of the last unit, see `shared.depth_rates`.
 
   Returns:
-    [B, h', w', `feature_channels(blocks, width_factor)`]. Each stage but the
+    [B, h', w', C]. Each stage but the
     first halves the rows and columns, rounding up.
   """
   x = sharding.constrain(x, sharding.BATCH)
   skip_rates = iter(depth_rates(last_skip_rate, sum(blocks)))
-  for i, units in enumerate(blocks):
-    x = Stage(
-      units=units,
-      features=root_channels(width_factor) * 2**i,
-      strides=2 if i else 1,
-      unit=unit,
-      dtype=dtype,
-      remat=remat,
-      name=f'block{i + 1}',
-    )(x, tuple(itertools.islice(skip_rates, units)))
+  for i, count in enumerate(blocks):
+    make = functools.partial(
+      unit, features=root_channels(width_factor) * 2**i, dtype=dtype
+    )
+    first = functools.partial(make, strides=2 if i else 1)
+    units = (first, *[make] * (count - 1))
+    x = Stage(units, remat, name=f'block{i + 1}')(
+      x, tuple(itertools.islice(skip_rates, count))
+    )
   return x
 
 
@@ -321,12 +345,11 @@ def backbone(
     epsilon: epsilon of the root's norm.
     dtype: compute dtype. Parameters, weight standardization and the norms'
       statistics are float32 throughout.
-    remat: what the backward pass recomputes; see `REMAT_POLICIES`.
-    last_skip_rate: the rate of the last unit, see `dropout.depth_rates`.
+    remat: what the backward pass recomputes; see `shared.REMAT_POLICIES`.
+    last_skip_rate: the rate of the last unit, see `shared.depth_rates`.
 
   Returns:
-    [B, h, w, C] in the compute dtype, with (h, w) from `feature_grid` and C
-    from `feature_channels`.
+    [B, h, w, C] in the compute dtype, with (h, w) from `feature_grid`.
 
   Raises:
     ValueError: the images have no pixels.
@@ -376,6 +399,100 @@ def feature_grid(
   return -(-image_size[0] // stride), -(-image_size[1] // stride)
 
 
-def feature_channels(blocks: tuple[int, ...], width_factor: float = 1) -> int:
-  """Returns the channels of the last stage, or of the root if it has none."""
-  return root_channels(width_factor) * (2 ** (len(blocks) + 1) if blocks else 1)
+def pool_and_classify(
+  encoded: jax.Array, *, num_classes: int, head_bias: float
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+  """Applies global average pooling and the classifier.
+
+  Call it within an `nn.compact` method, whose module gets `head`.
+
+  Args:
+    encoded: [B, h, w, C], the last feature map.
+    num_classes: number of logits.
+    head_bias: initial value of the head's bias; its kernel starts at 0.
+
+  Returns:
+    logits: [B, num_classes], float32.
+    out: `encoded`, and its mean `pre_logits` [B, C] in the same dtype.
+  """
+  pre_logits = encoded.mean(axis=(1, 2))  # [B, C]
+  logits = classify(pre_logits, num_classes=num_classes, head_bias=head_bias)
+  return logits, {'encoded': encoded, 'pre_logits': pre_logits}
+
+
+class BiT(nn.Module):
+  """A BiT ResNet, classifier included.
+
+  Make one with `vit_jax.models.build`.
+
+  Attributes:
+    num_classes: number of logits.
+    blocks: units of each stage: (3, 4, 6, 3) for a ResNet50.
+    width_factor: multiplies all channels; a multiple of 1/32.
+    stochastic_depth: probability that an example leaves the branch of the last
+      unit out, see `shared.stochastic_depth`. It grows linearly from 0 in the
+      first unit.
+    head_bias: initial value of the head's bias. The head's kernel starts at 0.
+    dtype: compute dtype. Parameters, weight standardization, the norms'
+      statistics and the head are float32 throughout.
+    remat: what the backward pass recomputes of each unit; see
+      `shared.REMAT_POLICIES`.
+  """
+
+  num_classes: int
+  blocks: tuple[int, ...]
+  width_factor: float
+  stochastic_depth: float = 0.0
+  head_bias: float = 0.0
+  dtype: jax.typing.DTypeLike = jnp.float32
+  remat: str = 'none'
+
+  @nn.compact
+  def __call__(
+    self, images: jax.Array, *, train: bool = False
+  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Classifies images.
+
+    Args:
+      images: [B, height, width, channels], float in [-1, 1].
+      train: turns stochastic depth on, which takes the random stream 'dropout'
+        unless its rate is 0.
+
+    Returns:
+      logits: [B, num_classes], float32.
+      out: `encoded` [B, h, w, C], the feature map after the last norm and
+        ReLU; `pre_logits` [B, C], its mean, the head's input. Both in the
+        compute dtype; h and w are the image's divided by 32, rounded up, and
+        C is 2048 * width_factor, with the usual four stages.
+
+    Raises:
+      ValueError: the images are not float, not of rank 4, or have no pixels.
+    """
+    check_images(images)
+    feature_grid(images.shape[1:3], self.blocks)  # Raises if no pixels.
+    x = StandardizedConv(
+      root_channels(self.width_factor),
+      (7, 7),
+      strides=2,
+      padding=((3, 3), (3, 3)),
+      standardize=bit_standardize,
+      dtype=self.dtype,
+      name='conv_root',
+    )(images)
+    # The released code pads with zeros, not with max_pool's -inf. Zeros win
+    # over negative values, as no ReLU comes before the pooling.
+    x = jnp.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)])
+    x = nn.max_pool(x, (3, 3), strides=(2, 2))
+    x = stages(
+      x,
+      blocks=self.blocks,
+      width_factor=self.width_factor,
+      unit=PreActivationUnit,
+      dtype=self.dtype,
+      remat=self.remat,
+      last_skip_rate=self.stochastic_depth if train else 0.0,
+    )
+    x = GroupNorm(epsilon=BIT_EPSILON, dtype=self.dtype, name='gn_final')(x)
+    return pool_and_classify(
+      nn.relu(x), num_classes=self.num_classes, head_bias=self.head_bias
+    )

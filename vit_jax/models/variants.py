@@ -1,13 +1,23 @@
-"""Builds models from their names, as the paper prints them."""
+"""Builds models from their names, as the paper prints them, and checks them."""
 
+import ast
 import dataclasses
 import re
 from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
 
-from vit_jax.models import axial_resnet, bit, checks, vit
+from vit_jax.models import (
+  attention,
+  axial_resnet,
+  encoder,
+  position,
+  resnet,
+  shared,
+  vit,
+)
 
 # B, L, H: Table 1 of arXiv:2010.11929. Ti and S: Table 1 of AugReg,
 # arXiv:2106.10270. All but H have 64-wide heads.
@@ -30,6 +40,46 @@ RESNETS = {
   '200': (3, 24, 36, 3),
 }
 
+# What every model has: `build` and the config set these.
+REQUIRED = ('num_classes', 'dtype', 'remat', 'head_bias')
+_CHOICES = {
+  'dtype': ('float32', 'bfloat16'),
+  'remat': tuple(shared.REMAT_POLICIES),
+  'quantization': tuple(vit.QUANTIZATIONS),
+  'pooling': vit.POOLINGS,
+  'attention': encoder.ATTENTIONS,
+  'attention_implementation': attention.IMPLEMENTATIONS,
+  'position_embedding': encoder.POSITION_EMBEDDINGS,
+  'position_site': encoder.POSITION_SITES,
+  'gelu': encoder.GELUS,
+  'norm_position': encoder.NORM_POSITIONS,
+  'parallel': (False, True),
+  'qk_norm': (False, True),
+  'qkv_bias': (False, True),
+  'norm_bias': (False, True),
+}
+# Whole numbers from 1 on. A file may claim any size, and to build its model
+# takes time and memory. So each limit is at least ten times beyond any
+# published model.
+_LARGEST = {
+  'depth': 1000,
+  'heads': 2**10,
+  'mlp_dim': 2**18,
+  'num_classes': 2**24,
+  'representation_size': 2**18,
+  'width': 2**16,
+}
+_LARGEST_PATCH = 2**12  # Pixels of a side.
+_LARGEST_WIDTH_FACTOR = 64
+_MOST_STAGES = 16
+_NUMBERS = {
+  'head_bias': (lambda x: True, 'a number'),
+  'stochastic_depth': (lambda x: 0 <= x < 1, '0 <= rate < 1'),
+  'dropout_rate': (lambda x: 0 <= x < 1, '0 <= rate < 1'),
+  'norm_epsilon': (lambda x: 0 < x < 1, '0 < epsilon < 1'),
+  'position_stddev': (lambda x: x > 0, 'a number above 0'),
+}
+
 
 def paper_name(name: str) -> str:
   """Returns the paper's form of a name, even if no model has that name.
@@ -47,14 +97,13 @@ class Family:
   Attributes:
     form: the form of the names, as error messages show it.
     pattern: regular expression of the names as `paper_name` returns them.
-    module: the models' class; it has the attributes of `checks.REQUIRED`.
+    module: the models' class; it has the attributes of `REQUIRED`.
     fields: maps the pattern's groups to the module's attributes.
     names: names of the models in the paper and in AugReg; at least one, by
       which files describe the family's models.
 
   Raises:
-    ValueError: the module lacks an attribute; or there is no name, or one that
-      the pattern does not match.
+    ValueError: the module lacks an attribute of `REQUIRED`.
   """
 
   form: str
@@ -65,16 +114,10 @@ class Family:
 
   def __post_init__(self):
     has = {field.name for field in dataclasses.fields(self.module)}
-    if missing := [key for key in checks.REQUIRED if key not in has]:
+    if missing := [key for key in REQUIRED if key not in has]:
       raise ValueError(
         f'{self.module.__name__} lacks the attribute {", ".join(missing)}:'
-        f' every model has {", ".join(checks.REQUIRED)}.'
-      )
-    match = [re.fullmatch(self.pattern, paper_name(n)) for n in self.names]
-    if not match or None in match:
-      raise ValueError(
-        f'names={self.names!r}: expected at least one, each of which matches'
-        f' the pattern {self.pattern!r}.'
+        f' every model has {", ".join(REQUIRED)}.'
       )
 
 
@@ -155,7 +198,7 @@ FAMILIES = (
   Family(
     'BiT-R{26,50,101,152,200}xFACTOR',
     f'BiT-R{_RESNET}x{_PATCH}',
-    bit.BiT,
+    resnet.BiT,
     _bit_fields,
     (
       'BiT-R50x1',
@@ -206,7 +249,7 @@ def build(name: str, *, num_classes: int, **overrides) -> nn.Module:
     name: one of `names()`, or another name of the same form, with any patch
       size, any size of `SIZES` and any ResNet of `RESNETS`.
     num_classes: number of logits.
-    **overrides: attributes of the model, see `vit.ViT`, `bit.BiT` and
+    **overrides: attributes of the model, see `vit.ViT`, `resnet.BiT` and
       `axial_resnet.AxialResNet`; None keeps the model's own value.
       `patch_size` may be a side or (height, width), `dtype` a name.
       `representation_size` adds the pre-training head's hidden tanh layer
@@ -244,8 +287,72 @@ def build(name: str, *, num_classes: int, **overrides) -> nn.Module:
   elif isinstance(side, tuple) and len(side) == 1:
     fields['patch_size'] = side * 2
   model = module(num_classes=num_classes, **fields)
-  checks.check(model)
-  return model.quantized() if isinstance(model, vit.ViT) else model
+  _check(model)
+  return vit.quantized(model) if isinstance(model, vit.ViT) else model
+
+
+def parse(spec: str, *, num_classes: int, **defaults) -> nn.Module:
+  """Builds the model of a spec such as `ViT-B/16:gelu=exact,patch_size=(8, 4)`.
+
+  Args:
+    spec: a name and options of the model, see `build`. A value that
+      is not a Python literal is taken as text.
+    num_classes: number of logits.
+    **defaults: options that the spec may override.
+
+  Raises:
+    ValueError: an option has no value, the options include `num_classes`, or
+      `build` refuses them.
+  """
+  name, _, options = spec.partition(':')
+  overrides = {}
+  # A comma within a value, as in (8, 4), has no KEY= after it.
+  for option in filter(None, re.split(r',(?=\w+=)', options)):
+    key, equals, value = option.partition('=')
+    if not equals:
+      raise ValueError(f'{spec}: expected KEY=VALUE, got {option!r}.')
+    try:
+      overrides[key] = ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+      overrides[key] = value
+  if 'num_classes' in overrides:
+    raise ValueError(
+      f'{spec}: num_classes is no option here: remove it. It comes from'
+      ' --num_classes, or from the head of the weights.'
+    )
+  return build(name, num_classes=num_classes, **defaults | overrides)
+
+
+def check_call(model: nn.Module, result: Any, variables: Any) -> None:
+  """Checks what a model returns and holds: a user's may do otherwise.
+
+  Args:
+    model: the model.
+    result: what its call returns, arrays or shapes.
+    variables: its variables, arrays or shapes.
+
+  Raises:
+    ValueError: other code could not train, save or load such a model.
+  """
+  what = type(model).__name__
+  if not (isinstance(result, tuple) and len(result) == 2):
+    raise ValueError(
+      f'{what} does not return (logits, out): out is a dictionary of named'
+      ' values, such as pre_logits.'
+    )
+  if others := sorted(variables.keys() - {'params'}):
+    raise ValueError(
+      f'{what} has the variables {", ".join(others)}, which would not be'
+      ' trained or saved: keep all in params, without batch statistics, for'
+      ' example with GroupNorm or LayerNorm.'
+    )
+  layers = variables['params']
+  predicts_patches = getattr(model, 'patch_outputs', None) is not None
+  if not predicts_patches and {'kernel', 'bias'} - set(layers.get('head', ())):
+    raise ValueError(
+      f'{what} has the layers {", ".join(layers)}, expected one called head'
+      " that makes the logits: nn.Dense(num_classes, name='head'), with a bias."
+    )
 
 
 def _lookup(name: str) -> tuple[type[nn.Module], dict[str, Any]]:
@@ -253,13 +360,109 @@ def _lookup(name: str) -> tuple[type[nn.Module], dict[str, Any]]:
     if match := re.fullmatch(family.pattern, paper_name(name)):
       return family.module, family.fields(*match.groups())
   forms = ', '.join(family.form for family in FAMILIES)
-  hint = ''
-  if timm := re.fullmatch(r'vit_([a-z]+)_patch(\d+)(?:_.*)?', name):
-    size = {'tiny': 'Ti', 'huge': 'H'}.get(timm[1], timm[1][0].upper())
-    hint = f" timm's {name} is ViT-{size}/{timm[2]} here."
   raise ValueError(
-    f'Unknown model {name!r}.{hint} Available: {", ".join(names())}, and any'
+    f'Unknown model {name!r}. Available: {", ".join(names())}, and any'
     f' other of the forms {forms}, with SIZE one of {", ".join(SIZES)}, PATCH'
     ' the side of a patch in pixels and FACTOR a multiple of the width. A model'
     ' of your own is known once its family is added (docs/extend.md).'
   )
+
+
+def _check(model: nn.Module) -> None:
+  """Checks the attributes of a model, apart from what depends on the images.
+
+  A model of the user's is only checked for the attributes that all models
+  share.
+
+  Raises:
+    ValueError: an attribute is not allowed. The message names the attribute,
+      its value and the allowed values.
+  """
+  ours = isinstance(model, (vit.ViT, resnet.BiT, axial_resnet.AxialResNet))
+  values = {
+    field.name: getattr(model, field.name)
+    for field in dataclasses.fields(model)
+    if ours or field.name in (*REQUIRED, 'stochastic_depth')
+  }
+  if not isinstance(values['dtype'], str):
+    values['dtype'] = jnp.dtype(values['dtype']).name
+  for key, value in values.items():
+    if wanted := _wanted(key, value):
+      raise ValueError(f'{key} is {value!r:.80}, expected {wanted}.')
+  if isinstance(model, vit.ViT):
+    _check_vit(model)
+  elif ours and not model.blocks:
+    raise ValueError('blocks is empty, expected at least one stage.')
+
+
+def _wanted(key: str, value: Any) -> str:
+  """Returns what an attribute should be; '' if it is right."""
+  if key in _CHOICES:
+    if value not in _CHOICES[key]:
+      return f'one of {", ".join(map(str, _CHOICES[key]))}'
+  elif key in _NUMBERS:
+    holds, wanted = _NUMBERS[key]
+    if type(value) not in (int, float) or not holds(value):
+      return wanted
+  elif key in _LARGEST:
+    # No representation size means no such layer.
+    if value is not None and not _is_size(value, _LARGEST[key]):
+      return f'at least 1 and at most {_LARGEST[key]:,}, as a whole number'
+  elif key == 'patch_size':
+    if not _are_sizes(value, _LARGEST_PATCH) or len(value) != 2:
+      return (
+        'a side or (height, width), each at least 1 and at most'
+        f' {_LARGEST_PATCH:,}'
+      )
+  elif key in ('width_factor', 'resnet_width'):
+    if type(value) not in (int, float) or not value <= _LARGEST_WIDTH_FACTOR:
+      return f'a number of at most {_LARGEST_WIDTH_FACTOR}'
+    if 64 * value < 2 or 64 * value % 2:  # The stages need an even root.
+      return 'a multiple of 1/32, so that the root has an even number'
+  elif (
+    key in ('blocks', 'resnet_blocks')
+    and value is not None
+    and not (
+      _are_sizes(value, _LARGEST['depth']) and len(value) <= _MOST_STAGES
+    )
+  ):
+    return (
+      'the number of units of each stage, at least 1 and at most'
+      f' {_LARGEST["depth"]:,}, such as (3, 4, 6, 3)'
+    )
+  return ''
+
+
+def _is_size(value: object, most: int) -> bool:
+  return type(value) is int and 1 <= value <= most
+
+
+def _are_sizes(values: object, most: int) -> bool:
+  return isinstance(values, tuple) and all(_is_size(v, most) for v in values)
+
+
+def _check_vit(model: vit.ViT) -> None:
+  """Raises ValueError if attributes do not fit each other."""
+  attention.head_width(model.width, model.heads)
+  if model.attention == 'axial' and model.pooling == 'token':
+    raise ValueError(
+      'attention="axial" works on a grid, in which a class token has no place: '
+      'set pooling to "gap" or "map".'
+    )
+  if model.parallel and model.norm_position == 'post':
+    raise ValueError(
+      'parallel=True means that attention and MLP read the same LayerNorm, but'
+      ' norm_position="post" has none before them: choose one of the two.'
+    )
+  kind, site = model.position_embedding, model.position_site
+  if site != 'stem' and kind not in position.ADDED:
+    raise ValueError(
+      f'position_site={site!r} says where an embedding is added, but '
+      f'position_embedding={kind!r} adds none: leave position_site at "stem".'
+    )
+  if site == 'every_layer' and kind == 'sincos2d':
+    raise ValueError(
+      'position_embedding="sincos2d" is fixed, so layers cannot learn their '
+      'own: use position_site="every_layer_shared".'
+    )
+  position.check_width(kind, model.width)

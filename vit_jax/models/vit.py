@@ -6,26 +6,99 @@ checkpoints map one to one. The ablations of appendix D are attributes.
 Axes: B batch, L tokens, D width. Images are [B, height, width, channels].
 """
 
+import functools
 import math
-import re
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from absl import logging
 
-from vit_jax.models import attention, position, quantized, resnet
-from vit_jax.models.embedding import PatchEmbedding, replace_embeddings
-from vit_jax.models.encoder import Encoder, MlpBlock
-from vit_jax.models.head import classify, predict_patches
-from vit_jax.models.images import check_images
+from vit_jax.models import attention, encoder, position, resnet
+from vit_jax.models.encoder import MlpBlock
+from vit_jax.models.shared import check_images, classify
 
 POOLINGS = ('token', 'gap', 'map')
 
-# Names for which `ViT.is_rounded` is true. A hybrid's ResNet is not rounded, as
-# it standardizes kernels in float32, nor the head, which computes in float32.
-_ROUNDED = re.compile(
-  r'(Transformer|embedding|pre_logits|MAPHead_0|patch_head)/(.*/)?kernel'
-)
+# The value in `source` that selects the mask embedding instead of a patch.
+MASK = -1
+# Value of `quantization` -> whether the gradients' products are rounded, too.
+QUANTIZATIONS = {'none': None, 'int8': False, 'int8_all': True}
+
+
+class PatchEmbedding(nn.Module):
+  """Cuts images into patches and projects each to a token (Eq. 1).
+
+  Equals a VALID convolution whose stride is its kernel's size: it drops what is
+  beyond the last whole patch on the right and at the bottom. A reshape and a
+  matmul are faster than the convolution on TPU.
+
+  Attributes:
+    width: D.
+    patch_size: (height, width) of a patch in pixels, or in positions of a
+      feature map (§3.1, "Hybrid Architecture"; (1, 1) in the paper).
+    dtype: compute dtype; parameters are float32.
+  """
+
+  width: int
+  patch_size: tuple[int, int]
+  dtype: jax.typing.DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(self, images: jax.Array) -> jax.Array:
+    """Maps [B, height, width, channels] to tokens [B, L, D], row by row."""
+    batch, *image_size, channels = images.shape
+    high, wide = self.patch_size
+    rows, columns = position.token_grid(tuple(image_size), self.patch_size)
+    if (rows * high, columns * wide) != tuple(image_size):
+      _warn_of_remainder(tuple(image_size), self.patch_size)
+    kernel = self.param(
+      'kernel',
+      nn.initializers.lecun_normal(),  # Fan in: high * wide * channels.
+      (high, wide, channels, self.width),
+    )
+    bias = self.param('bias', nn.initializers.zeros, (self.width,))
+    images, kernel, bias = (
+      jnp.asarray(a, self.dtype) for a in (images, kernel, bias)
+    )
+    x = images[:, : rows * high, : columns * wide]
+    x = x.reshape(batch, rows, high, columns, wide, channels)
+    x = x.transpose(0, 1, 3, 2, 4, 5)
+    x = x.reshape(batch, rows * columns, -1)  # [B, L, high * wide * channels]
+    return x @ kernel.reshape(-1, self.width) + bias[None, None]  # [B, L, D]
+
+
+def replace_embeddings(
+  embeddings: jax.Array, source: jax.Array, mask_embedding: jax.Array
+) -> jax.Array:
+  """Replaces embeddings of patches by others, or by the mask's (B.1.2).
+
+  Args:
+    embeddings: [B, L, D].
+    source: int32 [B, L], the index of the patch of the same image whose
+      embedding each patch gets, or MASK.
+    mask_embedding: [D].
+
+  Returns:
+    [B, L, D] in the embeddings' dtype.
+  """
+  masked = (source == MASK)[..., None]  # [B, L, 1]
+  index = jnp.maximum(source, 0)[..., None]
+  taken = jnp.take_along_axis(embeddings, index, axis=1)
+  return jnp.where(masked, mask_embedding.astype(embeddings.dtype), taken)
+
+
+@functools.cache  # Warns once per size and patch, however often JAX traces.
+def _warn_of_remainder(
+  image_size: tuple[int, int], patch_size: tuple[int, int]
+) -> None:
+  logging.warning(
+    'Size %dx%d (of the image in px, or of the feature map) is not a multiple '
+    'of the patch size %dx%d: the remainder on the right and at the bottom is '
+    'dropped.',
+    *image_size,
+    *patch_size,
+  )
 
 
 class MAPHead(nn.Module):
@@ -79,14 +152,14 @@ class ViT(nn.Module):
     resnet_width: width factor of that ResNet, a multiple of 1/32.
     position_embedding: '1d' (the paper's), '2d', 'sincos2d', 'none',
       'relative' (the heads share its embeddings) or 'relative_per_head'. See
-      `position` and, for the relative ones, `dot_product.relative_scores`.
+      `position` and, for the relative ones, `attention.relative_scores`.
     position_site: where the position embedding is added (§D.4): 'stem',
       'every_layer' (each layer learns its own) or 'every_layer_shared'.
     position_stddev: standard deviation of a learned position embedding's
       initial values.
     attention: 'full', or 'axial', in which each block attends within the rows
       of the patches, then within the columns (§D.6).
-    attention_implementation: one of `dot_product.IMPLEMENTATIONS`.
+    attention_implementation: one of `attention.IMPLEMENTATIONS`.
     representation_size: size of the tanh layer before the head, the paper's
       pre-training head; None leaves it out, as in fine-tuning.
     pooling: 'token' adds a class token. The others have none: 'gap' is the mean
@@ -107,19 +180,17 @@ class ViT(nn.Module):
     dropout_rate: probability of zeroing, at the four places of the released
       code; attention weights are never dropped.
     stochastic_depth: probability that an example leaves a branch of the last
-      block out, see `dropout.stochastic_depth`. It grows linearly from 0 in the
+      block out, see `shared.stochastic_depth`. It grows linearly from 0 in the
       first block. A hybrid's ResNet has none.
     head_bias: initial value of the head's bias. The head's kernel starts at 0.
     dtype: compute dtype. Parameters, the softmax, the normalisations'
       statistics and the head are float32 throughout.
     remat: what the backward pass recomputes of a block; see
-      `encoder.REMAT_POLICIES`. For a hybrid's ResNet units, see
-      `resnet.REMAT_POLICIES`.
+      `shared.REMAT_POLICIES`.
     scan: run the blocks as one loop, which compiles faster. The blocks'
       parameters are then stacked (`stack_blocks`). Equal values give equal
       logits, but a random key gives other initial values and dropout masks.
-    quantization: a key of `quantized.QUANTIZATIONS`; `build` returns the
-      `quantized` model.
+    quantization: a key of QUANTIZATIONS; `build` returns the `quantized` model.
     patch_outputs: how many numbers to predict for each patch, in place of the
       classifier (masked patch prediction, B.1.2); `masked_patch.adapted` sets
       it.
@@ -155,21 +226,6 @@ class ViT(nn.Module):
   scan: bool = False
   quantization: str = 'none'
   patch_outputs: int | None = None
-
-  @nn.nowrap  # qwix refuses to work within a module's method.
-  def quantized(self) -> 'ViT':
-    """Returns the model whose products are as `quantization` says."""
-    return quantized.quantized(self, self.quantization)
-
-  def is_rounded(self, name: str) -> bool:
-    """Returns whether a parameter is rounded to `dtype` wherever it is used.
-
-    Such a parameter may as well be rounded before it is sent to a device.
-
-    Args:
-      name: such as `Transformer/encoderblock_0/MlpBlock_0/Dense_0/kernel`.
-    """
-    return bool(_ROUNDED.fullmatch(name))
 
   def token_grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
     """Returns the (rows, columns) of the patch tokens of an image.
@@ -244,28 +300,8 @@ class ViT(nn.Module):
       cls = self.param('cls', nn.initializers.zeros, (1, 1, self.width))
       cls = jnp.broadcast_to(cls, (images.shape[0], 1, self.width))
       x = jnp.concatenate([cls.astype(x.dtype), x], axis=1)  # [B, L, D]
-    out = features | Encoder(
-      depth=self.depth,
-      heads=self.heads,
-      mlp_dim=self.mlp_dim,
-      attention=self.attention,
-      attention_implementation=self.attention_implementation,
-      position_embedding=self.position_embedding,
-      position_site=self.position_site,
-      position_stddev=self.position_stddev,
-      gelu=self.gelu,
-      norm_epsilon=self.norm_epsilon,
-      norm_position=self.norm_position,
-      parallel=self.parallel,
-      qk_norm=self.qk_norm,
-      qkv_bias=self.qkv_bias,
-      norm_bias=self.norm_bias,
-      dropout_rate=self.dropout_rate,
-      stochastic_depth=self.stochastic_depth,
-      dtype=self.dtype,
-      remat=self.remat,
-      scan=self.scan,
-      name='Transformer',
+    out = features | encoder.Encoder(
+      encoder.Options.of(self), name='Transformer'
     )(x, grid=grid, train=train)
     x = self._pool(out['encoded'])
     if self.representation_size is not None:
@@ -297,3 +333,66 @@ class ViT(nn.Module):
       dtype=self.dtype,
       name='MAPHead_0',
     )(encoded)
+
+
+def predict_patches(
+  encoded: jax.Array, *, outputs: int, dtype: jax.typing.DTypeLike
+) -> jax.Array:
+  """Maps patch tokens [B, L, D] to [B, L, outputs] (B.1.2).
+
+  Call it within an `nn.compact` method, whose module gets the layer
+  `patch_head`. The layer multiplies in the model's dtype, because it runs on
+  every patch, but sums and returns float32.
+
+  Args:
+    encoded: [B, L, D], any float dtype.
+    outputs: how many numbers to predict for each patch.
+    dtype: dtype of the factors.
+  """
+  return nn.Dense(
+    outputs,
+    kernel_init=nn.initializers.zeros,
+    dtype=dtype,
+    dot_general=functools.partial(
+      jax.lax.dot_general, preferred_element_type=jnp.float32
+    ),
+    name='patch_head',
+  )(encoded)
+
+
+def quantized(model: ViT) -> ViT:
+  """Returns a model whose blocks multiply 8-bit integers: experimental.
+
+  The library qwix (the extra `quantized`) rounds both factors of a dense layer
+  to 8 bits whenever they are multiplied. Each row and each column has its own
+  scale, its largest absolute value. Parameters stay float32, their gradients
+  pass the rounding unchanged, and everything else keeps its dtype: patch
+  embedding, attention's products, norms and head.
+
+  Args:
+    model: its `quantization` is a key of QUANTIZATIONS; with 'none', it is
+      returned itself.
+
+  Returns:
+    A model of the same attributes and parameters.
+
+  Raises:
+    ValueError: qwix is not installed.
+  """
+  backward = QUANTIZATIONS[model.quantization]
+  if backward is None:
+    return model
+  try:
+    import qwix
+  except ImportError as error:
+    raise ValueError(
+      f'quantization={model.quantization!r} needs'
+      ' pip install "vit-paper-jax[quantized]" (the library qwix).'
+    ) from error
+  rule = qwix.QtRule(
+    module_path=r'.*/(query|key|value|out|Dense_0|Dense_1)',
+    weight_qtype=jnp.int8,
+    act_qtype=jnp.int8,
+    bwd_qtype=jnp.int8 if backward else None,
+  )
+  return qwix.quantize_model(model, qwix.QtProvider([rule]))

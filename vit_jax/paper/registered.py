@@ -84,6 +84,9 @@ def _config(run: Run) -> dict[str, Any]:
   """Returns a run's config without the later keys that it leaves unset."""
   config = reading.read_config(run).to_dict()
   config['data']['max_pixels'] = _MAX_PIXELS
+  # Keys that were there at the registration, and are gone.
+  config['data']['uneven_classes'] = 'error'
+  config['init']['max_inflation'] = 16.0
   for key in _LATER:
     section, name = key.split('.')
     if config[section][name] is None:

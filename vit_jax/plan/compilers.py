@@ -12,7 +12,7 @@ from absl import logging
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 
-from vit_jax.runtime import installed, shipped
+from vit_jax.runtime import installed
 
 # Platform -> the file of the versions that were tested and that are installed
 # on slices and GPUs.
@@ -71,7 +71,7 @@ def difference(platform: str = 'tpu') -> str | None:
     in a copy of this package alone.
   """
   try:
-    wanted = locked(shipped.path(LOCKS[platform]).read_text())
+    wanted = locked(installed.path(LOCKS[platform]).read_text())
   except FileNotFoundError:
     return None
   have = installed.versions()
@@ -87,7 +87,7 @@ def difference(platform: str = 'tpu') -> str | None:
   return (
     f'The compiler of these figures is not the tested one:'
     f' {", ".join(others)}. Install the tested one with pip install -r'
-    f' {shlex.quote(os.path.relpath(shipped.path(LOCKS[platform])))}.'
+    f' {shlex.quote(os.path.relpath(installed.path(LOCKS[platform])))}.'
   )
 
 

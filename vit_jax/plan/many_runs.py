@@ -23,7 +23,7 @@ from vit_jax.plan import (
   one_run,
   render,
 )
-from vit_jax.runtime import command_line, shipped
+from vit_jax.runtime import command_line, installed
 
 Say = Callable[[str], None]
 
@@ -107,9 +107,9 @@ def with_config(words: Sequence[str]) -> list[str]:
   if {'-table6', '-table6=true'} & set(flags):
     names += table6()
   # If no file exists, the error names --also, which is what the user wrote.
-  found = [name for name in names if shipped.exists('also', name)]
+  found = [name for name in names if installed.exists('also', name)]
   if names and not found:
-    shipped.find('also', names[0])
+    installed.find('also', names[0])
   return [f'--config={name}' for name in found[:1]] + words
 
 

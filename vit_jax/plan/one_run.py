@@ -242,9 +242,7 @@ def gradients(program: program_lib.Program, several: bool) -> int:
     dtype = layout.reduce_dtype
   total = _bytes_as(trained, shardings, dtype)
   if several:
-    rounds = manual and gradients_lib.gathers_rounded(program.model, layout)
-    dtype = layout.reduce_dtype if rounds else None
-    total += _bytes_as(trained, shardings, dtype)
+    total += _bytes_as(trained, shardings, None)
   split = layout.shard == 'all' and layout.mesh.shape['fsdp'] > 1
   if split and layout.gather == 'step':
     whole = layout.gathered_params(params)

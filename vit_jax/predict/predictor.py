@@ -16,13 +16,13 @@ from etils import epath
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import interop, sharding
+from vit_jax import sharding
 from vit_jax.config import platforms
 from vit_jax.data import ops, pipeline
 from vit_jax.inspection import attention_maps, capture, subject
 from vit_jax.interop.weights import ImageSize, pair
 from vit_jax.models import layers
-from vit_jax.models.images import normalize
+from vit_jax.models.shared import normalize
 from vit_jax.predict import images as images_lib
 from vit_jax.predict.images import Images
 from vit_jax.predict.predictions import Predictions
@@ -47,7 +47,6 @@ def load(
   preprocess: str | None = None,
   batch_size: int | None = None,
   dtype: str = 'auto',
-  max_inflation: float = interop.MAX_INFLATION,
   max_pixels: int = ops.MAX_PIXELS,
 ) -> 'Predictor':
   """Loads a trained model, to use it on images.
@@ -64,7 +63,6 @@ def load(
       depends on the devices.
     dtype: the compute dtype, one of DTYPES. 'auto' is float32 on CPUs and
       bfloat16 on TPUs and GPUs, as in training.
-    max_inflation: see `interop.read`.
     max_pixels: the most pixels of an image, see `ops.parse`.
 
   Returns:
@@ -82,7 +80,6 @@ def load(
     str(checkpoint),
     image_size=None if image_size is None else pair(image_size),
     preprocess=preprocess,
-    max_inflation=max_inflation,
     max_pixels=max_pixels,
   )
   return Predictor(loaded, batch_size=batch_size, dtype=dtype)

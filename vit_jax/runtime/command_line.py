@@ -11,7 +11,7 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections.config_flags import config_flags
 
-from vit_jax.runtime import errors, logs, printable, shipped
+from vit_jax.runtime import errors, installed, logs, printable
 
 flags.DEFINE_bool(
   'version', False, 'Print the versions that a bug report needs, and exit.'
@@ -94,42 +94,45 @@ def run(
     except BrokenPipeError:  # Of `head`, for example, which has read enough.
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
       sys.exit(0)
-    except OSError as error:
-      logging.vlog(1, 'Traceback:', exc_info=True)
-      sys.exit(printable.text(f'error: {_of_its_flag(error)}'))
-    except (ValueError, errors.NonFiniteError, errors.ReadError) as error:
-      logging.vlog(1, 'Traceback:', exc_info=True)
-      sys.exit(printable.text(f'error: {error}'))
-    except errors.SaveError as error:
-      logging.vlog(1, 'Traceback:', exc_info=True)
-      print(printable.text(f'error: {error}'), file=sys.stderr, flush=True)
-      # A save that hangs would keep the interpreter from exiting.
-      from vit_jax.runtime import distributed
-
-      distributed.end_process(errors.code_of(error))
-    except errors.RestartableError as error:
-      logging.vlog(1, 'Traceback:', exc_info=True)
-      print(printable.text(f'ended: {error}'), file=sys.stderr)
-      sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-      logging.vlog(1, 'Traceback:', exc_info=True)
-      print('ended: Ctrl-C.', file=sys.stderr)
-      sys.exit(errors.InterruptedByUserError.exit_code)
-    except RuntimeError as error:
-      # CPUs give the second message. Only its first line is shown; the list
-      # below it is in the traceback.
-      found = re.search(
-        r'RESOURCE_EXHAUSTED: (.*)|(Out of memory .*)', str(error)
-      )
-      if not found:
+    except (Exception, KeyboardInterrupt) as error:
+      text = _explained(error, if_no_memory)
+      if not text:
         raise
       logging.vlog(1, 'Traceback:', exc_info=True)
-      reason = (found[1] or found[2])[:300].rstrip('. ')
-      sys.exit(
-        f'error: A device has not enough memory: {reason}.\n{if_no_memory}'
-      )
+      text, code = printable.text(text), errors.code_of(error)
+      if code == 1 and not isinstance(error, errors.SaveError):
+        sys.exit(text)
+      print(text, file=sys.stderr, flush=True)
+      if isinstance(error, errors.SaveError):
+        # A save that hangs would keep the interpreter from exiting.
+        from vit_jax.runtime import distributed
+
+        distributed.end_process(code)
+      sys.exit(code)
 
   app.run(start, flags_parser=parse)
+
+
+def _explained(error: BaseException, if_no_memory: str) -> str:
+  """Returns what to show of an error that the user can fix; else ''."""
+  if isinstance(error, KeyboardInterrupt):
+    return 'ended: Ctrl-C.'
+  if isinstance(error, OSError):
+    return f'error: {_of_its_flag(error)}'
+  if isinstance(
+    error,
+    ValueError | errors.NonFiniteError | errors.ReadError | errors.SaveError,
+  ):
+    return f'error: {error}'
+  if isinstance(error, errors.RestartableError):
+    return f'ended: {error}'
+  # CPUs give the second message. Only its first line is shown; the list below
+  # it is in the traceback.
+  found = re.search(r'RESOURCE_EXHAUSTED: (.*)|(Out of memory .*)', str(error))
+  if isinstance(error, RuntimeError) and found:
+    reason = (found[1] or found[2])[:300].rstrip('. ')
+    return f'error: A device has not enough memory: {reason}.\n{if_no_memory}'
+  return ''
 
 
 def _of_its_flag(error: OSError) -> str:
@@ -167,10 +170,7 @@ def parse(argv: Sequence[str]) -> list[str]:
   # --help lists only flags that are registered for the command's own module.
   flags.FLAGS.register_key_flag_for_module(argv[0], flags.FLAGS['version'])
   if '--version' in argv:
-    # Imported here, because only --version needs it.
-    from vit_jax.runtime import version
-
-    print(version.text())
+    print(installed.report())
     sys.exit(0)
   if '--help' in argv:
     app.usage(shorthelp=True, writeto_stdout=True, exitcode=0)
@@ -262,13 +262,13 @@ class _FileParser(config_flags.ConfigFileFlagParser):
   def parse(self, path):
     if self._config is not None:
       return self._config
-    return super().parse(shipped.find(self.name, path))
+    return super().parse(installed.find(self.name, path))
 
 
 def find_shipped(
   values: flags.FlagValues, config: ml_collections.ConfigDict | None = None
 ) -> None:
-  """Makes `--config` accept all that `shipped.find` finds; keeps its text.
+  """Makes `--config` accept all that `installed.find` finds; keeps its text.
 
   Args:
     values: the flags; nothing happens if they define no `config`.
@@ -279,7 +279,7 @@ def find_shipped(
 
 
 def _load(spec: str) -> ml_collections.ConfigDict:
-  shipped.find('config', spec)
+  installed.find('config', spec)
   try:
     return _FileParser('config').parse(spec)
   except ValueError as error:

@@ -181,6 +181,25 @@ def broadcast(value: Any) -> Any:
   return json.loads(np.asarray(padded)[:size].astype(np.uint8).tobytes())
 
 
+def gather(value: Any) -> list[Any]:
+  """Returns the values of all processes, in their order; all must call this.
+
+  Args:
+    value: a JSON value (tuples come back as lists).
+  """
+  if jax.process_count() == 1:
+    return [value]
+  text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+  sizes = multihost_utils.process_allgather(np.int32(text.size))
+  padded = np.zeros(1 << max(8, int(sizes.max() - 1).bit_length()), np.uint8)
+  padded[: text.size] = text
+  rows = multihost_utils.process_allgather(padded)  # [processes, bytes]
+  return [
+    json.loads(np.asarray(row)[:size].astype(np.uint8).tobytes())
+    for row, size in zip(rows, sizes, strict=True)
+  ]
+
+
 def any_true(flag: bool) -> bool:
   """Returns whether any process gives True; all must call this."""
   if jax.process_count() == 1:

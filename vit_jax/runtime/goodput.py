@@ -20,7 +20,6 @@ evaluations and saves were lost or repeated.
 """
 
 import contextlib
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -89,13 +88,9 @@ class Goodput:
   def __exit__(self, *_):
     self._settle()
     self._open = False
-    # JAX 0.8.0 has no public way to remove it; a closed listener does nothing.
-    unregister = getattr(
-      jax.monitoring, 'unregister_event_duration_listener', lambda _: None
-    )
     # Other code may have cleared all listeners in between, which JAX allows.
     with contextlib.suppress(AssertionError, ValueError):
-      unregister(self._on_event)
+      jax.monitoring.unregister_event_duration_listener(self._on_event)
 
   def go_on_from(self, row: Mapping[str, float]) -> None:
     """Adds the earlier launches' time, once the step to resume from is known.
@@ -106,10 +101,9 @@ class Goodput:
     """
     if 'unix_time' not in row:
       return
-    self._before = {name: _number(row, key(name)) for name in CATEGORIES}
-    self._restarts = round(_number(row, 'goodput/restarts')) + 1
-    gap = self._launched - row['unix_time']
-    self._before['restart'] += max(gap, 0.0)
+    self._before = {name: row.get(key(name), 0.0) for name in CATEGORIES}
+    self._restarts = round(row.get('goodput/restarts', 0)) + 1
+    self._before['restart'] += max(self._launched - row['unix_time'], 0.0)
 
   def start_training(self) -> None:
     """Ends the start-up: from now on, time outside of all phases is `steps`."""
@@ -119,7 +113,6 @@ class Goodput:
   @contextlib.contextmanager
   def phase(self, name: str) -> Iterator[None]:
     """Counts the time inside for `name`; an inner phase takes precedence."""
-    _check(name)
     self._settle()
     self._phases.append(name)
     try:
@@ -134,7 +127,6 @@ class Goodput:
     Moves the seconds from the current phase (`steps` outside of all phases), at
     most as many as this launch has spent in that phase.
     """
-    _check(name)
     self._settle()
     self._move(name, seconds)
 
@@ -211,22 +203,6 @@ def key(name: str) -> str:
   return f'goodput/{name}_seconds'
 
 
-def _number(row: Mapping[str, float], key: str) -> float:
-  """Returns a positive finite value of a row, or 0.
-
-  Rows of an earlier version may lack the key, and sums must stay finite.
-  """
-  value = row.get(key, 0.0)
-  return float(value) if math.isfinite(value) and value > 0 else 0.0
-
-
 def _share(seconds: Mapping[str, float], name: str) -> float:
   total = sum(seconds.values())
   return seconds[name] / total if total else 0.0
-
-
-def _check(name: str) -> None:
-  if name not in CATEGORIES:
-    raise ValueError(
-      f'Unknown category {name!r}; choose one of {list(CATEGORIES)}.'
-    )

@@ -1,36 +1,21 @@
-"""All uses of private interfaces of JAX and Orbax, in one place.
+"""All uses of private interfaces of JAX, in one place.
 
-This package needs five things without a public interface: the parameters and
+This package needs four things without a public interface: the parameters and
 name stacks of the equations of a trace, the removal of equations that nobody
-needs, JAX's cluster detection, what JAX asks a GPU before it lowers attention,
-and some details of how Orbax saves. A new release may change each of them
-without notice. A test checks that no other module of this package uses them.
-When JAX has changed one of the first four, `ChangedError` names the versions.
+needs, JAX's cluster detection, and what JAX asks a GPU before it lowers
+attention. A new release may change each of them without notice. A test checks
+that no other module of this package uses them.
 
 Checked with jax 0.10.0, 0.10.2 and 0.12.0.
 """
 
-import contextlib
 import dataclasses
 import os
-import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 from jax.extend import core
-
-_CHECKED = 'jax 0.10.0, 0.10.2 and 0.12.0'
-
-
-class ChangedError(ValueError):
-  """The installed JAX lacks an interface that this package uses."""
-
-  def __init__(self, what: str):
-    super().__init__(
-      f'{what} in jax {jax.__version__}. This package was checked with'
-      f' {_CHECKED}: install one of these, or a newer version of this package.'
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +58,11 @@ def run_op_by_op(function: Callable[..., Any], *args: Any) -> Any:
     *args: trees of arrays.
   """
   closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
-  with _changed('Cannot remove what a trace does not need'):
-    from jax.interpreters.partial_eval import dce_jaxpr
+  from jax.interpreters.partial_eval import dce_jaxpr
 
-    jaxpr, _ = dce_jaxpr(
-      closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True
-    )
+  jaxpr, _ = dce_jaxpr(
+    closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True
+  )
   name, options = 'xla_backend_optimization_level', 'compiler_options_kvs'
   eqns = jaxpr.eqns
   if name not in os.environ.get('XLA_FLAGS', ''):
@@ -98,14 +82,12 @@ def run_op_by_op(function: Callable[..., Any], *args: Any) -> Any:
 
 def name_stack(eqn: core.JaxprEqn) -> str:
   """Returns an equation's modules and scopes, joined by `/`."""
-  with _changed('An equation has no name stack'):
-    return str(eqn.source_info.name_stack)
+  return str(eqn.source_info.name_stack)
 
 
 def called(eqn: core.JaxprEqn) -> Iterator[core.Jaxpr]:
   """Yields the functions that an equation calls, without their constants."""
-  with _changed('An equation has no parameters'):
-    values = eqn.params.values()
+  values = eqn.params.values()
   for value in values:
     for item in value if isinstance(value, tuple | list) else (value,):
       # Up to JAX 0.10, a jaxpr with constants has its own class, ClosedJaxpr.
@@ -115,8 +97,7 @@ def called(eqn: core.JaxprEqn) -> Iterator[core.Jaxpr]:
 
 def trips(scan: core.JaxprEqn) -> int:
   """Returns how often a `scan` runs its body."""
-  with _changed('The number of iterations of a scan is not known'):
-    return scan.params['length']
+  return scan.params['length']
 
 
 def carried(scan: core.JaxprEqn, body: core.Jaxpr) -> tuple[int, int]:
@@ -143,24 +124,22 @@ def carried(scan: core.JaxprEqn, body: core.Jaxpr) -> tuple[int, int]:
 
 def contracted(product: core.JaxprEqn) -> Sequence[int]:
   """Returns the left operand's dimensions that a `dot_general` sums over."""
-  with _changed('The contracted dimensions of a product are not known'):
-    (left, _), _ = product.params['dimension_numbers']
-    return left
+  (left, _), _ = product.params['dimension_numbers']
+  return left
 
 
 def convolution(eqn: core.JaxprEqn) -> Convolution:
   """Returns the parameters of a `conv_general_dilated`."""
-  with _changed('The parameters of a convolution are not known'):
-    numbers = eqn.params['dimension_numbers']
-    return Convolution(
-      padding=eqn.params['padding'],
-      strides=eqn.params['window_strides'],
-      input_steps=eqn.params['lhs_dilation'],
-      kernel_steps=eqn.params['rhs_dilation'],
-      input_dimensions=numbers.lhs_spec,
-      kernel_dimensions=numbers.rhs_spec,
-      output_dimensions=numbers.out_spec,
-    )
+  numbers = eqn.params['dimension_numbers']
+  return Convolution(
+    padding=eqn.params['padding'],
+    strides=eqn.params['window_strides'],
+    input_steps=eqn.params['lhs_dilation'],
+    kernel_steps=eqn.params['rhs_dilation'],
+    input_dimensions=numbers.lhs_spec,
+    kernel_dimensions=numbers.rhs_spec,
+    output_dimensions=numbers.out_spec,
+  )
 
 
 # ---- Clusters ----------------------------------------------------------------
@@ -188,13 +167,11 @@ def detect_cluster(
     is unknown, or if there is no cluster.
 
   Raises:
-    ChangedError: the installed JAX has no such function.
     Exception: any error of JAX's code for that cluster.
   """
-  with _changed('Detection of clusters is hidden'):
-    from jax._src import clusters
+  from jax._src import clusters
 
-    detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
+  detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
   return detect(address, num_processes, process_id, None, None, timeout)
 
 
@@ -209,14 +186,10 @@ def assume_gpu(capability: tuple[int, int]) -> None:
 
   Args:
     capability: compute capability of the GPUs to compile for.
-
-  Raises:
-    ChangedError: the installed JAX asks in another way.
   """
-  with _changed('Attention by cuDNN cannot be compiled without a GPU'):
-    from jax._src.cudnn import fused_attention_stablehlo as module
+  from jax._src.cudnn import fused_attention_stablehlo as module
 
-    _ = module.check_compute_capability, module.is_cuda_compute_capability_equal
+  _ = module.check_compute_capability, module.is_cuda_compute_capability_equal
 
   def parsed(text):
     return tuple(map(int, text.split('.')))
@@ -225,39 +198,3 @@ def assume_gpu(capability: tuple[int, int]) -> None:
   module.is_cuda_compute_capability_equal = lambda text: (
     capability == parsed(text)
   )
-
-
-# ---- Checkpoints -------------------------------------------------------------
-
-
-def orbax_tensorstore() -> types.ModuleType | None:
-  """Returns Orbax's module that imports TensorStore as `ts`; None if hidden."""
-  try:
-    from orbax.checkpoint._src.serialization import tensorstore_utils as module
-
-    _ = module.ts.KvStore.Spec
-  except (ImportError, AttributeError):
-    return None
-  return module
-
-
-def set_orbax_limit(seconds: int) -> None:
-  """Sets how long the parts of a save wait for each other, in this process.
-
-  Orbax has no public option for this limit. By default, a save fails if its
-  folder takes 300 s to create, whatever `timeout_secs` is. These 300 s stay if
-  a release of Orbax hides the limit.
-  """
-  with contextlib.suppress(ImportError, AttributeError):
-    from orbax.checkpoint._src.multihost import multihost
-
-    multihost.coordination_timeout()
-    multihost.coordination_timeout = lambda: seconds
-
-
-@contextlib.contextmanager
-def _changed(what: str) -> Iterator[None]:
-  try:
-    yield
-  except (ImportError, AttributeError, KeyError, TypeError) as error:
-    raise ChangedError(what) from error

@@ -25,30 +25,6 @@ class _Beat(NamedTuple):
   allowed: float
 
 
-class _Stillness:
-  """Counts the time without a beat, and tells when to report or exit."""
-
-  def __init__(self, report_after: float, exit_after: float):
-    self._report_after, self._exit_after = report_after, exit_after
-    self.seconds = 0.0
-    self._reported_at = 0.0
-
-  def reset(self) -> None:
-    self.seconds = self._reported_at = 0.0
-
-  def pass_time(self, seconds: float, allowed: float) -> str:
-    """Returns 'exit', 'report' or ''. Limits are at least `allowed` seconds."""
-    self.seconds += seconds
-    if self._exit_after and self.seconds >= max(self._exit_after, allowed):
-      return 'exit'
-    since = self.seconds - self._reported_at
-    late = self.seconds >= max(self._report_after, allowed)
-    if self._report_after and late and since >= self._report_after:
-      self._reported_at = self.seconds
-      return 'report'
-    return ''
-
-
 class Watchdog:
   """While open, a thread that expects regular calls of `beat`.
 
@@ -87,12 +63,9 @@ class Watchdog:
     limits = [x for x in (self._report_after, self._exit_after) if x > 0]
     self.beat('start')
     if limits:
-      self._end.clear()
+      tick = min(1.0, min(limits) / 20)
       self._thread = threading.Thread(
-        target=self._watch,
-        args=(min(1.0, min(limits) / 20),),
-        name='watchdog',
-        daemon=True,
+        target=self._watch, args=(tick,), name='watchdog', daemon=True
       )
       self._thread.start()
     return self
@@ -101,7 +74,6 @@ class Watchdog:
     self._end.set()
     if self._thread:
       self._thread.join()
-      self._thread = None
 
   def beat(self, what: str) -> None:
     """Notes that `what` finished, such as 'step 12'; cheap and thread-safe."""
@@ -126,8 +98,7 @@ class Watchdog:
       self.beat(f'end of {what}')
 
   def _watch(self, tick: float) -> None:
-    still = _Stillness(self._report_after, self._exit_after)
-    last, reported = self._beat, False
+    last, still, reported = self._beat, 0.0, 0.0
     woken = time.monotonic()
     while not self._end.wait(tick):
       now = time.monotonic()
@@ -137,19 +108,19 @@ class Watchdog:
       if beat is not last:
         if reported:
           pause = progress.duration(beat.time - last.time)
-          text = f'The run goes on after {pause}: {beat.what}.'
-          self._write(lambda text=text: text)
-        last, reported = beat, False
-        still.reset()
+          self._write(f'The run goes on after {pause}: {beat.what}.')
+        last, still, reported = beat, 0.0, 0.0
         continue
-      due = still.pass_time(passed, beat.allowed)
-      if due == 'report':
-        self._write(lambda beat=beat: _describe(beat))
-        reported = True
-      elif due == 'exit':
+      still += passed
+      exit_after = max(self._exit_after, beat.allowed)
+      report_after = max(self._report_after, beat.allowed - reported)
+      if self._exit_after and still >= exit_after:
         self._exit(beat)
+      elif self._report_after and still - reported >= report_after:
+        reported = still
+        self._write(beat)
 
-  def _write(self, text: Callable[[], str]) -> threading.Thread:
+  def _write(self, what: str | _Beat, more: str = '') -> threading.Thread:
     """Logs in a thread of its own, so that the watchdog itself cannot hang.
 
     The thread that hangs may hold the log's lock. The disk with the source code
@@ -157,7 +128,7 @@ class Watchdog:
     """
 
     def write():
-      self._log(text())
+      self._log((what if isinstance(what, str) else _describe(what)) + more)
       for handler in logging.get_absl_logger().handlers:
         handler.flush()
       logging.flush()
@@ -168,12 +139,11 @@ class Watchdog:
 
   def _exit(self, beat: _Beat) -> None:
     code = errors.StuckError.exit_code
-    self._write(
-      lambda: (
-        f'{_describe(beat)}\nThis was the time limit: the process ends with'
-        f' exit code {code}. Start it again to go on from the last checkpoint.'
-      )
-    ).join(_LOG_LIMIT)
+    end = (
+      f'\nThis was the time limit: the process ends with exit code {code}.'
+      ' Start it again to go on from the last checkpoint.'
+    )
+    self._write(beat, end).join(_LOG_LIMIT)
     distributed.end_process(code)
 
 

@@ -1,16 +1,9 @@
 """The device mesh, and how arrays are split over it.
 
-`mesh.py` arranges the devices, `layout.py` splits the training state,
-`batch.py` the rows of the batch and `activations.py` the activations.
+`mesh.py` arranges the devices and splits activations, `layout.py` splits the
+training state and `batch.py` the rows of the batch.
 """
 
-from vit_jax.sharding.activations import (
-  BATCH,
-  TENSOR,
-  constrain,
-  per_shard,
-  use_mesh,
-)
 from vit_jax.sharding.batch import (
   batch_sharding,
   check_batch_size,
@@ -18,8 +11,20 @@ from vit_jax.sharding.batch import (
   local_rows,
   put_batch,
 )
-from vit_jax.sharding.layout import Layout, default_reduce_dtype, put_tree
-from vit_jax.sharding.mesh import make_mesh
+from vit_jax.sharding.layout import (
+  Layout,
+  build,
+  default_reduce_dtype,
+  put_tree,
+)
+from vit_jax.sharding.mesh import (
+  BATCH,
+  TENSOR,
+  constrain,
+  make_mesh,
+  per_shard,
+  use_mesh,
+)
 
 __all__ = [
   'BATCH',
@@ -38,26 +43,3 @@ __all__ = [
   'put_tree',
   'use_mesh',
 ]
-
-
-def build(
-  *,
-  shard: str,
-  gather: str,
-  partition: str = 'auto',
-  reduce_dtype: str = 'auto',
-  **axes: int,
-) -> Layout:
-  """Builds the layout of the config's `mesh` section.
-
-  Args:
-    shard: what is split over the axis `fsdp`, see `layout.SHARDS`.
-    gather: when split parameters are gathered, see `layout.GATHERS`.
-    partition: what splits the work, see `layout.PARTITIONS`.
-    reduce_dtype: the dtype of the sums of gradients, see `layout.Layout`.
-    **axes: the sizes of the axes, see `mesh.make_mesh`.
-
-  Raises:
-    ValueError: a choice is unknown, or the sizes don't fit the devices.
-  """
-  return Layout(make_mesh(**axes), shard, gather, partition, reduce_dtype)

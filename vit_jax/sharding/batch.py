@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax.sharding.activations import BATCH
+from vit_jax.sharding.mesh import BATCH
 
 
 def batch_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
@@ -23,29 +23,11 @@ def batch_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
   return NamedSharding(mesh, P(BATCH))
 
 
-def num_parts(mesh: jax.sharding.Mesh) -> int:
-  """Returns the number of parts that a batch is split into."""
-  return mesh.shape['data'] * mesh.shape['fsdp']
-
-
-def _local_parts(mesh: jax.sharding.Mesh) -> list[int]:
-  """Returns the parts of a batch that this process's devices hold, in order."""
-  indices = batch_sharding(mesh).addressable_devices_indices_map(
-    (num_parts(mesh),)
-  )
-  return sorted(
-    {index[0].indices(num_parts(mesh))[0] for index in indices.values()}
-  )
-
-
 def local_rows(mesh: jax.sharding.Mesh, batch_size: int) -> tuple[int, ...]:
   """Returns the rows of a global batch that this process reads, in order."""
-  size = batch_size // num_parts(mesh)
-  return tuple(
-    row
-    for part in _local_parts(mesh)
-    for row in range(part * size, (part + 1) * size)
-  )
+  indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
+  starts = {index[0].indices(batch_size)[:2] for index in indices.values()}
+  return tuple(row for part in sorted(starts) for row in range(*part))
 
 
 def put_batch(
@@ -60,20 +42,24 @@ def put_batch(
   Returns:
     A dict of global `jax.Array`s by the same keys; does not wait for the copy.
   """
-  sharding, parts = batch_sharding(mesh), _local_parts(mesh)
-  place = {part: i for i, part in enumerate(parts)}
+  parts = _num_parts(mesh)
+  held = local_rows(mesh, parts)
 
   def put(rows):
-    size = len(rows) // len(parts)
-    shape = (size * num_parts(mesh), *rows.shape[1:])
+    size = len(rows) // len(held)
+    shape = (size * parts, *rows.shape[1:])
 
     def part_of(index):
-      i = place[index[0].indices(shape[0])[0] // size]
+      i = held.index(index[0].indices(shape[0])[0] // size)
       return rows[i * size : (i + 1) * size]
 
-    return jax.make_array_from_callback(shape, sharding, part_of)
+    return jax.make_array_from_callback(shape, batch_sharding(mesh), part_of)
 
   return {key: put(rows) for key, rows in batch.items()}
+
+
+def _num_parts(mesh: jax.sharding.Mesh) -> int:
+  return mesh.shape['data'] * mesh.shape['fsdp']
 
 
 def feed(
@@ -105,12 +91,12 @@ def check_batch_size(
   name: str, batch_size: int, mesh: jax.sharding.Mesh, micro_batches: int = 1
 ) -> None:
   """Raises ValueError unless all parts of the mesh get equally many rows."""
-  parts = num_parts(mesh) * micro_batches
+  parts = _num_parts(mesh) * micro_batches
   if batch_size > 0 and batch_size % parts == 0:
     return
-  detail = f'{num_parts(mesh)} device(s)'
+  detail = f'{_num_parts(mesh)} device(s)'
   if mesh.shape['tensor'] > 1:
-    detail = f'mesh.data x mesh.fsdp = {num_parts(mesh)}'
+    detail = f'mesh.data x mesh.fsdp = {_num_parts(mesh)}'
   if micro_batches > 1:
     detail += f' x {micro_batches} accumulation steps = {parts}'
   lower = batch_size // parts * parts

@@ -10,6 +10,8 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from vit_jax.sharding import mesh as mesh_lib
+
 SHARDS = {
   'none': 'every device holds the whole state',
   'optimizer': "the optimizer's state and the average are split (ZeRO-1)",
@@ -34,20 +36,16 @@ _MOST_BFLOAT16 = 128
 # What `tensor` splits: the end of a parameter's name, the dimension and what it
 # counts. Dimensions count from the last, as scanned blocks have one more in
 # front. A block splits columns first and rows second, so that it sums its parts
-# only twice: after the heads' outputs and after the MLP.
+# only twice: after the heads' outputs and after the MLP. Parts `a` and `b` are
+# those of low-rank additions (`models/lora.py`): a device adds its own part of
+# their product.
 _ATTENTION = r'MultiHeadDotProductAttention_\d+'
 TENSOR_RULES = (
-  (rf'{_ATTENTION}/(query|key|value)/(kernel|bias)', -2, 'heads'),
-  (rf'{_ATTENTION}/out/kernel', -3, 'heads'),
+  (rf'{_ATTENTION}/(query|key|value)/(kernel|bias|kernel/b)', -2, 'heads'),
+  (rf'{_ATTENTION}/out/kernel(/a)?', -3, 'heads'),
   (rf'{_ATTENTION}/relative_embedding', -2, 'heads'),
-  # The parts A and B of low-rank additions (`models/lora.py`), so that a
-  # device can add its own part of the product.
-  (rf'{_ATTENTION}/(query|key|value)/kernel/b', -2, 'heads'),
-  (rf'{_ATTENTION}/out/kernel/a', -3, 'heads'),
-  (r'MlpBlock_\d+/Dense_0/kernel/b', -1, 'mlp_dim'),
-  (r'MlpBlock_\d+/Dense_1/kernel/a', -2, 'mlp_dim'),
-  (r'MlpBlock_\d+/Dense_0/(kernel|bias)', -1, 'mlp_dim'),
-  (r'MlpBlock_\d+/Dense_1/kernel', -2, 'mlp_dim'),
+  (r'MlpBlock_\d+/Dense_0/(kernel|bias|kernel/b)', -1, 'mlp_dim'),
+  (r'MlpBlock_\d+/Dense_1/kernel(/a)?', -2, 'mlp_dim'),
 )
 # Parameters with a leading dimension of blocks (`scan`). That dimension is not
 # split, as each step of the loop takes one block.
@@ -205,14 +203,10 @@ class Layout:
     if rule and tensor > 1 and shape[rule[0]] % tensor == 0:
       axes[rule[0]] = 'tensor'
     if split and fsdp > 1:
-      first = 1 if _STACKED.search(name) else 0
-      free = [
-        i
-        for i in range(first, len(shape))
-        if axes[i] is None and shape[i] % fsdp == 0 and shape[i] > 0
-      ]
-      if free:
-        axes[free[0]] = 'fsdp'
+      for i in range(1 if _STACKED.search(name) else 0, len(shape)):
+        if axes[i] is None and shape[i] > 0 and shape[i] % fsdp == 0:
+          axes[i] = 'fsdp'
+          break
     return P(*axes)
 
   def _shardings(self, tree: Any, *, split: bool) -> Any:
@@ -224,58 +218,57 @@ class Layout:
     )
 
   def describe(self, state: Any) -> str:
-    """Returns a table of the parameters, how they are split and their bytes.
+    """Returns a table of how the parameters are split, and a device's bytes.
 
     Args:
       state: a `step.TrainState`; its leaves need only shapes.
-
-    Returns:
-      One line for each group of parameters of equal shape whose names differ
-      only in numbers: their count, their shape, the split at rest and in the
-      update, and the bytes per device of the parameters, and of the optimizer's
-      state and average together.
     """
-    groups: dict[tuple, list[int]] = {}
-    # A tuple, because `_name` would add a dict's keys to the names.
-    beside = (state.opt_state, state.ema_params)
-    for part, tree in (('params', state.params), ('beside', beside)):
-      split = self.shard == 'all' or (
-        part == 'beside' and self.shard == 'optimizer'
-      )
-      for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        name = _name(path)
-        held = _bytes_held(
-          leaf,
-          NamedSharding(self.mesh, self.spec(name, leaf.shape, split=split)),
-        )
-        key = (re.sub(r'\d+', '*', name), leaf.shape)
-        row = groups.setdefault(key, [name, 0, 0, 0])
-        row[1] += part == 'params'
-        row[2 if part == 'params' else 3] += held
-    rows = [
-      ('parameters', '', 'shape', 'at rest', 'update', 'bytes', '+ state')
-    ]
-    for (pattern, shape), (name, count, held, beside_held) in groups.items():
-      if not count:
-        continue  # The optimizer's counters belong to no parameter.
-      specs = [
-        _spec_text(self.spec(name, shape, split=split))
+    rows = [('parameter', 'shape', 'at rest', 'in the update')]
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
+      name = _name(path)
+      at_rest, update = (
+        str(tuple(self.spec(name, leaf.shape, split=split)))
         for split in (self.shard == 'all', self.shard != 'none')
-      ]
-      rows.append(
-        (pattern, f'x{count}', str(shape), *specs)
-        + (f'{held:,}', f'{beside_held:,}')
       )
-    total = [sum(row[i] for row in groups.values()) for i in (2, 3)]
-    rows.append(('on each device', '', '', '', '', *(f'{t:,}' for t in total)))
+      rows.append((name, str(leaf.shape), at_rest, update))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return '\n'.join(
-      '  '.join(
-        cell.rjust(width) if i >= 5 else cell.ljust(width)
-        for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-      ).rstrip()
-      for row in rows
+    held = sum(
+      math.prod(sharding.shard_shape(x.shape)) * np.dtype(x.dtype).itemsize
+      for x, sharding in zip(
+        jax.tree.leaves(state), jax.tree.leaves(self.state(state)), strict=True
+      )
     )
+    lines = [
+      '  '.join(cell.ljust(n) for cell, n in zip(row, widths, strict=True))
+      for row in rows
+    ]
+    return '\n'.join(
+      [*map(str.rstrip, lines), f'The state takes {held:,} bytes of a device.']
+    )
+
+
+def build(
+  *,
+  shard: str,
+  gather: str,
+  partition: str = 'auto',
+  reduce_dtype: str = 'auto',
+  **axes: int,
+) -> Layout:
+  """Builds the layout of the config's `mesh` section.
+
+  Args:
+    shard: what is split over the axis `fsdp`, see SHARDS.
+    gather: when split parameters are gathered, see GATHERS.
+    partition: what splits the work, see PARTITIONS.
+    reduce_dtype: the dtype of the sums of gradients, see `Layout`.
+    **axes: the sizes of the axes, see `mesh.make_mesh`.
+
+  Raises:
+    ValueError: a choice is unknown, or the sizes don't fit the devices.
+  """
+  mesh = mesh_lib.make_mesh(**axes)
+  return Layout(mesh, shard, gather, partition, reduce_dtype)
 
 
 def put_tree(tree: Any, shardings: Any) -> Any:
@@ -312,12 +305,3 @@ def _tensor_rule(name: str) -> tuple[int, str] | None:
     if re.search(rf'(^|/){pattern}$', name):
       return dimension, what
   return None
-
-
-def _bytes_held(leaf, sharding: NamedSharding) -> int:
-  shard = sharding.shard_shape(leaf.shape)
-  return math.prod(shard) * np.dtype(leaf.dtype).itemsize
-
-
-def _spec_text(spec: P) -> str:
-  return '(' + ', '.join(axis or '-' for axis in spec) + ')'

@@ -1,4 +1,4 @@
-"""Arranges the devices on the mesh axes `data`, `fsdp` and `tensor`.
+"""The mesh axes `data`, `fsdp` and `tensor`, and activations on them.
 
 The axes `data` and `fsdp` split the batch. The axis `fsdp` can also split the
 state (see `layout`); `tensor` splits the heads and the MLPs' hidden layers.
@@ -7,14 +7,18 @@ Slices, which the data-centre network connects, share only the axis `data`.
 """
 
 import math
+from collections.abc import Callable
 
 import jax
 import numpy as np
 from absl import logging
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
 AXES = ('data', 'fsdp', 'tensor')
+# The axes that split a batch's rows, and the one for heads or hidden units.
+BATCH, TENSOR = ('data', 'fsdp'), 'tensor'
 # The largest size of `fsdp` if `data` is -1, too. The paper's widths, 768 to
 # 1280, are multiples of 32 x 8, so that each device has whole tiles of 8 rows.
 # More parts would save almost no time (LOG.md), and every device would update
@@ -171,3 +175,51 @@ def _product(shape: tuple[int, ...]) -> str:
   return ' x '.join(
     f'mesh.{name}={size}' for name, size in zip(AXES, shape, strict=True)
   )
+
+
+# ---- Activations ------------------------------------------------------------
+# Their sharding is fixed at the boundaries of a model's blocks. Otherwise the
+# compiler chooses it between sharded weights; its choices can be slow, and have
+# given wrong gradients on mixed meshes.
+
+
+def use_mesh(mesh: jax.sharding.Mesh):
+  """Returns a context, for jitted functions, in which `constrain` acts."""
+  return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
+
+
+def per_shard(
+  function: Callable, *spec: str | tuple[str, ...] | None
+) -> Callable:
+  """Makes each device apply a function to its own part of the arguments.
+
+  The function must treat each entry of the split dimensions independently. The
+  compiler cannot always see that: for example, it would gather an array of
+  fixed layout on every device. Outside of `use_mesh`, and where each device
+  works on its own rows, this returns the function itself.
+
+  Args:
+    function: maps arrays, or trees of arrays, to the same.
+    *spec: as for `constrain`; holds for all arguments and results.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or mesh.manual_axes:
+    return function
+  return jax.shard_map(
+    function, in_specs=P(*spec), out_specs=P(*spec), check_vma=False
+  )
+
+
+def constrain(x: jax.Array, *spec: str | tuple[str, ...] | None) -> jax.Array:
+  """Fixes how an array is split; does nothing outside of `use_mesh`.
+
+  It also does nothing where each device works on its own rows.
+
+  Args:
+    x: any array.
+    *spec: the mesh axes of each dimension; omitted dimensions are not split.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or mesh.manual_axes:
+    return x
+  return jax.lax.with_sharding_constraint(x, P(*spec))

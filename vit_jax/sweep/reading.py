@@ -16,7 +16,7 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
-from vit_jax.runtime import command_line, shipped
+from vit_jax.runtime import command_line, installed
 from vit_jax.sweep import commands, spec
 from vit_jax.sweep.spec import Run, Study, Sweep
 
@@ -25,13 +25,13 @@ def load(text: str) -> Sweep:
   """Calls `get_sweep` of a sweep file.
 
   Args:
-    text: `FILE[:ARGUMENT]`, as `shipped.find` takes it.
+    text: `FILE[:ARGUMENT]`, as `installed.find` takes it.
 
   Raises:
     ValueError: there is no such file, it defines no sweep, or it refuses its
       argument.
   """
-  path, _, argument = shipped.find('sweep', text).partition(':')
+  path, _, argument = installed.find('sweep', text).partition(':')
   module_spec = importlib.util.spec_from_file_location('sweep_file', path)
   module = importlib.util.module_from_spec(module_spec)
   module_spec.loader.exec_module(module)

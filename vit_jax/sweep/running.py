@@ -169,7 +169,7 @@ def run(text: str, *, table: bool = True) -> None:
   """Runs a sweep to its end, as the flags say.
 
   Args:
-    text: `FILE[:ARGUMENT]`, as `shipped.find` takes it.
+    text: `FILE[:ARGUMENT]`, as `installed.find` takes it.
     table: whether to gather the results and to print their table.
 
   Raises:

@@ -223,9 +223,8 @@ def record(
   path = local / _SWEEP
   runs = check_same_runs(local, sweep, started)
   found = {'studies': spec.to_json(sweep), 'runs': runs}
-  temporary = path.with_name(_SWEEP + '.tmp')
-  temporary.write_text(json.dumps(found, indent=2) + '\n')
-  temporary.replace(path)
+  with files.atomic(path) as temporary:
+    temporary.write_text(json.dumps(found, indent=2) + '\n')
 
 
 def check_same_runs(

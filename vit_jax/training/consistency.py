@@ -73,9 +73,8 @@ def write_data(
   """Adds to the record that `check_same_data` reads."""
   path = workdir / DATA
   saved = files.read_object(path, 'delete it') if path.exists() else {}
-  temporary = path.with_name(f'{DATA}.tmp')
-  temporary.write_text(json.dumps(_merged(saved, data), indent=1) + '\n')
-  temporary.replace(path)
+  with files.atomic(path) as temporary:
+    temporary.write_text(json.dumps(_merged(saved, data), indent=1) + '\n')
 
 
 def _merged(old: Any, new: Any) -> Any:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import sharding
-from vit_jax.models.images import normalize
+from vit_jax.models.shared import normalize
 
 Batch = dict[str, jax.Array]
 

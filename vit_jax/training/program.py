@@ -19,11 +19,11 @@ import numpy as np
 import optax
 
 from vit_jax import config as config_lib
-from vit_jax import masked_patch, models, sharding
+from vit_jax import losses, masked_patch, models, sharding
 from vit_jax.config import platforms
-from vit_jax.models import dot_product, lora
+from vit_jax.models import attention, lora
 from vit_jax.runtime import compilation, jax_internals
-from vit_jax.training import gradients, losses, mixup
+from vit_jax.training import gradients, mixup
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import step as step_lib
 from vit_jax.training import tuning as tuning_lib
@@ -37,7 +37,7 @@ class Program:
     config: resolved, see `config.resolve`.
     model: see `models.build`.
     objective: returns the mean loss of a batch and its metrics, see
-      `losses.mean_loss` and `masked_patch.mean_loss`.
+      `step.mean_loss` and `masked_patch.mean_loss`.
     prepare: is applied to a batch at the start of a step; None for nothing.
     schedule: the learning rate.
     optimizer: see `optimizer.build_optimizer`.
@@ -288,7 +288,7 @@ def build(
     objective = masked_patch.mean_loss(model, task)
     prepare = masked_patch.each_step(config.seed, layout)
   else:
-    objective = losses.mean_loss(model, losses.build(**config.loss))
+    objective = step_lib.mean_loss(model, losses.build(**config.loss))
     prepare = None
   blend = mixup.each_step(
     config.seed,
@@ -313,10 +313,9 @@ def build(
   )
   if hasattr(model, 'attention_implementation'):
     device = layout.mesh.devices.flat[0]
-    dot_product.check(
+    attention.check(
       model.attention_implementation,
       device.platform,
-      device.device_kind,
       jnp.dtype(model.dtype).name,
       model.width // model.heads,
     )

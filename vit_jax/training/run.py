@@ -1,9 +1,9 @@
-"""An open run: its config, its program, and the objects that watch it."""
+"""An open run: its directory, config and program, and what watches it."""
 
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import flax.traverse_util
@@ -22,21 +22,21 @@ from vit_jax.runtime import goodput as goodput_lib
 from vit_jax.runtime import watchdog as watchdog_lib
 from vit_jax.training import consistency, warm_start
 from vit_jax.training import program as program_lib
-from vit_jax.workdir import buckets, files, ownership, trackers
+from vit_jax.workdir import buckets, files, metrics, ownership, trackers
 from vit_jax.workdir.buckets import rights
 
 # Seconds for opening the data, compilation and the first step. The watchdog's
 # limits are at least that long until the first step is done.
-_LIMIT = 3600.0
+_START_LIMIT = 3600.0
 
 
 @dataclasses.dataclass
 class Run:
-  """An open run.
+  """An open run, the owner of its work directory.
 
   Attributes:
     workdir: an absolute path.
-    config: resolved.
+    config: complete, see `config.resolve`.
     source: the training data.
     view: the split to train on; None if nothing is trained.
     program: what the config computes.
@@ -45,10 +45,9 @@ class Run:
     goodput: measures where the time goes.
     notice: tells whether the run was asked to stop.
     watchdog: ends the run if it makes no progress.
-    starting: closed after the first step; until then, the watchdog allows time
-      for compilation.
-    check_owner: raises if another run has taken the work directory. It does
-      nothing before `take_workdir`.
+    check_owner: raises if another run has taken the work directory.
+    started: is called after the first step or batch. Until then, the watchdog
+      allows time for compilation, and a signal ends a single process at once.
   """
 
   workdir: epath.Path
@@ -61,13 +60,24 @@ class Run:
   goodput: goodput_lib.Goodput
   notice: preemption.Notice
   watchdog: watchdog_lib.Watchdog
-  starting: contextlib.ExitStack
-  check_owner: Callable[[], None] = lambda: None
+  check_owner: Callable[[], None]
+  started: Callable[[], None]
 
   @property
   def mesh(self) -> jax.sharding.Mesh:
     """The mesh of devices."""
     return self.program.layout.mesh
+
+  def metric_writer(self, start_step: int) -> metrics.MetricWriter:
+    """Opens the run's metrics, without the rows after `start_step`."""
+    return metrics.MetricWriter(
+      self.workdir,
+      start_step=start_step,
+      tensorboard=self.config.log.tensorboard,
+      upload_every=self.config.log.upload_every,
+      check=self.check_owner,
+      tracked=(self.config.log.trackers, config_lib.to_json(self.config)),
+    )
 
 
 # Completes a config: `(config, source, workdir) -> (config, view)`.
@@ -77,136 +87,119 @@ Complete = Callable[
 ]
 
 
+@contextlib.contextmanager
 def open_run(
-  stack: contextlib.ExitStack,
   config: ml_collections.ConfigDict,
   workdir: epath.PathLike,
   complete: Complete,
   *,
+  compilation_cache: epath.PathLike | None = None,
   notice: preemption.Notice | None = None,
-) -> Run:
-  """Opens a run and checks it; writes nothing.
+) -> Iterator[Run]:
+  """Takes the work directory, completes the config, and builds the program.
+
+  Of the directory's files it writes only the lock and the log. A directory that
+  it has made is removed again if the run is refused.
 
   Args:
-    stack: closes what is opened here.
     config: see `config.default`; not changed.
     workdir: where the run's results go.
     complete: completes the config from the data, and opens the split to train
       on.
+    compilation_cache: directory of compiled programs; None leaves JAX's own
+      setting.
     notice: an open notice, shared by several runs; None opens a new one.
 
   Raises:
     ValueError: the config, data set or checkpoint is wrong, or differs between
-      processes.
+      processes; or another run has the directory.
   """
   config_lib.validate(config)
   if jax.process_index() == 0:
     trackers.check(config.log.trackers)
-  goodput = stack.enter_context(goodput_lib.Goodput())
-  notice = notice or stack.enter_context(preemption.Notice())
-  notice.begin()
-  watchdog = stack.enter_context(
-    watchdog_lib.Watchdog(config.guard.report_after, config.guard.exit_after)
-  )
-  starting = stack.enter_context(contextlib.ExitStack())
-  starting.enter_context(watchdog.allow('start-up', _LIMIT))
   workdir = files.absolute(workdir)
-  stack.enter_context(files.disk_full_named(workdir))
   buckets.patience = config.checkpoint.timeout
   rights.check(workdir)
   if workdir.exists() and not workdir.is_dir():
     raise ValueError(f'--workdir={workdir} is a file, not a directory.')
+  is_new, opened = not workdir.exists(), False
+  try:
+    with contextlib.ExitStack() as stack:
+      goodput = stack.enter_context(goodput_lib.Goodput())
+      notice = notice or stack.enter_context(preemption.Notice())
+      notice.begin()
+      watchdog = stack.enter_context(
+        watchdog_lib.Watchdog(
+          config.guard.report_after, config.guard.exit_after
+        )
+      )
+      starting = stack.enter_context(contextlib.ExitStack())
+      starting.enter_context(watchdog.allow('start-up', _START_LIMIT))
 
-  source = inputs.open_source(config, config.data.dataset)
-  config = inputs.settle(config, source)
-  # Only one process looks: another run may save new weights at this moment.
-  config.init.checkpoint = distributed.broadcast(
-    warm_start.pin(config.init.checkpoint, workdir)
-    if jax.process_index() == 0
-    else ''
-  )
-  config, view = complete(config, source, workdir)
+      def started():
+        starting.close()
+        notice.nothing_to_save = False
 
-  program = program_lib.build(
-    config,
-    sharding.build(**config.mesh),
-    multi_label=source.info.multi_label,
-  )
-  mesh = program.layout.mesh
-  goodput.devices = mesh.size
-  evaluations = evaluators.build(config, program.model, mesh, source)
-  digests = {} if view is None else {'training data': data.digest(view)}
-  digests |= evaluators.digests(evaluations)
-  for use, digest in digests.items():
-    if note := data.exclusion.note(digest):
-      logging.info('%s: %s.', use, note)
-  distributed.check_same(
-    {
-      'config': json.loads(config_lib.to_json(config)),
-      'names of the classes': source.info.class_names,
-      **digests,
-    }
-  )
-  return Run(
-    workdir=workdir,
-    config=config,
-    source=source,
-    view=view,
-    program=program,
-    evaluations=evaluations,
-    digests=digests,
-    goodput=goodput,
-    notice=notice,
-    watchdog=watchdog,
-    starting=starting,
-  )
+      stack.enter_context(files.disk_full_named(workdir))
+      workdir.mkdir(parents=True, exist_ok=True)
+      check_owner = stack.enter_context(ownership.held(workdir))
+      consistency.check_shared(workdir)
+      if jax.process_index() == 0:
+        stack.enter_context(logs.log_file(workdir))
+      if compilation_cache:
+        compilation.keep(compilation_cache)
 
-
-def complete_for_training(
-  config: ml_collections.ConfigDict, source: data.Source, workdir: epath.Path
-) -> tuple[ml_collections.ConfigDict, data.View]:
-  """Returns a training run's resolved config, and the split to train on."""
-  inputs.check_classes(config, source)
-  view = data.View(source, config.data.train_split)
-  config = config_lib.resolve(
-    warm_start.with_model(config, workdir),
-    num_examples=len(view),
-    num_classes=source.info.num_classes,
-    whole=view.selection.whole,
-  )
-  if jax.process_index() == 0 and config.data.batch_size > len(view):
-    logging.warning(
-      'data.batch_size=%d is more than the %d training examples, so a batch'
-      ' repeats some of them. 0 chooses a batch size from their number, at'
-      ' least 16.',
-      *(config.data.batch_size, len(view)),
-    )
-  preprocess = inputs.parse_preprocess(
-    config, config.data.preprocess, train=True
-  )
-  inputs.check_first_record(config, view, preprocess)
-  return config, view
-
-
-def take_workdir(stack: contextlib.ExitStack, run: Run) -> None:
-  """Creates the work directory, and makes this run its owner."""
-  # All processes have read the directory before one of them writes.
-  distributed.barrier()
-  run.workdir.mkdir(parents=True, exist_ok=True)
-  run.check_owner = stack.enter_context(ownership.held(run.workdir))
-  consistency.check_shared(run.workdir)
-
-
-def keep_logs_and_programs(
-  stack: contextlib.ExitStack,
-  run: Run,
-  compilation_cache: epath.PathLike | None,
-) -> None:
-  """Starts the log file and, if asked for, the compilation cache."""
-  if compilation_cache:
-    compilation.keep(compilation_cache)
-  if jax.process_index() == 0:
-    stack.enter_context(logs.log_file(run.workdir))
+      source = inputs.open_source(config, config.data.dataset)
+      config = inputs.settle(config, source)
+      # Only one process looks: another run may save new weights at this moment.
+      config.init.checkpoint = distributed.broadcast(
+        warm_start.pin(config.init.checkpoint, workdir)
+        if jax.process_index() == 0
+        else ''
+      )
+      config, view = complete(config, source, workdir)
+      program = program_lib.build(
+        config,
+        sharding.build(**config.mesh),
+        multi_label=source.info.multi_label,
+      )
+      mesh = program.layout.mesh
+      goodput.devices = mesh.size
+      evaluations = evaluators.build(config, program.model, mesh, source)
+      digests = {} if view is None else {'training data': data.digest(view)}
+      digests |= evaluators.digests(evaluations)
+      for use, digest in digests.items():
+        if note := data.exclusion.note(digest):
+          logging.info('%s: %s.', use, note)
+      distributed.check_same(
+        {
+          'config': json.loads(config_lib.to_json(config)),
+          'names of the classes': source.info.class_names,
+          **digests,
+        }
+      )
+      opened = True
+      yield Run(
+        workdir=workdir,
+        config=config,
+        source=source,
+        view=view,
+        program=program,
+        evaluations=evaluations,
+        digests=digests,
+        goodput=goodput,
+        notice=notice,
+        watchdog=watchdog,
+        check_owner=check_owner,
+        started=started,
+      )
+  finally:
+    if is_new and not opened and jax.process_index() == 0:
+      # A refused run leaves no directory behind.
+      with contextlib.suppress(OSError):
+        for name in (ownership.FILE, 'train.log'):
+          (workdir / name).unlink(missing_ok=True)
+        workdir.rmdir()
 
 
 def evaluate(
@@ -219,7 +212,7 @@ def evaluate(
   """Runs an evaluation; writes its predictions if they are to be saved.
 
   Args:
-    run: an open run, the owner of its work directory.
+    run: an open run.
     name: of the evaluation.
     state: its `eval_params` are evaluated.
     step: the number of the state's step.
@@ -269,7 +262,6 @@ def load_weights(run: Run, *, new_head: bool) -> Any:
     program.layout,
     new_grid=position.grid_of(program.model, tuple(config.image_size)),
     new_head=new_head,
-    max_inflation=config.init.max_inflation,
     model=program.model,
   )
   logging.info('%s', origin)

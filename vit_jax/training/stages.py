@@ -16,7 +16,7 @@ from vit_jax import config as config_lib
 from vit_jax import data, sharding
 from vit_jax.config import inputs
 from vit_jax.runtime import preemption
-from vit_jax.training import loop
+from vit_jax.training import train
 from vit_jax.workdir import files, trackers
 
 
@@ -30,11 +30,11 @@ def run(
 ) -> None:
   """Trains the stages one after another, and prints a table of the results.
 
-  The arguments are those of `loop.train_and_evaluate`.
+  The arguments are those of `train.train_and_evaluate`.
 
   Raises:
     ValueError, NonFiniteError, SaveError, PreemptedError: see
-      `loop.train_and_evaluate`. Before the first stage starts, the configs,
+      `train.train_and_evaluate`. Before the first stage starts, the configs,
       training splits and batch sizes of all stages are checked.
   """
   order = tuple(config.order)
@@ -63,7 +63,7 @@ def run(
   with preemption.Notice() as notice:
     for index, name in enumerate(order):
       logging.info('---- Stage %d of %d: %s', index + 1, len(order), name)
-      results[name] = loop.train_and_evaluate(
+      results[name] = train.train_and_evaluate(
         config.stages[name],
         workdir / name,
         allow_config_change=allow_config_change,

@@ -3,6 +3,7 @@
 The gradient is in `gradients.py`.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vit_jax import sharding
-from vit_jax.models import checks
+from vit_jax import losses, sharding
+from vit_jax.models import variants
+from vit_jax.training import mixup
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training.gradients import (
   Batch,
@@ -74,6 +76,33 @@ def root_keys(seed: int, dropout_rng: str) -> tuple[jax.Array, jax.Array]:
   return params_key, jax.random.fold_in(dropout_key, 1)
 
 
+def mean_loss(model: nn.Module, loss: losses.Loss):
+  """Returns `(params, batch, key) -> (mean loss, metrics)` of a classifier.
+
+  The metrics are `loss` and `accuracy`, float32 []. Under mixup, both are
+  weighted means over the labels of the two images.
+
+  Args:
+    model: see `models.build`.
+    loss: see `losses.build`.
+  """
+
+  def function(params, batch, key):
+    logits, _ = model.apply(
+      {'params': params},
+      mixup.images(batch),
+      train=True,
+      rngs={'dropout': key},
+    )
+    mean = mixup.over_labels(functools.partial(loss, logits), batch).mean()
+    accuracy = mixup.over_labels(
+      functools.partial(losses.correct, logits), batch
+    ).mean()
+    return mean, {'loss': mean, 'accuracy': accuracy}
+
+  return function
+
+
 def init_params(
   model: nn.Module, key: jax.Array, image_shape: tuple[int, int, int]
 ) -> Any:
@@ -84,7 +113,7 @@ def init_params(
   """
   images = jnp.zeros((1, *image_shape), jnp.float32)
   result, variables = model.init_with_output(key, images, train=False)
-  checks.check_call(model, result, variables)
+  variants.check_call(model, result, variables)
   return variables['params']
 
 
@@ -143,7 +172,7 @@ def make_train_step(
   Args:
     model: see `models.build`.
     objective: returns the mean loss of a batch and its metrics, see
-      `losses.mean_loss` and `masked_patch.mean_loss`.
+      `mean_loss` and `masked_patch.mean_loss`.
     optimizer: see `optimizer.build_optimizer`.
     schedule: the optimizer's learning rate; here only for the metrics.
     dropout_key: step k uses `fold_in(dropout_key, k)`.

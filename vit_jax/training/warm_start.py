@@ -255,7 +255,6 @@ def load(
   new_head: bool,
   model: nn.Module | None = None,
   fresh: Callable[[Sequence[str]], Mapping[str, Any]] | None = None,
-  max_inflation: float = interop.MAX_INFLATION,
 ) -> tuple[Any, str]:
   """Reads weights and fits them to a new model.
 
@@ -269,7 +268,6 @@ def load(
       that no array shows, such as the kind of GELU.
     fresh: makes the parameters of given names, such as `head/kernel`, if
       `params` has only shapes; so a sharded model is never whole on a device.
-    max_inflation: see `interop.read`.
 
   Returns:
     The parameters as NumPy arrays, with the structure and shapes of `params`;
@@ -297,7 +295,6 @@ def load(
   weights = interop.read(
     path,
     check=lambda w: fitted(match, w)[1].dropped,
-    max_inflation=max_inflation,
   )
   if fresh:
     _, report = fitted(match, weights)

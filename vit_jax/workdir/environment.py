@@ -19,17 +19,8 @@ from absl import logging
 from etils import epath
 
 import vit_jax
-from vit_jax.runtime import errors, installed, json_text, version
+from vit_jax.runtime import errors, installed, json_text
 from vit_jax.workdir import files
-
-__all__ = [
-  'FILE',
-  'REQUIREMENTS',
-  'commits',
-  'read',
-  'write',
-  'write_requirements',
-]
 
 FILE = 'environment.jsonl'
 REQUIREMENTS = 'requirements.txt'
@@ -50,14 +41,14 @@ def write(
     mesh: the device mesh.
 
   Returns:
-    The line: `time` (UTC), `step`, `commit` (see `version.commit`), versions,
+    The line: `time` (UTC), `step`, `commit` (see `installed.commit`), versions,
     the devices and the number of processes.
   """
   device = mesh.devices.flat[0]
   line = {
     'time': _now(),
     'step': step,
-    'commit': version.commit(),
+    'commit': installed.commit(),
     'vit_jax': vit_jax.__version__,
     **installed.versions(),
     'platform': device.platform,
@@ -67,27 +58,30 @@ def write(
     'mesh': dict(mesh.shape),
     'processes': jax.process_count(),
   }
-  path = epath.Path(workdir) / FILE
+  # Writes the whole file again, because object stores cannot append. It is
+  # short. Damaged lines are dropped.
+  earlier = read(workdir)
+  text = ''.join(json.dumps(old) + '\n' for old in [*earlier, line])
+  if _write(epath.Path(workdir) / FILE, text) and earlier:
+    _tell_other_devices(earlier[-1], line)
+  return line
+
+
+def _write(path: epath.Path, text: str) -> bool:
+  """Writes a file, or warns; returns whether that worked."""
   try:
-    # Writes the whole file again, because object stores cannot append. It is
-    # short. Damaged lines are dropped.
-    earlier = read(workdir)
-    text = ''.join(json.dumps(old) + '\n' for old in [*earlier, line])
     with files.atomic(path) as temporary:
       temporary.write_text(text)
   except OSError as error:
     logging.warning('%s was not written: %s', path, errors.described(error))
-  else:
-    _tell_other_devices(earlier, line)
-  return line
+    return False
+  return True
 
 
-def _tell_other_devices(earlier: list[dict[str, Any]], now: dict) -> None:
+def _tell_other_devices(old: dict[str, Any], now: dict[str, Any]) -> None:
   """Warns if other devices change the numbers of the run."""
   keys = ('platform', 'device_kind', 'devices', 'mesh', 'processes')
-  # Lines of older versions lack the mesh.
-  old = {k: earlier[-1][k] for k in keys if earlier and k in earlier[-1]}
-  differing = [k for k in old if old[k] != now[k]]
+  differing = [k for k in keys if k in old and old[k] != now[k]]
   if differing:
     logging.warning(
       'This launch has other devices than the one before (%s). From step %d on'
@@ -121,35 +115,22 @@ def write_requirements(workdir: epath.PathLike, step: int) -> str:
     f' vit_jax itself is left out.\n{rest}'
   )
   changed = ''
-  try:
-    earlier = _text(path)
-    if earlier:
-      old = installed.parse(earlier)
-      changed = installed.changes(old, installed.parse(text))
-      if not changed:
-        return ''
-      kept = _keep(path, earlier)
-      logging.warning(
-        'This launch has another environment than the one before: %s. The run'
-        ' goes on, but its numbers may differ from here on, in the last digits'
-        ' or by more. To restore the earlier environment: %s',
-        changed,
-        shlex.join(['pip', 'install', '-r', str(kept)]),
-      )
-    with files.atomic(path) as temporary:
-      temporary.write_text(text)
-  except OSError as error:
-    logging.warning('%s was not written: %s', path, errors.described(error))
+  if earlier := _text(path):
+    changed = installed.changes(installed.parse(earlier), installed.parse(text))
+    if not changed:
+      return ''
+    names = (f'{path.stem}_{i}{path.suffix}' for i in itertools.count(1))
+    kept = next(p for p in map(path.with_name, names) if not p.exists())
+    _write(kept, earlier)
+    logging.warning(
+      'This launch has another environment than the one before: %s. The run'
+      ' goes on, but its numbers may differ from here on, in the last digits'
+      ' or by more. To restore the earlier environment: %s',
+      changed,
+      shlex.join(['pip', 'install', '-r', str(kept)]),
+    )
+  _write(path, text)
   return changed
-
-
-def _keep(path: epath.Path, text: str) -> epath.Path:
-  """Writes the earlier list to the next free name, and returns the path."""
-  names = (f'{path.stem}_{i}{path.suffix}' for i in itertools.count(1))
-  kept = next(p for p in map(path.with_name, names) if not p.exists())
-  with files.atomic(kept) as temporary:
-    temporary.write_text(text)
-  return kept
 
 
 def _text(path: epath.Path) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from etils import epath
 
 from vit_jax.runtime import errors, json_text, printable
+from vit_jax.workdir import buckets
 
 # One name per line, in the order of the logits.
 CLASS_NAMES = 'class_names.txt'
@@ -23,6 +24,7 @@ def absolute(path: epath.PathLike) -> epath.Path:
   """
   path = os.fspath(path)
   if '://' in path:
+    buckets.register()
     return epath.Path(path)
   return epath.Path(os.path.abspath(os.path.expanduser(path)))
 
@@ -56,8 +58,13 @@ def open_regular(path: str, flags: int) -> int:
 
 @contextlib.contextmanager
 def atomic(path: epath.Path) -> Iterator[epath.Path]:
-  """Yields a temporary path, and renames it to `path` at the end."""
-  temporary = path.with_name(f'{path.name}.tmp')
+  """Yields a temporary path, and renames it to `path` at the end.
+
+  Its name is this process's own, so several machines may write the same file:
+  the last one wins.
+  """
+  own = f'{path.name}.{socket.gethostname()}.{os.getpid()}.tmp'
+  temporary = path.with_name(own)
   try:
     yield temporary
     temporary.replace(path)
@@ -66,21 +73,10 @@ def atomic(path: epath.Path) -> Iterator[epath.Path]:
 
 
 def write_shared(path: epath.Path, content: bytes) -> None:
-  """Writes a whole file at once, although other machines may write it, too.
-
-  The last one wins. Missing folders are made.
-  """
+  """Writes a whole file at once; makes missing folders."""
   path.parent.mkdir(parents=True, exist_ok=True)
-  if '://' in os.fspath(path):
-    path.write_bytes(content)  # A store shows an object only when it is whole.
-    return
-  own = f'{path.name}.{socket.gethostname()}.{os.getpid()}.tmp'
-  temporary = path.with_name(own)
-  try:
+  with atomic(path) as temporary:
     temporary.write_bytes(content)
-    temporary.replace(path)
-  finally:
-    temporary.unlink(missing_ok=True)
 
 
 def read_object(path: epath.Path, remedy: str) -> dict[str, Any]:

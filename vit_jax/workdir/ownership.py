@@ -9,6 +9,7 @@ import platform
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from typing import TextIO
 
 import jax
 from absl import logging
@@ -23,11 +24,6 @@ PATIENCE = 10.0
 # Seconds to wait for an owner on another machine, which may be dead.
 PATIENCE_ELSEWHERE = 150.0
 _TAKEN = (errno.EAGAIN, errno.EACCES)
-# The errors of file systems without locks.
-_NO_LOCKS = (
-  *(errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS),
-  *(errno.EINVAL, errno.EPERM, errno.ENOTTY, errno.EOPNOTSUPP),
-)
 
 
 @contextlib.contextmanager
@@ -51,22 +47,46 @@ def held(workdir: epath.Path) -> Iterator[Callable[[], None]]:
   """
   with contextlib.ExitStack() as stack:
     problem, check = '', lambda: None
-    if jax.process_index() == 0 and buckets.is_bucket(workdir):
+    if jax.process_index() == 0:
       try:
-        check = stack.enter_context(_lease(workdir)).check
+        check = stack.enter_context(_held(workdir))
       except ValueError as error:
         problem = str(error)
-    elif jax.process_index() == 0 and '://' not in str(workdir):
-      problem = _take(workdir, stack)
-    elif jax.process_index() == 0:
-      logging.warning(
-        '%s is in an object store without locks: do not start a second run in'
-        ' it. Work directories on gs:// are protected.',
-        workdir,
-      )
     if problem := distributed.broadcast(problem):
       raise ValueError(problem)
     yield check
+
+
+@contextlib.contextmanager
+def _held(workdir: epath.Path) -> Iterator[Callable[[], None]]:
+  """Does what `held` does, for one process."""
+  path = workdir / FILE
+  if buckets.is_bucket(workdir):
+    # Imported late: it imports gcsfs.
+    from vit_jax.workdir.buckets import lease
+
+    # The random number identifies the run: in containers, two runs may have the
+    # same host and process.
+    owner = json.dumps(_owner() | {'run': secrets.token_hex(8)})
+    with lease.Lease(path, owner.encode(), _described) as taken:
+      yield taken.check
+    return
+  if buckets.is_store(workdir):
+    logging.warning(
+      '%s is in an object store without locks: do not start a second run in'
+      ' it. Work directories on gs:// are protected.',
+      workdir,
+    )
+    yield lambda: None
+    return
+  # Mode 'a+' keeps the name of the present owner.
+  with open(path, 'a+', encoding='utf-8') as file:
+    if _lock(file, workdir):
+      file.truncate(0)
+      with contextlib.suppress(OSError):  # Other writes report a full disk.
+        json.dump(_owner(), file)
+        file.flush()
+    yield lambda: None
 
 
 def is_held(workdir: epath.Path) -> bool | None:
@@ -84,21 +104,12 @@ def is_held(workdir: epath.Path) -> bool | None:
   return False
 
 
-def _lease(workdir: epath.Path):
-  # Imported late: it imports gcsfs.
-  from vit_jax.workdir.buckets import lease
+def _lock(file: TextIO, workdir: epath.Path) -> bool:
+  """Locks a file; returns whether the file system has locks.
 
-  # The random number identifies the run: in containers, two runs may have the
-  # same host and process.
-  owner = _owner() | {'run': secrets.token_hex(8)}
-  return lease.Lease(workdir / FILE, json.dumps(owner).encode(), _described)
-
-
-def _take(workdir: epath.Path, stack: contextlib.ExitStack) -> str:
-  """Takes the lock until the stack ends; else returns who has it."""
-  # Mode 'a+' keeps the name of the present owner.
-  path = workdir / FILE
-  file = stack.enter_context(open(path, 'a+', encoding='utf-8'))  # noqa: SIM115
+  Raises:
+    ValueError: another run has the lock.
+  """
   file.seek(0)
   text = file.read()
   here = f'"host": "{platform.node()}"' in text or not text
@@ -106,29 +117,21 @@ def _take(workdir: epath.Path, stack: contextlib.ExitStack) -> str:
   while True:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      break
+      return True
     except OSError as error:
-      if error.errno in _NO_LOCKS:
+      if error.errno not in _TAKEN:
         logging.warning(
           '%s has no locks (%s): do not start a second run in it.',
-          workdir,
-          error,
+          *(workdir, error),
         )
-        return ''
-      if error.errno not in _TAKEN:
-        raise
+        return False
     if time.monotonic() > end:
       file.seek(0)
-      return (
+      raise ValueError(
         f'{workdir} is in use by {_described(file.read())}: wait until it ends,'
         ' stop it, or use another --workdir.'
       )
     time.sleep(0.2)
-  file.truncate(0)
-  with contextlib.suppress(OSError):  # Other writes report a full disk.
-    json.dump(_owner(), file)
-    file.flush()
-  return ''
 
 
 def _owner() -> dict:

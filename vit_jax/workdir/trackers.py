@@ -20,6 +20,7 @@ from etils import epath
 from flax import traverse_util
 
 from vit_jax.runtime import errors, json_text
+from vit_jax.workdir import files
 
 # Tracker -> the run's id there, with which a resumed run continues it.
 FILE = 'trackers.json'
@@ -30,6 +31,7 @@ _PROJECT = 'vit_jax'
 _PATIENCE, _PATIENCE_AFTER_ERROR = 60.0, 10.0
 # MLflow accepts this many parameters in one request.
 _BATCH = 100
+_LOCK = threading.Lock()  # Held while `FILE` is written.
 
 
 class _Wandb:
@@ -183,10 +185,8 @@ class Trackers:
       config: the resolved config as JSON.
     """
     flat = traverse_util.flatten_dict(json.loads(config), sep='.')
-    self._ids = _Ids(epath.Path(workdir))
     self._threads = [
-      _Thread(name, epath.Path(workdir), flat, self._ids)
-      for name in parse(text)
+      _Thread(name, epath.Path(workdir), flat) for name in parse(text)
     ]
 
   def add(self, step: int, values: Mapping[str, float]) -> None:
@@ -215,32 +215,12 @@ class Trackers:
         )
 
 
-class _Ids:
-  """The runs' ids at the trackers, in `WORKDIR/trackers.json`."""
-
-  def __init__(self, workdir: epath.Path):
-    self._path = workdir / FILE
-    self._lock = threading.Lock()
-
-  def get(self, name: str) -> str | None:
-    if not self._path.exists():
-      return None
-    return json_text.read(self._path).get(name)
-
-  def set(self, name: str, value: str) -> None:
-    with self._lock:
-      old = json_text.read(self._path) if self._path.exists() else {}
-      temporary = self._path.with_name(f'{FILE}.tmp')
-      temporary.write_text(json.dumps(old | {name: value}) + '\n')
-      temporary.replace(self._path)
-
-
 class _Thread(threading.Thread):
   """Works for one tracker until it fails."""
 
-  def __init__(self, name: str, workdir: epath.Path, config, ids: _Ids):
+  def __init__(self, name: str, workdir: epath.Path, config: Mapping):
     super().__init__(name=name, daemon=True)
-    self._workdir, self._config, self._ids = workdir, config, ids
+    self._workdir, self._config = workdir, config
     self.rows: queue.SimpleQueue = queue.SimpleQueue()
     self.error: BaseException | None = None
     self.is_given_up = False  # Whether `close` has warned already.
@@ -248,10 +228,12 @@ class _Thread(threading.Thread):
 
   def run(self):
     try:
-      old = self._ids.get(self.name)
+      old = _ids(self._workdir).get(self.name)
       tracker = _KINDS[self.name][0](self._workdir, self._config, old)
       if tracker.id != old:
-        self._ids.set(self.name, tracker.id)
+        with _LOCK, files.atomic(self._workdir / FILE) as temporary:
+          ids = _ids(self._workdir) | {self.name: tracker.id}
+          temporary.write_text(json.dumps(ids) + '\n')
       while row := self.rows.get():
         tracker.write(*row)
       tracker.end(self.error)
@@ -262,3 +244,8 @@ class _Thread(threading.Thread):
         ' %s/metrics.jsonl.',
         *(self.name, type(error).__name__, error, self._workdir),
       )
+
+
+def _ids(workdir: epath.Path) -> dict[str, str]:
+  path = workdir / FILE
+  return json_text.read(path) if path.exists() else {}

@@ -89,14 +89,14 @@ def test_a_run_that_was_away_is_news_again(tmp_path):
   assert watcher.news(0)['names'] == ['a', 'b']
 
 
-@pytest.mark.parametrize('slow', ['finished_at', 'read'])
+@pytest.mark.parametrize('slow', ['finished_at', 'content'])
 def test_a_slow_file_system_delays_no_answer(tmp_path, monkeypatch, slow):
   run = runs.make(tmp_path / 'a', [1])
   watcher = reading.Watcher([tmp_path])
   watcher._runs['a'].in_bucket = True
   watcher.look()
   entered, answer = threading.Event(), threading.Event()
-  module = reading.results if slow == 'finished_at' else reading.growing
+  module = reading.results if slow == 'finished_at' else reading.metrics
   fast = getattr(module, slow)
 
   def wait(path):

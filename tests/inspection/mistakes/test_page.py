@@ -20,7 +20,7 @@ from vit_jax import results
 from vit_jax.evaluators import predictions
 from vit_jax.inspection import mistakes
 from vit_jax.inspection.mistakes import tally
-from vit_jax.training import loop
+from vit_jax.training import train
 
 NAMES = ['cat <script>alert(1)', 'dog & "co"', 'emu']
 
@@ -72,7 +72,7 @@ def run(tmp_path_factory):
   )
   config.evals.test = config_lib.evaluation('test')
   config.evals.test.save_predictions = True
-  loop.train_and_evaluate(config, folder / 'run')
+  train.train_and_evaluate(config, folder / 'run')
   return folder / 'run'
 
 

@@ -47,7 +47,7 @@ def test_attention_kernels_do_not_change_the_cost(tmp_path):
   _leave(tmp_path)
   plain = cost.exaflops_of_run(tmp_path)
   # The machine of the test may lack this attention.
-  _leave(tmp_path, model=MODEL | {'attention_implementation': 'splash'})
+  _leave(tmp_path, model=MODEL | {'attention_implementation': 'lanes'})
   assert cost.exaflops_of_run(tmp_path) == plain
 
 

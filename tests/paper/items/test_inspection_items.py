@@ -14,7 +14,7 @@ from vit_jax.paper.items import inspection_items, masked_patch_item
 from vit_jax.paper.numbers import values
 from vit_jax.paper.report import Number
 from vit_jax.paper.runs import Pretraining, Results, seeds
-from vit_jax.training import loop
+from vit_jax.training import train
 
 LARGE = Pretraining('ViT-L/16', values.JFT, 14)
 
@@ -271,7 +271,7 @@ def test_a_run_is_drawn_once(tmp_path, monkeypatch):
   config.total_steps = config.evals.test.every = 2
   config.accumulation_steps = 1
   config.schedule.warmup_steps = 0
-  loop.train_and_evaluate(config, tmp_path / 'run')
+  train.train_and_evaluate(config, tmp_path / 'run')
   results = Stub({LARGE: epath.Path(tmp_path / 'run')})
   figures = tmp_path / 'figures'
   section = inspection_items.figure6().render(results, figures)

@@ -350,14 +350,6 @@ def test_the_old_page_stays_if_a_section_is_refused(tmp_path):
     assert 'After' not in text
 
 
-def test_the_old_page_stays_if_writing_fails(tmp_path):
-  page.write((), tmp_path, title='Before', facts={})
-  (tmp_path / 'index.html.tmp').mkdir()
-  with pytest.raises(OSError, match=r'index\.html\.tmp'):
-    page.write((), tmp_path, title='After', facts={})
-  assert '<h1>Before</h1>' in (tmp_path / 'index.html').read_text()
-
-
 def test_sections_that_nobody_asked_for_are_folded():
   section = report.Section('table5', 'Accuracies', (pages.TABLE,))
   folded = dataclasses.replace(section, folded=True)

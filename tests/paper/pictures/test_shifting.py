@@ -7,7 +7,7 @@ from tests.tiny_run import tiny_config
 from vit_jax import config as config_lib
 from vit_jax import results
 from vit_jax.paper.pictures import shifting
-from vit_jax.training import loop
+from vit_jax.training import train
 
 
 def test_answers_are_compared_with_each_other_and_with_labels():
@@ -42,7 +42,7 @@ def workdir(tmp_path_factory):
   config.evals.few_shot = config_lib.few_shot(
     'train', 'test', dataset='digits', shots=(5,)
   )
-  loop.train_and_evaluate(config, found)
+  train.train_and_evaluate(config, found)
   return found
 
 

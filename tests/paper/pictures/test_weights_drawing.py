@@ -12,9 +12,9 @@ from tests.tiny_run import eventful_config
 from vit_jax import config as config_lib
 from vit_jax import data, inspect, interop
 from vit_jax.inspection import attention_maps
-from vit_jax.models.images import normalize
+from vit_jax.models.shared import normalize
 from vit_jax.paper.pictures import inspected_run, weights_drawing
-from vit_jax.training import loop
+from vit_jax.training import train
 
 
 @pytest.fixture(scope='module')
@@ -33,7 +33,7 @@ def run(tmp_path_factory):
     **evals,
   )
   config.evals.seen.every = config.evals.few_shot.every = 2
-  loop.train_and_evaluate(config, folder)
+  train.train_and_evaluate(config, folder)
   return str(folder)
 
 
@@ -42,7 +42,7 @@ def masked(tmp_path_factory):
   folder = tmp_path_factory.mktemp('masked')
   config = masked_patch_config(2)
   config.schedule.warmup_steps = 0
-  loop.train_and_evaluate(config, folder)
+  train.train_and_evaluate(config, folder)
   return str(folder)
 
 

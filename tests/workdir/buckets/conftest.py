@@ -25,6 +25,7 @@ def bucket(server, monkeypatch):
   from vit_jax.workdir import buckets
   from vit_jax.workdir.buckets import filesystem
 
+  buckets.register()
   server.reset()
   for name, value in server.environment().items():
     monkeypatch.setenv(name, value)

@@ -70,9 +70,3 @@ def test_credentials_that_cannot_be_renewed(bucket, monkeypatch, retryable):
     (RUN / 'a').read_text()
   # Only a retryable error is tried again.
   assert (len(tries) > 3) == retryable
-
-
-def test_slow_answers(bucket):
-  bucket.delay = 0.2
-  (RUN / 'a').write_text('text')
-  assert (RUN / 'a').read_text() == 'text'

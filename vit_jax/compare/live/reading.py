@@ -20,7 +20,6 @@ from vit_jax import results
 from vit_jax.compare import frames
 from vit_jax.runtime import goodput
 from vit_jax.workdir import buckets, metrics, ownership
-from vit_jax.workdir.buckets import growing
 
 # The most points of a curve: about one per pixel.
 POINTS = 600
@@ -134,7 +133,7 @@ class WatchedRun:
     path = self.workdir / metrics.FILE
     before = self._offset - len(self._tail)
     if self.in_bucket:
-      content = growing.read(path)
+      content = metrics.content(path)
       if content[before : self._offset] != self._tail:
         yield None
       yield content[self._offset :]

@@ -9,7 +9,6 @@ Axes: `S` draws of the shots, `N` images.
 """
 
 import functools
-import types
 from collections.abc import Callable
 
 import ml_collections
@@ -20,8 +19,7 @@ from vit_jax import checkpoint, data, sharding
 from vit_jax import config as config_lib
 from vit_jax.config import inputs
 from vit_jax.configs import midi, mini
-from vit_jax.evaluators import linear
-from vit_jax.evaluators.frozen import Features, Reader
+from vit_jax.evaluators import evaluator, fewshot, frozen
 from vit_jax.paper.pictures import inspected_run
 
 EVALUATION = 'few_shot'
@@ -110,7 +108,6 @@ def _answers(
 ) -> Callable[[tuple[int, int]], tuple[np.ndarray, np.ndarray]]:
   """Returns shift (down, right) -> answers [S, N] and labels [N]."""
   run = inspected_run.load(_weights(workdir))
-  state = types.SimpleNamespace(eval_params=run.params)
   section = config.evals[EVALUATION]
   source = inputs.open_source(
     config,
@@ -122,24 +119,21 @@ def _answers(
   test = data.View(source, section.split)
   mesh = sharding.make_mesh()
 
-  def read(view: data.Picked, shift: tuple[int, int]) -> Features:
+  def read(view: data.Picked, shift: tuple[int, int]) -> frozen.Features:
     preprocess = '|'.join(filter(None, [section.preprocess, f'shift{shift}']))
-    reader = Reader(
-      {'train': train, 'test': test},
+    batches = evaluator.batches(
       inputs.parse_preprocess(config, preprocess, section.dataset),
-      run.model,
       mesh,
       batch_size=_BATCH * mesh.size,
       # Each reading is too short for worker processes.
-      reading=inputs.reading(config) | {'workers': 0},
-      name=EVALUATION,
+      **inputs.reading(config) | {'workers': 0},
     )
-    return reader.read(view, state, lambda: None)
+    return frozen.read(view, batches, run.model, run.params, mesh)
 
   classes = source.info.num_classes
   known = data.read_labels(train)
   drawn = [
-    [int(i) for few in linear.draw(known, classes, seed) for i in few[:SHOTS]]
+    [int(i) for few in fewshot.draw(known, classes, seed) for i in few[:SHOTS]]
     for seed in section.seeds
   ]
   chosen = sorted({i for seed in drawn for i in seed})
@@ -148,7 +142,7 @@ def _answers(
   fitted = [
     classifier
     for seed in drawn
-    for classifier in linear.fit(
+    for classifier in fewshot.fit(
       *shots.picked([places[i] for i in seed]), classes, section.l2[:1]
     )
   ]

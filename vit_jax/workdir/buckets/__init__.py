@@ -2,8 +2,7 @@
 
 They are as safe as on a local disk. `filesystem` retries requests while the
 service does not answer. `rights` checks the permissions before a run begins.
-`growing` stores files that grow, because a bucket cannot append. `lease`
-replaces file locks. gcsfs is imported only if a bucket is used.
+`lease` replaces file locks. gcsfs is imported only if a bucket is used.
 """
 
 import os
@@ -14,11 +13,12 @@ patience = 60.0
 
 
 def register() -> None:
-  """Makes fsspec use `filesystem` for `gs://`; imports it on first use."""
-  try:
-    import fsspec
-  except ImportError:  # `vit_jax.launch` runs without fsspec.
-    return
+  """Makes fsspec use `filesystem` for `gs://`; call this before its first use.
+
+  `files.absolute` does so for a path in a bucket.
+  """
+  import fsspec
+
   for protocol in ('gs', 'gcs'):
     fsspec.register_implementation(
       protocol,

@@ -7,16 +7,20 @@ as dead.
 """
 
 import contextlib
+import dataclasses
+import datetime
+import email.utils
+import json
 import threading
 import time
 from collections.abc import Callable
 
+import fsspec
 from absl import logging
 from etils import epath
 
 from vit_jax.runtime import errors
 from vit_jax.workdir import buckets
-from vit_jax.workdir.buckets import objects
 
 # Seconds between two signs of life, and until an owner counts as dead.
 EVERY = 20.0
@@ -46,19 +50,15 @@ class Lease:
       StoreError: the bucket did not answer.
     """
     self._workdir = path.parent
-    self._object = objects.Object(path)
+    self._object = Object(path)
     self._owner = owner
     self._described = described
     self._lost = ''
-    self._failed: errors.StoreError | None = None
     self._lock = threading.Lock()
     self._generation = self._take()
     self._renewed = time.monotonic()
     self._end = threading.Event()
-    self._thread = threading.Thread(
-      target=self._work, name='lease', daemon=True
-    )
-    self._thread.start()
+    threading.Thread(target=self._work, name='lease', daemon=True).start()
 
   def __enter__(self):
     return self
@@ -66,8 +66,8 @@ class Lease:
   def __exit__(self, *_):
     self._end.set()
     # If this fails, the next run finds a dead owner.
+    buckets.patience = min(buckets.patience, _LAST_PATIENCE)
     if self._lock.acquire(timeout=_LAST_PATIENCE):
-      buckets.patience = min(buckets.patience, _LAST_PATIENCE)
       with contextlib.suppress(Exception):
         self._object.delete(self._generation)
       self._lock.release()
@@ -81,7 +81,7 @@ class Lease:
     """
     # The machine may have been suspended or without network for long.
     if not self._lost and time.monotonic() - self._renewed > STALE / 2:
-      self._renew_now()
+      self._renew()
     if self._lost:
       raise errors.TakenOverError(
         f'{self._workdir} was taken over by {self._lost}: this run gave no sign'
@@ -110,15 +110,15 @@ class Lease:
       if seen.content == self._owner:  # The answer to `write` was lost.
         return seen.generation
       who = self._described(seen.content)
-      if before is not None and before.generation != seen.generation:
-        raise ValueError(
-          f'{self._workdir} is in use by {who}: wait until it ends, stop it, or'
-          ' use another --workdir.'
-        )
       if before is None:
         logging.info(
           '%s is in use by %s. Waiting up to %.0f s for a sign of life.',
           *(self._workdir, who, max(STALE - seen.age, 1.5 * EVERY)),
+        )
+      elif before.generation != seen.generation:
+        raise ValueError(
+          f'{self._workdir} is in use by {who}: wait until it ends, stop it, or'
+          ' use another --workdir.'
         )
       before = seen
       time.sleep(min(2.0, EVERY / 4))
@@ -126,30 +126,13 @@ class Lease:
   def _work(self) -> None:
     while not self._end.wait(EVERY):
       # Other writes report what is wrong.
-      with contextlib.suppress(Exception), self._lock:
+      with contextlib.suppress(Exception):
         self._renew()
 
-  def _renew_now(self) -> None:
-    """Renews the lease, unless the thread's last attempt has just failed."""
-    if not self._failed:
-      if not self._lock.acquire(timeout=buckets.patience):
-        raise errors.StoreError(
-          f'{self._workdir}/owner.json: no answer for {buckets.patience:g} s.'
-          ' Start the same command again to go on from the last checkpoint.'
-        )
-      try:
-        if not self._failed:
-          self._renew()
-      finally:
-        self._lock.release()
-    if (failed := self._failed) and not self._lost:
-      raise failed
-
   def _renew(self) -> None:
-    """Renews the lease; the caller holds the lock. Keeps the last failure."""
-    if self._lost or self._end.is_set():
-      return
-    try:
+    with self._lock:
+      if self._lost or self._end.is_set():
+        return
       try:
         self._generation = self._object.write(self._owner, self._generation)
       except FileExistsError:
@@ -158,8 +141,81 @@ class Lease:
           self._lost = self._described(seen.content if seen else b'')
           return
         self._generation = seen.generation  # The answer was lost.
-    except errors.StoreError as error:
-      self._failed = error
-      raise
-    self._failed = None
-    self._renewed = time.monotonic()
+      self._renewed = time.monotonic()
+
+
+@dataclasses.dataclass(frozen=True)
+class Version:
+  """The state of an object at the time of a request.
+
+  Attributes:
+    generation: changes with every write of the object.
+    age: seconds since the last write, by the clock of the service.
+    content: the whole content.
+  """
+
+  generation: str
+  age: float
+  content: bytes
+
+
+class Object:
+  """One object, written and deleted only if it has a certain generation.
+
+  All methods raise the errors of `filesystem.FileSystem`.
+  """
+
+  def __init__(self, path: epath.PathLike):
+    """Sends no request; `path` is `gs://BUCKET/NAME`."""
+    self._where = buckets.split(path)
+    self._files = fsspec.filesystem('gs')
+
+  def look(self) -> Version | None:
+    """Reads the object; returns None if it does not exist."""
+    try:
+      headers, answer = self._files.call('GET', 'b/{}/o/{}', *self._where)
+      facts = json.loads(answer)
+      _, content = self._files.call(
+        *('GET', 'b/{}/o/{}', *self._where),
+        alt='media',
+        generation=facts['generation'],
+      )
+    except FileNotFoundError:
+      return None
+    now = email.utils.parsedate_to_datetime(headers['Date'])
+    written = datetime.datetime.fromisoformat(facts['updated'])
+    age = (now - written).total_seconds()
+    return Version(facts['generation'], age, content)
+
+  def write(self, content: bytes, replacing: str) -> str:
+    """Writes the object and returns its generation.
+
+    Args:
+      content: the whole content.
+      replacing: the generation to replace; '0': the object must not exist.
+
+    Raises:
+      FileExistsError: the object has another generation.
+    """
+    bucket, name = self._where
+    _, answer = self._files.call(
+      'POST',
+      self._files.base.replace('/storage/', '/upload/storage/') + 'b/{}/o',
+      bucket,
+      uploadType='media',
+      name=name,
+      ifGenerationMatch=replacing,
+      data=content,
+    )
+    return json.loads(answer)['generation']
+
+  def delete(self, generation: str) -> None:
+    """Deletes the object, if it has this generation.
+
+    Raises:
+      FileExistsError: the object has another generation.
+      FileNotFoundError: the object does not exist.
+    """
+    self._files.call(
+      *('DELETE', 'b/{}/o/{}', *self._where), ifGenerationMatch=generation
+    )

@@ -1,7 +1,13 @@
-"""Decides from an error whether a checkpoint is damaged or out of reach."""
+"""Tells from an error whether files are damaged, out of reach, or unanswered.
+
+Damaged files raise errors of many types. So an error counts as damage unless it
+is known to come from elsewhere.
+"""
 
 import errno
+import os
 import re
+from collections.abc import Iterator
 
 import jax
 from etils import epath
@@ -15,25 +21,24 @@ from vit_jax.workdir import buckets
 _DAMAGE = {
   *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EILSEQ, errno.EINVAL),
 }
-# The first word of TensorStore's messages.
+# The first word of TensorStore's messages, which have no `errno`.
 _OUT_OF_REACH = re.compile(
   r'(RESOURCE_EXHAUSTED|UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED'
   r'|UNAUTHENTICATED|ABORTED|CANCELLED)\b'
 )
-_UNANSWERED = re.compile(r'(UNAVAILABLE|DEADLINE_EXCEEDED)\b')
 _ERRNO = re.compile(r"os_error_code='(\d+)'")
 # Client libraries of object stores; their errors have no common base class.
 _CLIENTS = ('aiohttp', 'gcsfs', 'google', 'requests', 'urllib3', 'botocore')
+_REFUSED = re.compile(r'PERMISSION_DENIED|UNAUTHENTICATED|Forbidden|\b40[13]\b')
 
 
 def is_out_of_reach(error: BaseException) -> bool:
   """Whether an error is no evidence of damaged files.
 
   Such errors are a lack of memory or permission, and faults of the network or
-  of a device. Damaged files raise errors of many types, so all other errors
-  count as damage.
+  of a device.
   """
-  return any(_is_out_of_reach(link) for link in _chain(error))
+  return any(map(_is_out_of_reach, _chain(error)))
 
 
 def is_unanswered(path: epath.PathLike, error: BaseException) -> bool:
@@ -43,27 +48,8 @@ def is_unanswered(path: epath.PathLike, error: BaseException) -> bool:
     path: the path that the program tried to read or write.
     error: the resulting error.
   """
-  return buckets.is_store(path) and any(map(_is_unanswered, _chain(error)))
-
-
-def _is_unanswered(error: BaseException) -> bool:
-  if isinstance(error, (errors.StoreError, TimeoutError)):
-    return True
-  if type(error).__module__.partition('.')[0] in _CLIENTS:
-    code = str(getattr(error, 'code', None) or '')
-    if code:
-      return code in ('408', '429') or code.startswith('5')
-    # Errors without a code come from the network or from credentials.
-    return isinstance(error, OSError) or 'Transport' in type(error).__name__
-  return _UNANSWERED.match(str(error)) is not None
-
-
-def _chain(error: BaseException | None) -> list[BaseException]:
-  links = []
-  while error is not None and error not in links:
-    links.append(error)
-    error = error.__cause__ or error.__context__
-  return links
+  refused = any(_REFUSED.search(str(link)) for link in _chain(error))
+  return buckets.is_store(path) and is_out_of_reach(error) and not refused
 
 
 def _is_out_of_reach(error: BaseException) -> bool:
@@ -71,9 +57,8 @@ def _is_out_of_reach(error: BaseException) -> bool:
     return False
   if isinstance(error, OSError):
     return error.errno not in _DAMAGE
-  if isinstance(
-    error, (MemoryError, jax.errors.JaxRuntimeError, errors.StoreError)
-  ):
+  kinds = (MemoryError, jax.errors.JaxRuntimeError, errors.StoreError)
+  if isinstance(error, kinds):
     return True
   if type(error).__module__.partition('.')[0] in _CLIENTS:
     return True
@@ -83,12 +68,25 @@ def _is_out_of_reach(error: BaseException) -> bool:
   return _OUT_OF_REACH.match(text) is not None
 
 
-def one_line(error: BaseException) -> str:
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+  seen = []
+  while error is not None and error not in seen:
+    yield error
+    seen.append(error)
+    error = error.__cause__ or error.__context__
+
+
+def reason(error: BaseException) -> str:
   """Formats an error in one line, as part of a message."""
-  # Orbax wraps TensorStore's errors; the innermost one has the reason.
-  while not isinstance(error, DamagedError) and error.__cause__ is not None:
-    error = error.__cause__
-  text = (str(error).strip().splitlines() or [''])[0]
-  if not isinstance(error, DamagedError):
-    text = f'{type(error).__name__}: {text}'
-  return text[:300].rstrip('.')
+  text = ' '.join(str(error).split())[:300].rstrip('.')
+  if isinstance(error, DamagedError):
+    return text
+  # Orbax wraps the errors of the system and of TensorStore.
+  for link in _chain(error):
+    number = link.errno if isinstance(link, OSError) else None
+    if found := _ERRNO.search(str(link)):
+      number = int(found[1])
+    if number:
+      system = OSError(number, os.strerror(number))
+      return errors.described(system).rstrip('.')
+  return f'{type(error).__name__}: {text}'

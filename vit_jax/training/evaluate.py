@@ -18,15 +18,7 @@ from vit_jax.interop import hub
 from vit_jax.runtime import distributed
 from vit_jax.training import step as step_lib
 from vit_jax.training import warm_start
-from vit_jax.training.run import (
-  Run,
-  evaluate,
-  keep_logs_and_programs,
-  load_weights,
-  open_run,
-  take_workdir,
-)
-from vit_jax.workdir import metrics
+from vit_jax.training.run import Run, evaluate, load_weights, open_run
 
 
 def evaluate_only(
@@ -72,8 +64,9 @@ def evaluate_only(
   if not config.evals:
     raise ValueError('--eval_only needs evals, but this config has none.')
   complete = functools.partial(_complete, config.data.train_split)
-  with contextlib.ExitStack() as stack:
-    run = open_run(stack, config, workdir, complete)
+  with open_run(
+    config, workdir, complete, compilation_cache=compilation_cache
+  ) as run:
     config, workdir = run.config, run.workdir
     if allow_config_change:
       missing = list(config.evals)
@@ -83,9 +76,7 @@ def evaluate_only(
         results.missing_evaluations(config, workdir)
       )
     if missing:
-      take_workdir(stack, run)
-      keep_logs_and_programs(stack, run, compilation_cache)
-      _evaluate(stack, run, missing)
+      _evaluate(run, missing)
     distributed.barrier()  # The results are written.
     return results.final_metrics(workdir)
 
@@ -155,9 +146,7 @@ def _prepare_as_weights_say(
   )
 
 
-def _evaluate(
-  stack: contextlib.ExitStack, run: Run, missing: Sequence[str]
-) -> None:
+def _evaluate(run: Run, missing: Sequence[str]) -> None:
   """Runs evaluations; writes the results of each as soon as it is done."""
   config, workdir = run.config, run.workdir
   first_process = jax.process_index() == 0
@@ -167,19 +156,9 @@ def _evaluate(
     del done.evals[name]
   if first_process:
     config_lib.save(done, workdir)
-  writer = metrics.MetricWriter(
-    workdir,
-    start_step=0,
-    tensorboard=config.log.tensorboard,
-    upload_every=config.log.upload_every,
-    check=run.check_owner,
-    tracked=(config.log.trackers, config_lib.to_json(config)),
-  )
-  stack.callback(writer.close)
 
   def on_batch():
-    run.starting.close()
-    run.notice.nothing_to_save = False
+    run.started()
     run.watchdog.beat('batch of an evaluation')
     if run.notice.requested():
       raise run.notice.stopped(
@@ -187,15 +166,15 @@ def _evaluate(
         ' kept.'
       )
 
-  for name in missing:
-    values = evaluate(run, name, state, 0, on_batch)
-    writer.write(0, values)
-    writer.flush()
-    # The config lists an evaluation only once its results are written.
-    done.evals[name] = config.evals[name]
-    if first_process:
-      config_lib.save(done, workdir)
-  writer.close()
+  with contextlib.closing(run.metric_writer(0)) as writer:
+    for name in missing:
+      values = evaluate(run, name, state, 0, on_batch)
+      writer.write(0, values)
+      writer.flush()
+      # The config lists an evaluation only once its results are written.
+      done.evals[name] = config.evals[name]
+      if first_process:
+        config_lib.save(done, workdir)
   if first_process:
     (workdir / results.DONE).write_text('0\n')
 

@@ -1,11 +1,11 @@
-"""Guards: dropout's rate and scale; independent masks of all rows."""
+"""Guards: dropout's rate and scale, independent masks, images as they are."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.models.dropout import Dropout
+from vit_jax.models.shared import Dropout, check_images
 
 
 def _drop(rate, x, rng='threefry2x32'):
@@ -52,3 +52,11 @@ def test_masks_do_not_depend_on_the_mesh():
   split = _drop(0.5, jax.device_put(x, rows))
   assert split.sharding.is_equivalent_to(rows, 2)
   np.testing.assert_array_equal(split, _drop(0.5, x))
+
+
+@pytest.mark.parametrize(
+  'images', [jnp.zeros((8, 8, 3)), jnp.zeros((1, 8, 8, 3), 'uint8')]
+)
+def test_other_images_are_refused(images):
+  with pytest.raises(ValueError, match=r'float \[batch, height, width, chan'):
+    check_images(images)

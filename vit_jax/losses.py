@@ -1,4 +1,4 @@
-"""Classification: the mean loss of a batch, the losses, and the accuracy.
+"""Classification: the losses, and the accuracy.
 
 An image has one or several labels. The host sends them as integers, `[B]` or
 `[B, M]` padded with -1. Multi-hot float targets are built on the device to save
@@ -10,41 +10,11 @@ Axes: `B` batch, `M` maximum number of labels of an image, `K` classes.
 import functools
 from collections.abc import Callable
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
 
-from vit_jax.training import mixup
-
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
-
-
-def mean_loss(model: nn.Module, loss: Loss):
-  """Returns `(params, batch, key) -> (mean loss, metrics)` of a classifier.
-
-  The metrics are `loss` and `accuracy`, float32 []. Under mixup, both are
-  weighted means over the labels of the two images.
-
-  Args:
-    model: see `models.build`.
-    loss: see `build`.
-  """
-
-  def function(params, batch, key):
-    logits, _ = model.apply(
-      {'params': params},
-      mixup.images(batch),
-      train=True,
-      rngs={'dropout': key},
-    )
-    mean = mixup.over_labels(functools.partial(loss, logits), batch).mean()
-    accuracy = mixup.over_labels(
-      functools.partial(correct, logits), batch
-    ).mean()
-    return mean, {'loss': mean, 'accuracy': accuracy}
-
-  return function
 
 
 def multi_hot(labels: jax.Array, num_classes: int) -> jax.Array:

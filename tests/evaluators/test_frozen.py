@@ -1,0 +1,348 @@
+"""Guards evaluations of frozen features, with the images' pixels as features.
+
+The references are scikit-learn's ridge regression, nearest neighbours and
+logistic regression.
+"""
+
+import itertools
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn import linear_model, neighbors, preprocessing
+
+from tests.evaluators.scenes import CLASSES, Pixels, Scenes, state
+from vit_jax import data, sharding
+from vit_jax.data import ops
+from vit_jax.evaluators import evaluator, fewshot, frozen, knn, linear_probe
+
+SOURCE = Scenes({'train': 60, 'test': 37})
+
+
+def _evaluator(classifier, source=SOURCE, devices=8, **splits):
+  mesh = sharding.make_mesh(devices)
+  views = {'train': 'train', 'test': 'test'} | splits
+  return frozen.FrozenFeatures(
+    {use: data.View(source, split) for use, split in views.items()},
+    classifier,
+    evaluator.batches(
+      ops.parse('resize', image_size=(3, 3), channels=1),
+      mesh,
+      batch_size=16,
+      unreadable='skip-and-count',
+      threads=0,
+    ),
+    Pixels(),
+    mesh,
+  )
+
+
+def _few_shot(shots=(1, 5), seeds=(0, 1), l2=(1.0,)):
+  return fewshot.FewShot(shots, seeds, l2)
+
+
+def _knn(k=(1, 5), metric='cosine', weights='softmax', temperature=0.1):
+  return knn.NearestNeighbours(k, metric, weights, temperature)
+
+
+def _probe(l2=(1e-2,), max_steps=100):
+  return linear_probe.LinearProbe(l2, max_steps)
+
+
+def _evaluate(classifier, *others, scale=1.0, **options):
+  return dict(_evaluator(classifier, *others, **options).run(state(scale)))
+
+
+def _points(rows, seed, width=24):
+  rng = np.random.default_rng(seed)
+  centres = np.random.default_rng(0).normal(size=(CLASSES, width)) / 2
+  labels = rng.integers(0, CLASSES, rows)
+  return np.float32(centres[labels] + rng.normal(size=(rows, width))), labels
+
+
+# ---- All of them -------------------------------------------------------------
+
+
+@pytest.mark.parametrize('classifier', [_few_shot, _knn, _probe])
+def test_unreadable_images_are_left_out(classifier):
+  source = Scenes({'train': 28, 'test': 37}, broken=(0, 1, 2, 3))
+  options = dict(shots=(7,)) if classifier is _few_shot else {}
+  expected = _evaluate(classifier(**options), source, train='train[4:]')
+  values = _evaluate(classifier(**options), source)
+  assert values == expected | {'excluded': 4}
+  assert values['count'] == 37
+
+
+@pytest.mark.parametrize('kind', [_few_shot, _probe])
+def test_the_best_strength_is_selected(kind):
+  strengths = (1e-6, 10.0, 1e9)
+  splits = {'train': 'train[:40]', 'selection': 'train[40:]'}
+  values = _evaluate(kind(l2=strengths), **splits)
+  for name in ('1shot/', '5shot/') if kind is _few_shot else ('',):
+    held_out = {
+      l2: _evaluate(kind(l2=(l2,)), train='train[:40]', test='train[40:]')[
+        f'{name}accuracy'
+      ]
+      for l2 in strengths
+    }
+    best = max(held_out, key=held_out.get)  # The first of equals.
+    assert values[f'{name}l2'] == best
+    assert values[f'{name}selection_accuracy'] == held_out[best]
+    alone = _evaluate(kind(l2=(best,)), train='train[:40]')
+    assert values[f'{name}accuracy'] == alone[f'{name}accuracy']
+
+
+@pytest.mark.parametrize(
+  'kind, options, splits, message',
+  [
+    (_few_shot, {'shots': ()}, {}, r'shots=\(\) .* 1 or more'),
+    (_few_shot, {'shots': (0, 1)}, {}, r'shots=\(0, 1\) .* 1 or more'),
+    (_few_shot, {'seeds': (1, 1)}, {}, r'seeds=\(1, 1\) .* different'),
+    (_few_shot, {'seeds': (-1,)}, {}, r'seeds=\(-1,\) .* 0 or more'),
+    (_few_shot, {'l2': (0.0,)}, {}, r'l2=\(0.0,\) .* positive'),
+    (_few_shot, {'l2': (1.0, 2.0)}, {}, 'Set selection_split'),
+    (_few_shot, {}, {'test': 'train[55:]'}, 'share 5 images; choose disjoint'),
+    (
+      _probe,
+      {'l2': (1.0, 2.0)},
+      {'selection': 'train[55:]'},
+      'share 5 images; choose disjoint',
+    ),
+    (_probe, {'l2': (1.0, 2.0)}, {}, 'Set selection_split'),
+    (_probe, {'l2': (np.inf,)}, {}, r'l2=\(inf,\) .* positive'),
+    (_probe, {'max_steps': 0}, {}, r'max_steps=\(0,\) .* 1 or more'),
+    (_knn, {'k': (0,)}, {}, r'k=\(0,\) .* 1 or more'),
+    (_knn, {'k': (61,)}, {}, "needs 61 training images, but 'train' has 60"),
+    (_knn, {'metric': 'l1'}, {}, "metric='l1' .* choose one of"),
+    (_knn, {'weights': 'x'}, {}, "weights='x' .* choose one of"),
+    (_knn, {'metric': 'euclidean'}, {}, "'softmax' needs metric='cosine'"),
+    (_knn, {'temperature': 0.0}, {}, 'temperature=.* positive'),
+  ],
+)
+def test_what_is_refused(kind, options, splits, message):
+  with pytest.raises(ValueError, match=message):
+    _evaluator(kind(**options), **splits)
+
+
+@pytest.mark.parametrize('kind', [_few_shot, _knn, _probe])
+def test_features_that_are_not_finite(kind):
+  with pytest.raises(ValueError, match=r'images are not finite.* earlier che'):
+    _evaluate(kind(), scale=np.nan)
+
+
+# ---- Few shots ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize('l2', [2.0**-10, 1024.0, 2.0**19])
+@pytest.mark.parametrize('images, features', [(15, 40), (90, 20), (21, 20)])
+def test_least_squares_are_those_of_ridge(images, features, l2):
+  (x, labels), (new, _) = (_points(n, n, features) for n in (images, 50))
+  x, new = 3 + 5 * np.float64(x), 3 + 5 * np.float64(new)
+  *_, fitted = fewshot.fit(x, labels, CLASSES, [1.0, l2])
+
+  def prepared(values):
+    scaled = (values - x.mean(0)) / (x.std(0) + 1e-5)
+    return np.hstack([scaled, np.full((len(values), 1), 100.0)])
+
+  ridge = linear_model.Ridge(alpha=l2, fit_intercept=False, solver='svd')
+  targets = np.where(labels[:, None] == range(CLASSES), 1.0, -1.0)
+  ridge.fit(prepared(x), targets)
+  np.testing.assert_allclose(
+    fitted.scores(new), ridge.predict(prepared(new)), rtol=0, atol=1e-6
+  )
+
+
+def test_constant_features_predict_the_most_frequent_class():
+  labels = np.array([2, 1, 1, 0, 1])
+  (fitted,) = fewshot.fit(np.ones((5, 3)), labels, 3, [1.0])
+  assert fitted.predict(np.ones((2, 3))).tolist() == [1, 1]
+  with pytest.raises(ValueError, match='there are no images'):
+    list(fewshot.fit(np.ones((0, 3)), labels[:0], 3, [1.0]))
+
+
+def test_draws_are_nested_and_of_each_class_alone():
+  labels = np.array([1, 0, 1, 3, 0, 1, 0, 3])
+  drawn = [one.tolist() for one in fewshot.draw(labels, 4, seed=0)]
+  assert list(map(sorted, drawn)) == [[1, 4, 6], [0, 2, 5], [], [3, 7]]
+  more = fewshot.draw(np.append(labels, [2, 2]), 4, seed=0)
+  assert [one.tolist() for one in more][:2] == drawn[:2]
+  orders = {
+    tuple(fewshot.draw(np.zeros(5, int), 1, seed)[0]) for seed in range(20)
+  }
+  assert len(orders) > 10
+
+
+@pytest.mark.parametrize('train, without', [(60, None), (14, None), (40, 3)])
+def test_few_shot_accuracy_is_that_of_a_fit_to_the_drawn_images(train, without):
+  # With 14 images, all of a class are used; class 3 may have none.
+  source = Scenes({'train': train, 'test': 37}, without=without)
+  values = _evaluate(_few_shot(seeds=(3, 8)), source)
+  _, labels = source.features('train', range(train))
+  new, expected = source.features('test', range(37))
+  for shots in (1, 5):
+    found = []
+    for seed in (3, 8):
+      drawn = fewshot.draw(labels, CLASSES, seed)
+      x, y = source.features('train', [i for one in drawn for i in one[:shots]])
+      (fitted,) = fewshot.fit(x, y, CLASSES, [1.0])
+      found.append(np.mean(fitted.predict(new) == expected))
+    assert values[f'{shots}shot/accuracy'] == pytest.approx(np.mean(found))
+    assert values[f'{shots}shot/std'] == pytest.approx(np.std(found, ddof=1))
+  assert values['count'] == 37
+
+
+def test_one_process_reads_the_labels(monkeypatch):
+  calls, sent = [], []
+  monkeypatch.setattr(fewshot.distributed, 'broadcast', sent.append)
+  monkeypatch.setattr(fewshot.jax, 'process_count', lambda: 2)
+  for index in (0, 1):
+    monkeypatch.setattr(fewshot.jax, 'process_index', lambda i=index: i)
+    with pytest.raises(TypeError):  # Nothing came back.
+      _few_shot().choose(data.View(SOURCE, 'train'), lambda: calls.append(1))
+  # Each class has only the images of the largest number of shots.
+  assert {len(order) for seed in sent[0] for order in seed} == {5}
+  assert sent[1] is None
+  # A call may wait for the other processes, so all must call equally often.
+  assert not calls
+
+
+class Tokens(nn.Module):
+  """A model with four patches after an untrained class token."""
+
+  patch_outputs: int | None = None
+
+  def token_grid(self, image_size):
+    return 2, 2
+
+  @nn.compact
+  def __call__(self, images, *, train):
+    rows = images.reshape(len(images), -1)[:, :8].reshape(-1, 4, 2)
+    token = jnp.full((len(images), 1, 2), 7.0)
+    encoded = jnp.concatenate([token, rows], axis=1)
+    return rows, {'encoded': encoded, 'pre_logits': encoded[:, 0]}
+
+
+def test_masked_patch_models_use_the_mean_of_the_patches():
+  """The class token gets no gradient, so the features must not use it."""
+  images = np.random.default_rng(0).integers(0, 256, (8, 3, 3, 1), np.uint8)
+  batch = {'image': jnp.asarray(images), 'label': jnp.arange(8), 'mask': True}
+  mesh = sharding.make_mesh(8)
+  features, _, _ = frozen.compiled_features(Tokens(512), mesh)({}, batch)
+  expected = (images.reshape(8, -1)[:, :8] / 127.5 - 1).reshape(8, 4, 2)
+  np.testing.assert_allclose(features, expected.mean(axis=1), rtol=1e-5)
+  features, _, _ = frozen.compiled_features(Tokens(), mesh)({}, batch)
+  np.testing.assert_allclose(features, 7.0)
+
+
+# ---- Neighbours --------------------------------------------------------------
+
+
+@pytest.mark.parametrize('weights', ['uniform', 'distance'])
+@pytest.mark.parametrize('metric', knn.METRICS)
+def test_neighbours_are_those_of_scikit_learn(metric, weights, monkeypatch):
+  # Several parts of a block, and a part that is not full.
+  monkeypatch.setattr(knn, '_ROWS', 256)
+  monkeypatch.setattr(knn, '_SPARE', 1)
+  monkeypatch.setattr(knn, '_QUERIES', 10)
+  monkeypatch.setattr(knn, '_PAIRS', 1000)
+  monkeypatch.setattr(knn, '_VOTES', 64)
+  (x, labels), (queries, _) = _points(700, 1), _points(150, 2)
+  mesh = sharding.make_mesh(8)
+  # Distances far below the vectors' length.
+  x, queries = x + 30, queries + 30
+  calls = []
+  found = knn.nearest(
+    [x[:301], x[301:]], queries, 15, metric, mesh, lambda: calls.append(1)
+  )
+  # Two parts of each block, then about 2,400 pairs by the thousand: a watchdog
+  # sees both passes.
+  assert len(calls) == 4 + 4
+  for k in (1, 4, 15):
+    expected = neighbors.KNeighborsClassifier(
+      k, weights=weights, metric=metric, algorithm='brute'
+    ).fit(np.float64(x), labels)
+    distances, rows = expected.kneighbors(np.float64(queries))
+    np.testing.assert_array_equal(found.rows[:, :k], rows)
+    np.testing.assert_allclose(found.distances[:, :k], distances, rtol=1e-6)
+    predicted = knn.vote(found, labels, CLASSES, k, weights, 0.07)
+    np.testing.assert_array_equal(
+      predicted, expected.predict(np.float64(queries))
+    )
+
+
+def test_the_first_of_equal_rows_and_the_smallest_of_equal_classes():
+  x = np.float32([[0, 1], [1, 0], [1, 0], [0, 1], [1, 0]])
+  labels = np.array([3, 2, 1, 0, 2])
+  found = knn.nearest(
+    [x[:2], x[2:]], np.float32([[2, 0]]), 4, 'cosine', sharding.make_mesh(8)
+  )
+  assert found.rows.tolist() == [[1, 2, 4, 0]]
+  np.testing.assert_allclose(found.distances, [[0, 0, 0, 1]])
+
+  def vote(k, weights='uniform'):
+    return knn.vote(found, labels, 4, k, weights, 0.5).tolist()
+
+  assert [vote(k) for k in (1, 2, 3)] == [[2], [1], [2]]
+  # e^0 for class 2, and e^0 + e^-2 for class 3.
+  found = knn.Nearest(np.array([[1, 0, 3]]), np.array([[0, 0.0, 1]]))
+  labels = np.array([3, 2, 0, 3])
+  assert vote(2) == [2]
+  assert vote(3, 'softmax') == [3]
+  assert vote(3, 'distance') == [2]  # Only those at distance 0 vote.
+
+
+def test_neighbours_of_a_model():
+  x, labels = SOURCE.features('train', range(60))
+  queries, expected = SOURCE.features('test', range(37))
+  for weights, devices in (('uniform', 8), ('distance', 1)):
+    values = _evaluate(_knn(weights=weights), devices=devices)
+    for k in (1, 5):
+      classifier = neighbors.KNeighborsClassifier(
+        k, weights=weights, metric='cosine'
+      ).fit(x, labels)
+      assert values[f'{k}nn/accuracy'] == classifier.score(queries, expected)
+
+
+# ---- Linear probe ------------------------------------------------------------
+
+
+def test_a_fit_is_that_of_scikit_learn(monkeypatch):
+  monkeypatch.setattr(linear_probe, '_LOGITS', 100)  # Several blocks.
+  (x, labels), (new, _) = _points(701, 1), _points(150, 2)
+  x, new = x * 7 + 3, new * 7 + 3
+  standard = preprocessing.StandardScaler().fit(x)
+  (fitted,) = linear_probe.fit(
+    x, labels, CLASSES, [1e-2], sharding.make_mesh(8), max_steps=200
+  )
+  expected = linear_model.LogisticRegression(
+    C=1 / (1e-2 * len(x)), tol=1e-8, max_iter=1000
+  ).fit(standard.transform(x), labels)
+
+  def centred(kernel):
+    # A number may be added to the scores of all classes.
+    return kernel - kernel.mean(axis=1, keepdims=True)
+
+  np.testing.assert_array_equal(
+    fitted.predict(new), expected.predict(standard.transform(new))
+  )
+  np.testing.assert_allclose(
+    centred(fitted.kernel), centred(expected.coef_.T), atol=1e-3
+  )
+
+
+def test_a_fit_that_has_not_converged_says_so(monkeypatch):
+  lines, calls = [], itertools.count()
+  monkeypatch.setattr(
+    linear_probe.logging, 'warning', lambda text, *args: lines.append(args)
+  )
+  x, labels = _points(100, 1)
+  mesh = sharding.make_mesh(1)
+  fitted = linear_probe.fit(
+    *(x, labels, CLASSES, [1e-4], mesh),
+    max_steps=12,
+    on_step=lambda: next(calls),
+  )
+  assert len(list(fitted)) == 1
+  assert next(calls) == 2
+  assert lines[-1][:2] == (1e-4, 12)

@@ -1,0 +1,340 @@
+"""Restores the newest intact checkpoint, and reads parameters from any."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import flax.serialization
+import flax.traverse_util
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging
+from etils import epath
+
+from vit_jax.checkpoint import faults, fingerprint, folders, record
+from vit_jax.checkpoint.record import DamagedError
+from vit_jax.models import lora
+from vit_jax.runtime import distributed, errors
+from vit_jax.workdir import files
+
+# What a process can find wrong with a checkpoint, the worst first.
+_UNANSWERED, _OUT_OF_REACH, _DAMAGED, _FOREIGN = (
+  *('unanswered', 'out of reach', 'damaged', 'foreign'),
+)
+# Pauses in seconds before reading again, as a fault may be brief. A host may
+# have cached that a file on a shared file system is missing.
+_PAUSES = (0.5, 1.0, 4.0)
+
+
+class _PatientLoop(asyncio.SelectorEventLoop):
+  """An event loop that finishes all of its tasks before it closes.
+
+  When one array cannot be read, Orbax closes its loop at once, and each of the
+  other arrays would print tracebacks.
+  """
+
+  def close(self) -> None:
+    if not self.is_closed() and (tasks := asyncio.all_tasks(self)):
+      self.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    super().close()
+
+
+class _PatientLoops(asyncio.DefaultEventLoopPolicy):
+  def new_event_loop(self) -> asyncio.AbstractEventLoop:
+    return _PatientLoop()
+
+
+class _ForeignError(ValueError):
+  """A checkpoint holds the state of another model or optimizer."""
+
+
+def restore_newest(
+  workdir: epath.PathLike, abstract_state: Any
+) -> tuple[Any, int] | None:
+  """Restores a run's newest intact checkpoint.
+
+  Retries for some seconds if a checkpoint cannot be read. Logs damaged ones as
+  errors and, once an intact one is found, moves them to
+  `WORKDIR/damaged_checkpoints/STEP`.
+
+  All processes must call this; if one of them cannot read a checkpoint, none
+  uses it. There is no time limit: if a file system or a process does not
+  answer, the run's watchdog ends the run (`guard.exit_after`).
+
+  Args:
+    workdir: the run's directory.
+    abstract_state: the state as `jax.ShapeDtypeStruct`s with shardings.
+
+  Returns:
+    The state, on the devices of its shardings, and its step. None if there are
+    no checkpoints.
+
+  Raises:
+    ValueError: there are checkpoints, but none is intact (says what is wrong
+      with each); or the newest intact one holds another model's or optimizer's
+      state (lists arrays that are missing, extra or of the wrong shape).
+    OSError: a checkpoint cannot be read for lack of memory, of permission or of
+      an answer, and may be intact, or a damaged one cannot be moved.
+    StoreError: the same on an object store that does not answer.
+  """
+  workdir = files.absolute(workdir)
+  folder = workdir / folders.FOLDER
+  steps = [int(path.name) for path in folders.complete_steps(folder)]
+  damaged = {}
+  for step in reversed(distributed.broadcast(steps)):
+    path = folder / str(step)
+    try:
+      state = restore(path, abstract_state)
+    except DamagedError as error:
+      logging.error('%s Falling back to the one before it.', error)
+      damaged[path] = str(error)
+      continue
+    if damaged:
+      logging.warning('Using %s, the newest intact checkpoint.', path)
+    if jax.process_index() == 0:
+      folders.remove_empty(folder)
+      for path in damaged:
+        moved = folders.move_aside(path, workdir / folders.DAMAGED)
+        logging.warning('Moved %s to %s.', path, moved)
+    distributed.barrier()  # The damaged ones are gone.
+    return state, step
+  if not damaged:
+    return None
+  raise ValueError(
+    f'No checkpoint in {folder} is intact:\n  '
+    + '\n  '.join(damaged.values())
+    + f'\nMove {folder} away and pass --restart to begin anew, or use another'
+    ' --workdir.'
+  )
+
+
+def restore(path: epath.Path, abstract_state: Any) -> Any:
+  """Restores one checkpoint; all processes must call this.
+
+  Args:
+    path: the checkpoint, `.../STEP`.
+    abstract_state: the state as `jax.ShapeDtypeStruct`s with shardings. Arrays
+      that were saved in another dtype are converted.
+
+  Raises:
+    DamagedError: on all processes, if any of them finds the checkpoint damaged;
+      says what is wrong.
+    ValueError: the checkpoint holds another model's or optimizer's state; lists
+      arrays that are missing, extra or of the wrong shape.
+    OSError: on all processes, see `restore_newest`.
+  """
+  # All processes raise alike, so all of them try again or none does.
+  for pause in _PAUSES:
+    try:
+      return _restore_once(path, abstract_state)
+    except (DamagedError, OSError, errors.StoreError) as error:
+      logging.warning('%s Trying again in %g s.', error, pause)
+    time.sleep(pause)
+  return _restore_once(path, abstract_state)
+
+
+def _restore_once(path: epath.Path, abstract_state: Any) -> Any:
+  target = flax.serialization.to_state_dict(abstract_state)
+
+  def read():
+    saved = record.read(path)
+    if difference := saved.difference(target):
+      raise _ForeignError(difference)
+    as_saved = _as_saved(target, saved)
+    args = ocp.checkpoint_utils.construct_restore_args(as_saved)
+    return saved, _read_arrays(path, as_saved, args)
+
+  saved, tree = _together(path, read)
+  _together(path, lambda: saved.check(tree))
+  tree = jax.tree.map(_cast, tree, target)
+  return flax.serialization.from_state_dict(abstract_state, tree)
+
+
+def _together(path: epath.Path, function: Callable[[], Any]) -> Any:
+  """Returns a function's result, or raises the same error on all processes.
+
+  If a process raised alone, the others would wait for it.
+  """
+  kind = text = ''
+  result = None
+  try:
+    result = function()
+  except Exception as error:
+    kind, text = _finding(path, error)
+  kinds, texts = zip(*distributed.gather([kind, text]), strict=True)
+  # A process that another model's state does not fit sees a bad copy.
+  if _FOREIGN in kinds and set(kinds) != {_FOREIGN}:
+    kinds = (_DAMAGED, *kinds)
+  for worst in (_UNANSWERED, _OUT_OF_REACH, _DAMAGED, _FOREIGN):
+    if worst in kinds:
+      raise _error(path, worst, _reasons(texts))
+  return result
+
+
+def _finding(path: epath.Path, error: Exception) -> tuple[str, str]:
+  """Returns what an error says about a checkpoint, and why."""
+  if isinstance(error, _ForeignError):
+    return _FOREIGN, str(error)
+  kind = _OUT_OF_REACH if faults.is_out_of_reach(error) else _DAMAGED
+  if faults.is_unanswered(path, error):
+    kind = _UNANSWERED
+  return kind, faults.reason(error)
+
+
+def _reasons(texts: tuple[str, ...]) -> str:
+  first = {}
+  for index, text in enumerate(texts):
+    if text:
+      first.setdefault(text, index)
+  if len(texts) == 1 or len({*texts}) == 1:
+    return texts[0]
+  return '; '.join(f'process {index}: {text}' for text, index in first.items())
+
+
+def _error(path: epath.Path, kind: str, why: str) -> Exception:
+  if kind == _FOREIGN:
+    return ValueError(
+      f'The checkpoint {path} does not hold the state of this run. Its'
+      f" differences from the config's state:\n{why}\n"
+      'Use another --workdir, or the config that wrote this one.'
+    )
+  if kind == _DAMAGED:
+    return DamagedError(f'The checkpoint {path} is damaged: {why}.')
+  if kind == _UNANSWERED:
+    return errors.StoreError(f'The checkpoint {path} cannot be read: {why}.')
+  return OSError(
+    f'The checkpoint {path} cannot be read: {why}. It may be intact, so nothing'
+    ' was moved and no earlier one is used. Make it readable (memory,'
+    ' permissions, network, disk) and start again, or name another.'
+  )
+
+
+def _as_saved(target: Any, saved: record.Record) -> Any:
+  """Returns the target with the saved dtypes, for which the digests hold."""
+  dtypes = [saved.dtypes[name] for name in fingerprint.named_leaves(target)]
+  leaves, treedef = jax.tree.flatten(target)
+  return treedef.unflatten(
+    jax.ShapeDtypeStruct(x.shape, jax.numpy.dtype(dtype), sharding=x.sharding)
+    for x, dtype in zip(leaves, dtypes, strict=True)
+  )
+
+
+def _cast(x: jax.Array, target: jax.ShapeDtypeStruct) -> jax.Array:
+  if x.dtype == target.dtype:
+    return x
+  cast = jax.jit(
+    lambda x: x.astype(target.dtype), out_shardings=target.sharding
+  )
+  return cast(x)
+
+
+def _read_arrays(
+  path: epath.Path, item: Any, restore_args: Any, *, partial: bool = False
+) -> Any:
+  """Reads arrays without verifying them; damaged files raise any exception.
+
+  Does not use Orbax's manager or a checkpointer: if one process raised, the
+  others would wait for it at their barriers.
+  """
+  policy = asyncio.get_event_loop_policy()
+  asyncio.set_event_loop_policy(_PatientLoops())
+  try:
+    with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
+      return handler.restore(
+        path / folders.STATE,
+        args=ocp.args.PyTreeRestore(
+          item=item, restore_args=restore_args, partial_restore=partial
+        ),
+      )
+  finally:
+    asyncio.set_event_loop_policy(policy)
+
+
+def read_params(path: epath.PathLike) -> tuple[Any, epath.Path]:
+  """Reads a run's parameters; the averaged ones if the run kept an average.
+
+  Low-rank additions are merged. Does not read the optimizer's state. Verifies
+  the parameters against the saved digests. If `path` stands for several
+  checkpoints and the newest is damaged, reads the one before it, with a
+  warning.
+
+  Args:
+    path: see `find`.
+
+  Returns:
+    The parameters as a tree of NumPy arrays, and the checkpoint's path.
+
+  Raises:
+    ValueError: there is no checkpoint, it is damaged (names the arrays), or it
+      holds no parameters.
+    OSError: the files cannot be read: there is not enough memory, no
+      permission, or the file system does not answer.
+  """
+  candidates = folders.candidates(path)
+  reasons = []
+  for candidate in reversed(candidates):
+    try:
+      return _read_params(candidate), candidate
+    except DamagedError as error:
+      if len(candidates) == 1:
+        raise
+      logging.warning('%s Reading the one before it.', error)
+      reasons.append(str(error))
+  raise DamagedError(
+    f'No checkpoint in {candidates[0].parent} is intact:\n  '
+    + '\n  '.join(reasons)
+  )
+
+
+def is_intact(path: epath.PathLike) -> bool:
+  """Whether a path has intact parameters; logs the reason if not.
+
+  Args:
+    path: see `find`.
+
+  Raises:
+    OSError: the parameters cannot be read, and may be intact.
+  """
+  try:
+    read_params(path)
+  except ValueError as error:
+    logging.warning('%s', error)
+    return False
+  return True
+
+
+def _read_params(path: epath.Path) -> Any:
+  """Reads the parameters of one checkpoint, and verifies them."""
+  try:
+    saved = record.read(path)
+    parts: dict[str, dict[str, None]] = {}
+    for name in saved.shapes:
+      part, _, parameter = name.partition('/')
+      parts.setdefault(part, {})[parameter] = None
+    # The average has only the parameters that train.
+    averaged = parts.get('ema_params', {})
+    names = ['params'] if parts.get('params', {}).keys() - averaged else []
+    names += ['ema_params'] if averaged else []
+    params = {}
+    for name in names:
+      item = {name: flax.traverse_util.unflatten_dict(parts[name], sep='/')}
+      args = jax.tree.map(
+        lambda _: ocp.RestoreArgs(restore_type=np.ndarray),
+        item,
+        is_leaf=lambda x: x is None,
+      )
+      part = _read_arrays(path, args, args, partial=True)[name]
+      saved.check(part, name)
+      params |= flax.traverse_util.flatten_dict(part, sep='/')
+  except Exception as error:  # Damaged files raise errors of many types.
+    raise _error(path, *_finding(path, error)) from error
+  if not params:
+    raise ValueError(
+      f'{path} is not a checkpoint of a training run: it has no `params`,'
+      f' only {sorted(parts)}.'
+    )
+  params = flax.traverse_util.unflatten_dict(params, sep='/')
+  return lora.merged(params, np.matmul)
