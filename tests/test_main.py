@@ -251,8 +251,8 @@ def commands(tmp_path_factory):
     ('no weights', 'init.checkpoint is not set: this config starts from'),
     (
       'file as workdir',
-      f'--workdir=setup.py/run: {ROOT}/setup.py/run/owner.json: Not a'
-      f' directory: {ROOT}/setup.py is a file. Expected directories before',
+      f'--workdir=setup.py/run: Not a directory: {ROOT}/setup.py is a file.'
+      ' Expected directories before',
     ),
     ('another path', '/data/a.jpg: Permission denied. This process may not'),
     ('restart of an evaluation', '--restart starts a training run over'),

@@ -229,8 +229,9 @@ class _Save(threading.Thread):
       cleanup_tmp_directories=True,
       # Skips Orbax's metrics, which may be damaged; `record` has its own.
       lightweight_initialize=True,
+      # Later than the saver's own limit, whose error names the remedy.
       async_options=ocp.options.AsyncOptions(
-        timeout_secs=max(1, int(self._saver.timeout))
+        timeout_secs=int(self._saver.timeout) + 60
       ),
       # With named processes, Orbax waits through the coordination service, with
       # time limits. Otherwise it waits through a computation on all devices,
