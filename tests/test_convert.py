@@ -264,6 +264,7 @@ def test_models_that_the_format_cannot_store_are_refused(tmp_path):
     )
 
 
+@pytest.mark.gate
 def test_the_command(tmp_path, npz):
   source, _ = npz
   names = tmp_path / 'names.txt'

@@ -135,6 +135,7 @@ def test_python_block(place):
   assert fenced.wrong_names(block) == []
 
 
+@pytest.mark.gate
 def test_the_examples_of_additions_run(tmp_path):
   found = [
     block

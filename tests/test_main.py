@@ -409,6 +409,7 @@ def _command(*arguments, **environment):
   )
 
 
+@pytest.mark.gate
 def test_a_refusal():
   result = _command('--config=configs/quickstart.py:all', '--workdir=nowhere')
   assert result.returncode == 1
@@ -433,6 +434,7 @@ def test_help_teaches_by_examples():
     assert f'\n  --{flag}: ' in result.stdout
 
 
+@pytest.mark.gate
 def test_a_run_without_tensorflow(tmp_path):
   fake = tmp_path / 'tensorflow'
   fake.mkdir()

@@ -48,7 +48,18 @@ def released(tmp_path, monkeypatch):
   path.with_name(f'{path.name}.json').unlink()  # Released files have none.
 
 
-@pytest.mark.parametrize('path', NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+  'path',
+  [
+    # It trains for two minutes.
+    pytest.param(
+      path,
+      id=path.stem,
+      marks=pytest.mark.slow if path.stem == 'own_folder' else pytest.mark.gate,
+    )
+    for path in NOTEBOOKS
+  ],
+)
 def test_the_notebook_runs(path, released, tmp_path, monkeypatch):
   # Real training needs optimised code, unlike the other tests.
   monkeypatch.delenv('XLA_FLAGS', raising=False)

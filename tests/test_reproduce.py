@@ -14,6 +14,8 @@ from vit_jax import config as config_lib
 from vit_jax.configs import mini
 from vit_jax.paper import items, registered
 
+pytestmark = pytest.mark.gate
+
 ROOT = pathlib.Path(__file__).parents[1]
 
 

@@ -257,6 +257,7 @@ def shrink(config):
   config.mesh.data = 1
 
 
+@pytest.mark.gate
 def test_two_tasks_from_data_to_score(tmp_path, capsys):
   kept = ('clevr_dist', 'smallnorb_azimuth')
   for name in kept:

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.gate
+
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAMS = sorted(
   path.stem

@@ -111,6 +111,7 @@ def test_no_torch(tmp_path):
     gpu_vs_timm.check_torch(str(tmp_path / 'nothing'))
 
 
+@pytest.mark.gate
 def test_jax_worker():
   task = {'contender': 'plain', 'model': 'ViT-Ti/16', **TASK}
   found = jax_worker.main(task)

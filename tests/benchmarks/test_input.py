@@ -39,6 +39,7 @@ def test_parse_wrong(text):
     measure_input.parse(text)
 
 
+@pytest.mark.gate
 def test_measure(tmp_path):
   results = measure_input.measure(
     measure_input.make_images(tmp_path, 8),

@@ -58,6 +58,7 @@ def _pair():
   return config, program, params
 
 
+@pytest.mark.gate
 def test_plain_model_and_step_are_the_same():
   config, program, params = _pair()
   model = plain_vit.build(config, program.model)

@@ -176,6 +176,7 @@ def test_close_does_not_hide_another_exception(tmp_path, fails, caplog):
   assert 'step 1 could not be saved' in caplog.text
 
 
+@pytest.mark.gate
 def test_a_file_system_that_hangs(tmp_path, fails):
   checkpoints = checkpoint.Checkpoints(
     tmp_path, keep=9, keep_every=0, timeout=2

@@ -41,6 +41,7 @@ def _run(*arguments):
   )
 
 
+@pytest.mark.gate
 def test_the_command(folder, tmp_path):
   spec, to = f'folder:{folder}', tmp_path / 'dedup'
   done = _run(f'--data={spec}', f'--test={spec}', f'--to={to}')
@@ -56,6 +57,7 @@ def test_the_command(folder, tmp_path):
   assert 'flips=False there, True now' in again.stderr
 
 
+@pytest.mark.gate
 def test_parts_and_unreadable_images(folder, tmp_path):
   arguments = [
     *(f'--data=folder:{folder}', f'--test=folder:{folder}', '--flips'),

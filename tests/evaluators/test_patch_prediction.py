@@ -94,6 +94,7 @@ def _expected(source, target):
   }
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize('target', ['mean_colour', 'downsized'])
 def test_every_patch_counts_once(target):
   source = Images(21, broken=(4, 20))

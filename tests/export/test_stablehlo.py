@@ -95,6 +95,7 @@ def test_logits_without_this_package(tmp_path, model, size, channels):
   np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * scale)
 
 
+@pytest.mark.gate
 def test_a_resnet_takes_any_size_and_batch(tmp_path):
   model = tiny.bit()
   params = _npz(tmp_path / 'a.npz', model, (32, 32))

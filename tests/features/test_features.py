@@ -258,6 +258,7 @@ def _command(module, *words):
   )
 
 
+@pytest.mark.gate
 def test_files_that_are_no_images_are_named(weights, photos, tmp_path):
   done = _command(
     *('features', f'--checkpoint={weights}', f'--to={tmp_path / "to"}'),
@@ -309,6 +310,7 @@ def test_the_command_finds_the_evaluators_accuracy(model, train, tmp_path):
   }
 
 
+@pytest.mark.gate
 def test_the_command_fits_a_linear_probe(model, train, tmp_path):
   for split in ('validation', 'test'):
     part = {'validation': 'train[100:200]'}.get(split, split)

@@ -58,6 +58,7 @@ def _naive(y, params):
   return _softmax(scores)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
   'overrides',
   [

@@ -52,6 +52,7 @@ def digits(tmp_path_factory):
   return folder
 
 
+@pytest.mark.gate
 def test_all_figures_of_a_run_without_the_unreadable_image(digits, tmp_path):
   bad = tmp_path / 'bad.png'
   bad.write_bytes(b'no image')
@@ -118,6 +119,7 @@ def _draw(model, tmp_path, size=(16, 16), channels=3):
   return sorted(path.name for path in (tmp_path / 'out').iterdir())
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
   'model, names, message',
   [
@@ -157,6 +159,7 @@ def test_a_resnet_has_nothing_to_show(tmp_path):
     _draw(tiny.bit(), tmp_path, size=(64, 64))
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
   'words, message',
   [
@@ -175,6 +178,7 @@ def test_bad_input_is_one_clear_error(words, message):
   assert result.stderr.startswith('error: ')
 
 
+@pytest.mark.gate
 def test_help_teaches():
   result = _command('--help')
   assert result.returncode == 0

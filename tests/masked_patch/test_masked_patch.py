@@ -108,6 +108,7 @@ def test_embeddings_are_replaced_according_to_the_source():
 # The model -------------------------------------------------------------------
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize('pooling', ['token', 'gap'])
 def test_an_adapted_model_has_the_same_encoder_and_features(pooling):
   model = _model(pooling=pooling)
@@ -217,6 +218,7 @@ def _run(devices, steps, *, partition='auto', dropout_rate=0.0, **options):
   return history
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
   'partition, dropout_rate',
   [

@@ -11,6 +11,8 @@ from vit_jax.configs import finetune
 from vit_jax.configs import masked_patch as masked_patch_config
 from vit_jax.training import evaluate, train
 
+pytestmark = pytest.mark.gate
+
 
 @pytest.fixture(scope='module', autouse=True)
 def _log_everything():

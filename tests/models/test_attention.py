@@ -118,6 +118,7 @@ def test_huge_scores_do_not_overflow(name):
   assert all(jnp.isfinite(x).all() for x in backward(value))
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize('options', [{}, {'scan': True, 'remat': 'full'}])
 def test_models_agree_across_attention_implementations(options):
   images = RNG.uniform(-1, 1, (2, 64, 64, 3)).astype(np.float32)

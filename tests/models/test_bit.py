@@ -121,6 +121,7 @@ def test_model_without_units_equals_numpy():
     np.testing.assert_allclose(logits[i], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize('name', ['BiT-R50x1', 'AxialResNet50', 'ViT-Ti/16'])
 def test_derivatives_of_forward_mode_are_those_of_reverse_mode(name):
   small = {'depth': 1} if name.startswith('ViT') else {'blocks': (1, 1)}

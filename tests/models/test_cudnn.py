@@ -57,6 +57,7 @@ def _assert_close(actual, expected):
   )
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
   'options',
   [
@@ -104,6 +105,7 @@ def test_several_devices(axes, lengths):
   }
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize('pooling', ['token', 'gap'])
 def test_layers_and_attention_have_no_extra_rows(pooling):
   plain = tiny.vit(pooling=pooling)

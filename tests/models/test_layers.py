@@ -34,6 +34,7 @@ def _features(model, params, layer, devices=8):
   return np.asarray(compiled(params, IMAGES))
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize('pooling', ['token', 'gap', 'map'])
 def test_layers_of_a_vit_are_pooled_as_the_model_pools(pooling):
   model = _model(pooling=pooling)
@@ -58,6 +59,7 @@ def test_layers_of_a_vit_are_pooled_as_the_model_pools(pooling):
   np.testing.assert_allclose(found, logits, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.gate
 def test_layers_of_a_resnet_are_means_of_feature_maps():
   model = _model('BiT-R50x1')
   params = _params(model)

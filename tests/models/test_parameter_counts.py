@@ -55,6 +55,7 @@ def test_parameter_counts_at_224_px(name, overrides, count):
 
 
 # Shallow members of the families, because the full models take too long.
+@pytest.mark.gate
 @pytest.mark.parametrize(
   'name, overrides',
   [

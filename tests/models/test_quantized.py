@@ -33,6 +33,7 @@ def params():
   return found
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
   'name, products',
   # Six dense layers in a block; a gradient has two products for each.
@@ -48,6 +49,7 @@ def test_dense_layers_of_blocks_multiply_integers(
   assert sum('xi8>' in line for line in found) == products
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize('scan', [False, True])
 def test_logits_and_gradients_stay_close(params, scan):
   if scan:

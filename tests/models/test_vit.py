@@ -355,6 +355,7 @@ def test_bfloat16_models_have_float32_parameters_and_logits():
   assert '(Precision.HIGHEST, Precision.HIGHEST)' in str(equations[-1])
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize('scan', [False, True])
 def test_remat_recomputes_the_same_values(scan):
   params = _random_params(_build())

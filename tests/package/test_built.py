@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 
@@ -27,6 +28,7 @@ def _files(folder):
   }
 
 
+@pytest.mark.gate
 def test_the_wheel_holds_the_package_with_configs_and_launch(built):
   source = {
     name.removeprefix('vit_jax/'): data
@@ -53,6 +55,7 @@ def test_the_source_distribution_is_a_checkout(built):
   assert all(sdist[name] == source[name] for name in set(sdist) - made)
 
 
+@pytest.mark.gate
 def test_a_wheel_of_a_source_distribution_is_the_same(built, tmp_path):
   folder = tmp_path / 'source'
   for name, data in conftest.read_sdist(built.sdist).items():
@@ -70,6 +73,7 @@ def test_an_installed_package_knows_its_commit(built):
   assert installed.commit(built.unpacked) == built.head
 
 
+@pytest.mark.gate
 def test_changed_code_says_so_and_nothing_of_before_is_left(built, tmp_path):
   folder = tmp_path / 'changed'
   shutil.copytree(built.source, folder)  # It has leftovers of the first build.

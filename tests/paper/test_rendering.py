@@ -97,6 +97,7 @@ def test_a_run_without_metrics_is_missing_everywhere(where, sweep):
   assert words == ['partly there', 'partly there']
 
 
+@pytest.mark.gate
 def test_a_confirmation_quotes_the_exploration(where, sweep, monkeypatch):
   monkeypatch.setattr(rendering.registered, 'wordings', lambda: {})
   chosen = [items.ITEMS['figure9']]
@@ -219,6 +220,7 @@ def test_a_section_that_cannot_be_shown_is_a_failure(where):
   assert not found.blocks
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize('scale, mark', [('mini', 'MINIATURE'), ('paper', '')])
 def test_every_picture_has_the_mark_of_a_miniature(
   where, monkeypatch, scale, mark
@@ -236,6 +238,7 @@ def test_every_picture_has_the_mark_of_a_miniature(
   assert set(marks) == {mark}
 
 
+@pytest.mark.gate
 def test_titles_have_the_mark_of_a_miniature(where):
   chosen = [
     items.ITEMS['table8'],
@@ -256,6 +259,7 @@ def test_titles_have_the_mark_of_a_miniature(where):
   assert not any('MINIATURE' in title for title in titles[2])
 
 
+@pytest.mark.gate
 def test_a_miniature_states_its_image_size(where):
   chosen = [items.ITEMS['table8'], items.ITEMS['table1']]
   sweep = reading.load('configs/sweeps/reproduce.py:table8,scale=mini,seeds=3')

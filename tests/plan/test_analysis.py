@@ -56,6 +56,7 @@ def test_another_run_is_not_compared_with_the_paper(changes):
   assert _analyse(config).paper_core_days is None
 
 
+@pytest.mark.gate
 def test_a_linear_probe_saves_the_backward_pass():
   found = _analyse(finetune.get_config('ViT-B/16,cifar10,tune=head'))
   trained = 768 * 10 + 10
@@ -72,6 +73,7 @@ def test_a_linear_probe_saves_the_backward_pass():
   assert _analyse(finetune.get_config('ViT-B/16,cifar10')).tuned is None
 
 
+@pytest.mark.gate
 def test_additions_train_beside_the_head():
   config = finetune.get_config('ViT-B/16,cifar10,tune=lora')
   config.model.depth = 2
@@ -93,6 +95,7 @@ def test_another_size_is_not_compared_with_the_paper():
   assert found.params < 70_000_000
 
 
+@pytest.mark.gate
 def test_a_resnet_has_no_tokens():
   found = _analyse(pretrain.get_config('BiT-R50x1,jft300m'))
   assert found.tokens is None

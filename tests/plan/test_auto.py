@@ -46,6 +46,7 @@ def test_no_slice_is_large_enough(monkeypatch, compiler):
   assert _compiled(compiler) == list(V5E)
 
 
+@pytest.mark.gate
 def test_the_largest_is_compiled_once_and_then_searched(monkeypatch, compiler):
   plan = _auto(monkeypatch, compiler, fits_from=16, search=True, max_tries=5)
   assert str(plan.target) == 'v5e:2x4'

@@ -127,6 +127,7 @@ def _config(**changes):
   return analysis.resolve(config, 'tpu')
 
 
+@pytest.mark.gate
 def test_runs_of_other_lengths_are_compiled_once(monkeypatch):
   built = _build(monkeypatch, 'x')
   target = devices.parse('v3:2x2')
@@ -138,6 +139,7 @@ def test_runs_of_other_lengths_are_compiled_once(monkeypatch):
   assert len(built) == 3
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
   'message, error, temporaries',
   [

@@ -43,6 +43,7 @@ def _quiet(text):
   del text
 
 
+@pytest.mark.gate
 def test_help_teaches_by_examples():
   result = _command('--help')
   assert result.returncode == 0
@@ -52,6 +53,7 @@ def test_help_teaches_by_examples():
     assert f'\n  --{flag}: ' in result.stdout
 
 
+@pytest.mark.gate
 def test_importing_starts_no_backend():
   subprocess.run(
     [sys.executable, '-c', 'from vit_jax.plan import many_runs'],
@@ -87,6 +89,7 @@ def test_a_wrong_slice_is_one_line():
   assert result.stderr.count('\n') == 1
 
 
+@pytest.mark.gate
 def test_overrides_without_a_config_apply_to_all_runs():
   also = B16.replace('config', 'also', 1)
   result = _command(also, '--config.data.batch_size=2048', '--json')

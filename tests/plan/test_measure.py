@@ -24,6 +24,7 @@ def tiny():
   return one_run.Run('tiny', config)
 
 
+@pytest.mark.gate
 def test_this_machine_is_measured():
   figures = measure.figures(tiny(), 3, quiet)
   assert figures['topology'] == 'cpu:8'
@@ -83,6 +84,7 @@ def test_speed():
   assert (found['wall_days'], found['device_days']) == (days, 2 * days)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize('while_compiling', [True, False])
 def test_too_little_memory_is_a_result(monkeypatch, while_compiling):
   def fails(*arguments):

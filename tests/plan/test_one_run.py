@@ -114,6 +114,7 @@ def test_known_memory_before_compilation(compiler):
   assert full.activations < given.activations / 4
 
 
+@pytest.mark.gate
 def test_what_is_frozen_has_neither_state_nor_gradient(compiler):
   target = devices.parse('v3:2x2')
   found = {}
@@ -178,6 +179,7 @@ def test_no_time_for_a_search(compiler):
   assert plan.ended.startswith('--max_minutes is reached')
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
   'mesh',
   [

@@ -87,6 +87,7 @@ def test_trip_count(changes, expected):
   assert count(loop(**changes)) == expected
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
   'changes',
   [

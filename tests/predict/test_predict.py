@@ -95,6 +95,7 @@ def test_a_folder_has_the_accuracy_of_the_runs_own_evaluation(run, model):
   np.testing.assert_allclose(loss, metrics['test/loss'], rtol=1e-5)
 
 
+@pytest.mark.gate
 def test_the_command_gives_the_same_on_1_and_8_devices(run, model):
   data, workdir, metrics = run
   expected = model.predict(data / 'test')
@@ -221,6 +222,7 @@ def _broken_files(folder, good):
   return reasons | {'pipe.jpg': 'regular', 'link.jpg': 'no such file'}
 
 
+@pytest.mark.gate
 def test_unreadable_files_are_named_and_counted(run, tmp_path):
   data, workdir, _ = run
   good = data / 'test' / 'red' / '0.png'
@@ -249,6 +251,7 @@ def test_python_names_the_first_unreadable_file(model, tmp_path):
     model.predict(bad)
 
 
+@pytest.mark.gate
 def test_names_come_from_stdin_and_pictures_show_attention(run, tmp_path):
   data, workdir, _ = run
   files = sorted((data / 'test' / 'blue').iterdir())[:2]
@@ -290,6 +293,7 @@ def test_what_is_no_image_is_one_clear_error(model, images, message):
     model.predict(images)
 
 
+@pytest.mark.gate
 def test_wrong_arguments_are_one_clear_error(run, model):
   image = np.zeros((4, 4, 3), np.uint8)
   with pytest.raises(ValueError, match='no layer'):
@@ -314,6 +318,7 @@ def test_the_preprocessing_travels_with_converted_weights(run, tmp_path):
     assert model.loss == ('' if kind == 'run' else 'softmax')
 
 
+@pytest.mark.gate
 def test_a_checkpoint_without_head_gives_features_only(tmp_path):
   model = models.build('ViT-Ti/4', num_classes=3, **SIZES)
   image = np.zeros((SIZE, SIZE, 3), np.uint8)

@@ -53,6 +53,7 @@ def _config(folder):
   return config
 
 
+@pytest.mark.gate
 def test_one_percent_damaged_records(folder, tmp_path, caplog):
   config = _config(folder)
   config.data.unreadable = 'skip-and-count'
@@ -65,6 +66,7 @@ def test_one_percent_damaged_records(folder, tmp_path, caplog):
   assert rows[-1]['step'] == config.total_steps
 
 
+@pytest.mark.gate
 def test_by_default_the_first_of_them_ends_the_run(folder, tmp_path):
   with pytest.raises(ValueError, match='skip-and-count'):
     train.train_and_evaluate(_config(folder), tmp_path / 'run')

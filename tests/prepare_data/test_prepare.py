@@ -139,6 +139,7 @@ def test_odd_files_end_as_documented(tmp_path):
     assert (content in kept) == (what == odd_files.KEPT), name
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize('nested', ['', 'winter21_whole'])
 def test_imagenet21k_comes_out_as_its_generator_knows_it(tmp_path, nested):
   wanted, damaged = imagenet21k.write(
@@ -181,6 +182,7 @@ def test_imagenet21k_comes_out_as_its_generator_knows_it(tmp_path, nested):
   assert set(copies) == {(b, n) for b, of in wanted.items() for n in of}
 
 
+@pytest.mark.gate
 def test_labels_of_several_classes_stay(tmp_path):
   run('shapes:all', tmp_path, splits=['test'], shards=2, shuffled=False)
   made = data.open_source(f'arrayrecord:{tmp_path}')
@@ -208,6 +210,7 @@ def uninterrupted(many, tmp_path_factory):
   return hashes(to / 'many/1.0.0')
 
 
+@pytest.mark.gate
 def test_a_killed_command_ends_with_the_same_files(
   many, uninterrupted, tmp_path
 ):

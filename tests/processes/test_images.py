@@ -64,6 +64,7 @@ def alone(tmp_path_factory):
 COPIES = {'data': 1, 'fsdp': 1, 'tensor': 4, 'mixed': 2}
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize('processes', [1, 2, 4])
 def test_images_of_every_step(alone, tmp_path, processes):
   seen = _see(tmp_path, 'seen', processes, 4 // processes)
@@ -79,6 +80,7 @@ def test_images_of_every_step(alone, tmp_path, processes):
   assert len(set(flat)) > 250
 
 
+@pytest.mark.gate
 def test_images_after_an_interruption(alone, tmp_path):
   seen = _see(tmp_path, 'later', 2, 2, start_step=5, steps=STEPS - 5)
   for mesh, steps in seen.items():

@@ -9,11 +9,13 @@ import signal
 
 import cv2
 import numpy as np
+import pytest
 
 from tests.processes.launch import launch
 from vit_jax import checkpoint
 
 
+@pytest.mark.gate
 def test_a_process_with_different_data_refuses_to_run(tmp_path):
   texts = launch(
     *(2, 1),
@@ -30,6 +32,7 @@ def test_a_process_with_different_data_refuses_to_run(tmp_path):
   assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.gate
 def test_other_images_on_the_disk_of_one_host_are_refused(tmp_path):
   disks = [tmp_path / 'a', tmp_path / 'b']
   for i in range(8):
@@ -56,6 +59,7 @@ def test_other_images_on_the_disk_of_one_host_are_refused(tmp_path):
   assert 'Another process differs' in texts[0]
 
 
+@pytest.mark.gate
 def test_separate_work_directories_are_refused(tmp_path):
   texts = launch(
     *(2, 1),
@@ -69,6 +73,7 @@ def test_separate_work_directories_are_refused(tmp_path):
     assert 'such as gs://BUCKET/PATH' in text
 
 
+@pytest.mark.gate
 def test_a_failed_write_of_predictions_ends_all_processes(tmp_path):
   texts = launch(
     *(2, 1),
@@ -80,6 +85,7 @@ def test_a_failed_write_of_predictions_ends_all_processes(tmp_path):
   assert f'SaveError: {tmp_path / "run"}: No space left on device' in texts[0]
 
 
+@pytest.mark.gate
 def test_weights_of_another_run_split_over_two_processes(tmp_path):
   run = dict(workdir=str(tmp_path / 'first'), config=dict(mesh=dict(data=1)))
   run['config']['changes'] = {'total_steps': 6, 'polyak.decay': 0.0}

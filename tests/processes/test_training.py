@@ -111,9 +111,9 @@ def assert_same_predictions(workdir, expected):
   assert table['correct'].mean() == metrics.read(workdir)[-1]['test/accuracy']
 
 
-# All meshes take minutes. These two split everything that can be split, and
-# cover manual partitioning; tests of the others are slow.
-_ALWAYS = ('mixed', 'manual, accumulation')
+# All meshes take minutes. This one splits everything that can be split; tests
+# of the others are slow.
+_ALWAYS = ('mixed',)
 
 
 def _check(tmp_path, processes, devices, names=None):
@@ -130,6 +130,7 @@ def _check(tmp_path, processes, devices, names=None):
   return tmp_path
 
 
+@pytest.mark.gate
 def test_two_processes_train_like_one(tmp_path):
   _check(tmp_path, 2, 2, _ALWAYS)
   # Only one process writes the log.

@@ -102,6 +102,7 @@ def test_each_shard_option_splits_the_documented_parts(shard, params, others):
   assert shardings.step.spec == P()
 
 
+@pytest.mark.gate
 def test_the_state_is_created_in_shards():
   # No device holds more than its part, also while the state is being created.
   layout = sharding.build(data=1, fsdp=8, tensor=1, shard='all', gather='step')

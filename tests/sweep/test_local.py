@@ -188,6 +188,7 @@ def _metrics(path):
   }
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM])
 def test_a_restarted_launcher_repeats_nothing(tmp_path, number):
   process = _begin(tmp_path)

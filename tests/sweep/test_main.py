@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 ROOT = pathlib.Path(__file__).parents[2]
 TABLE = """\
 | study        | run      | held-out | test          | runs |
@@ -37,6 +39,7 @@ def _run(*args, **variables):
 SWEEP = ('--sweep=configs/sweeps/digits.py', '--parallel=2', '--retries=0')
 
 
+@pytest.mark.gate
 def test_the_protocol(tmp_path):
   code, output, error = _run(tmp_path, *SWEEP)
   assert (code, error) == (0, '')
@@ -57,6 +60,7 @@ def test_the_protocol(tmp_path):
   assert error.startswith(f'error: {tmp_path} holds the run digits:01234/')
 
 
+@pytest.mark.gate
 def test_a_failed_run_is_named(tmp_path):
   bad = 'digits:56789/rate=0.3'
   code, output, error = _run(tmp_path, *SWEEP, FAKE_FAILURES=bad)
@@ -78,6 +82,7 @@ def test_a_failed_run_is_named(tmp_path):
   ]
 
 
+@pytest.mark.gate
 def test_a_closed_terminal_stops_the_sweep_and_its_runs(tmp_path):
   process = _begin(tmp_path, *SWEEP, FAKE_SECONDS='30')
   end = time.monotonic() + 30
@@ -98,6 +103,7 @@ def test_a_closed_terminal_stops_the_sweep_and_its_runs(tmp_path):
   assert output.count('ended with exit code 75') == 2
 
 
+@pytest.mark.gate
 def test_a_sweep_file_can_add_to_the_table(tmp_path):
   file = tmp_path / 'sweep.py'
   file.write_text(

@@ -208,6 +208,7 @@ def test_a_sweep_names_its_model():
     reading.load('configs/sweeps/finetune.py:auto,cifar10')
 
 
+@pytest.mark.gate
 def test_choosing_by_test_results_is_refused_before_any_run(tmp_path):
   file = _sweep_file(tmp_path / 'sweep.py', {})
   result = _command(tmp_path / 'out', f'{file}:all')
@@ -220,6 +221,7 @@ def test_choosing_by_test_results_is_refused_before_any_run(tmp_path):
   assert not (tmp_path / 'out' / 'runs').exists()
 
 
+@pytest.mark.gate
 def test_a_dry_run_prints_commands(tmp_path):
   file = _sweep_file(tmp_path / 'sweep.py', {'data.batch_size': 8})
   words = ['--set=image_size=(8, 8)', '--dry_run']

@@ -39,6 +39,7 @@ def _config(devices, loss, **changes):
   return config
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize('loss', ['softmax', 'sigmoid'])
 def test_eight_devices_train_like_one(loss, tmp_path):
   rows = {}
@@ -53,6 +54,7 @@ def test_eight_devices_train_like_one(loss, tmp_path):
   np.testing.assert_allclose(rows[8], rows[1], rtol=1e-4)
 
 
+@pytest.mark.gate
 def test_an_interrupted_run_ends_with_the_same_weights(tmp_path, monkeypatch):
   whole, cut = tmp_path / 'whole', tmp_path / 'cut'
   train.train_and_evaluate(_config(1, 'softmax'), whole)

@@ -111,6 +111,7 @@ def _train(images, workdir, until, **options):
       train.train_and_evaluate(config, workdir, **options)
 
 
+@pytest.mark.gate
 def test_a_run_does_not_go_on_with_other_images(tmp_path):
   rng = np.random.default_rng(0)
   for split in ('train', 'test'):

@@ -53,6 +53,7 @@ def run(tmp_path_factory):
   return workdir
 
 
+@pytest.mark.gate
 def test_the_step_with_the_best_validation_accuracy_is_picked(run):
   accuracies = {
     row['step']: row[BEST] for row in metrics.read(run) if BEST in row
@@ -109,6 +110,7 @@ def test_the_early_stopped_weights_are_as_good_as_was_measured(run, tmp_path):
     assert found[key] == pytest.approx(best[key], rel=1e-5), key
 
 
+@pytest.mark.gate
 def test_fine_tuning_starts_from_the_early_stopped_weights(run, tmp_path):
   config = _config()
   config.total_steps, config.epochs = 1, 0.0

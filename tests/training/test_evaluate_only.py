@@ -36,6 +36,7 @@ def trained(tmp_path_factory):
   return str(workdir), train.train_and_evaluate(_config(), workdir)
 
 
+@pytest.mark.gate
 def test_what_training_found(trained, tmp_path):
   checkpoint, expected = trained
   found = evaluate.evaluate_only(_config(checkpoint), tmp_path)
@@ -145,6 +146,7 @@ def _interrupt(*_):
   raise KeyboardInterrupt
 
 
+@pytest.mark.gate
 def test_features_need_no_head(trained, tmp_path):
   config = _config(trained[0])
   config.data.dataset = 'digits:89'

@@ -286,6 +286,7 @@ def test_final_weights_are_made_again(finished, tmp_path, damage):
   assert (workdir / 'DONE').read_text() == '12\n'
 
 
+@pytest.mark.gate
 def test_checkpoints_that_are_gone_are_missed(finished, tmp_path):
   workdir = shutil.copytree(finished[0], tmp_path / 'run')
   shutil.rmtree(workdir / 'checkpoints')
@@ -338,6 +339,7 @@ def test_checkpoints_by_the_clock_that_are_gone_are_missed(tmp_path, minutes):
     results.check_not_lost(tmp_path)
 
 
+@pytest.mark.gate
 def test_longer_run_goes_on_and_shorter_one_is_refused(
   finished, tmp_path, monkeypatch
 ):
@@ -417,6 +419,7 @@ def interrupted_on_8(tmp_path_factory):
   return workdir
 
 
+@pytest.mark.gate
 def test_interrupted_run_on_8_devices(
   interrupted_on_8, finished_on_8, tmp_path
 ):
@@ -425,6 +428,7 @@ def test_interrupted_run_on_8_devices(
   _assert_same_run(workdir, finished_on_8)
 
 
+@pytest.mark.gate
 def test_run_goes_on_on_another_number_of_devices(
   interrupted_on_8, finished, tmp_path
 ):
@@ -436,6 +440,7 @@ def test_run_goes_on_on_another_number_of_devices(
     assert row == pytest.approx(other, rel=1e-3)
 
 
+@pytest.mark.gate
 def test_preempted_run_makes_up_for_the_evaluation_it_left_out(
   finished, tmp_path, monkeypatch
 ):
@@ -473,6 +478,7 @@ def test_who_had_the_directory_until_now_may_have_begun_another_run(
   assert not (tmp_path / 'metrics.jsonl').exists()
 
 
+@pytest.mark.gate
 def test_what_a_signal_may_end_at_once(tmp_path, monkeypatch):
   seen, notices = [], []
   original = preemption.Notice.begin
@@ -517,6 +523,7 @@ def test_what_a_signal_may_end_at_once(tmp_path, monkeypatch):
     assert ('requested', True) not in seen
 
 
+@pytest.mark.gate
 def test_preemption_inside_an_evaluation(finished, tmp_path, monkeypatch):
   calls = []
 
@@ -533,6 +540,7 @@ def test_preemption_inside_an_evaluation(finished, tmp_path, monkeypatch):
   _assert_same_run(tmp_path, finished[0])
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize('step', [6, 12])
 def test_what_was_trained_outlives_an_evaluation_that_fails(
   finished, tmp_path, monkeypatch, step
@@ -556,6 +564,7 @@ def test_what_was_trained_outlives_an_evaluation_that_fails(
   _assert_same_run(tmp_path, finished[0])
 
 
+@pytest.mark.gate
 def test_a_best_value_counts_only_with_its_weights(tmp_path, monkeypatch):
   config = eventful_config()
   config.checkpoint.best = 'test/loss'
@@ -582,6 +591,7 @@ def test_a_best_value_counts_only_with_its_weights(tmp_path, monkeypatch):
   assert best in {p.name for p in (tmp_path / 'checkpoints').iterdir()}
 
 
+@pytest.mark.gate
 def test_best_weights_are_kept(tmp_path):
   config = eventful_config()
   # The model learns, then a huge learning rate spoils it.
@@ -642,6 +652,7 @@ def test_divergence_stops_with_the_last_good_checkpoint(tmp_path, monkeypatch):
   assert math.isfinite(result['test/loss'])
 
 
+@pytest.mark.gate
 def test_so_many_steps_in_a_row_may_be_skipped(tmp_path):
   config = _diverging_config()
   config.guard.nonfinite, config.guard.max_skipped = 'skip', 3
@@ -716,6 +727,7 @@ def _naive_evaluation(params):
   )
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize('devices', [1, 8])
 def test_evaluates_every_example_once_with_averaged_weights(
   request, finished, devices
@@ -738,6 +750,7 @@ def test_evaluates_every_example_once_with_averaged_weights(
   assert abs(_naive_evaluation(latest)[1] - loss) > 1e-3
 
 
+@pytest.mark.gate
 def test_waiting_for_the_step_is_compilation(tmp_path, monkeypatch):
   start = compilation.in_background
 

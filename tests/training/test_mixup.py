@@ -188,6 +188,7 @@ def test_boxes_are_distributed_as_defined(alpha):
   np.testing.assert_allclose(sides[0] / height, sides[1] / width, atol=0.02)
 
 
+@pytest.mark.gate
 def test_steps_have_either_mixup_or_cutmix():
   batch = _batch()
   keys = jax.random.split(mixup.mixup_key(0), 2000)
@@ -254,6 +255,7 @@ def test_without_alphas_nothing_is_blended():
   assert 'box' in mixup.each_step(0, 0.0, cutmix_alpha=0.1)(_batch(), 0)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
   'accumulation_steps, alpha, others',
   [
@@ -281,6 +283,7 @@ def test_steps_on_8_devices_are_those_of_one(accumulation_steps, alpha, others):
   np.testing.assert_allclose(*head, rtol=1e-2, atol=1e-4)
 
 
+@pytest.mark.gate
 def test_each_step_and_seed_of_a_config_has_its_own_proportion():
   def losses_of(seed, alpha, cutmix_alpha=0.0, cutmix_share=0.5):
     config = config_lib.default()

@@ -98,6 +98,7 @@ def _run(
   return history, jax.device_get(state)
 
 
+@pytest.mark.gate
 def test_ten_steps_on_8_devices_give_the_losses_of_one():
   one, one_state = _run(1, 10)
   eight, eight_state = _run(8, 10)
@@ -130,6 +131,7 @@ def test_accumulated_gradient_is_the_whole_batchs():
     np.testing.assert_allclose(four, one, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.gate
 def test_micro_batches_have_dropout_keys_of_their_own():
   # Four equal micro-batches: if they shared a dropout key, the accumulated loss
   # would be exactly that of the first micro-batch.
@@ -168,6 +170,7 @@ def test_dropout_differs_from_step_to_step_and_repeats_with_the_seed():
   assert abs(at_0['loss'] - at_1['loss']) > 1e-3
 
 
+@pytest.mark.gate
 def test_rbg_dropout_trains():
   model = _model(dropout_rate=0.1, depth=1)
   history, _ = _run(8, 2, rng='rbg', model=model)

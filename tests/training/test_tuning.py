@@ -145,6 +145,7 @@ def test_evaluated_additions_are_merged():
   np.testing.assert_allclose(found[QUERY], expected, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.gate
 def test_the_first_loss_with_additions_is_the_base_models():
   losses = {}
   for rank in (0, 2):
@@ -171,6 +172,7 @@ def _updates(**changes):
   return {name: after[name] - before[name] for name in before}
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize('scan', [False, True])
 def test_rates_fall_by_layer_as_in_beit(scan):
   plain = _updates(model__scan=scan)
@@ -226,6 +228,7 @@ def test_a_hybrids_vit_follows_its_resnet():
   assert found['Transformer/encoder_norm/scale'] == 1.0
 
 
+@pytest.mark.gate
 def test_frozen_layers_count_and_additions_have_their_kernels_rate():
   # Only the last block trains: its rate is that of the whole model's.
   some = dict(tuning__freeze='embedding|Transformer/encoderblock_0')
@@ -242,6 +245,7 @@ def test_frozen_layers_count_and_additions_have_their_kernels_rate():
 # Runs ------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 def test_an_interrupted_run_ends_bitwise_the_same(tmp_path, monkeypatch):
   config = tiny_run.eventful_config()
   config.model.update(scan=True, remat='full')
@@ -273,6 +277,7 @@ def test_the_default_state_and_old_work_directories_are_as_before(tmp_path):
     config_lib.check_same_run(config, tmp_path)
 
 
+@pytest.mark.gate
 def test_lora_on_other_weights_ends_in_plain_weights(tmp_path):
   base = _config()
   train.train_and_evaluate(base, tmp_path / 'base')

@@ -90,6 +90,7 @@ def test_wrong_addresses_are_refused(served, tmp_path):
       server.open_server([tmp_path], [], host, port)
 
 
+@pytest.mark.gate
 def test_the_command(tmp_path):
   runs.make(tmp_path / 'a', [1])
   words = [sys.executable, '-m', 'vit_jax.compare', tmp_path, '--serve=0']

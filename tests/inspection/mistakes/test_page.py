@@ -164,6 +164,7 @@ def test_a_file_of_predictions_beside_a_run_has_not_its_data(run, tmp_path):
   assert 'There are no pictures' in mistakes.write(path, tmp_path / 'page')
 
 
+@pytest.mark.gate
 def test_the_command(run, tmp_path):
   words = [sys.executable, '-m', 'vit_jax.inspect', f'--to={tmp_path}']
   for more in ([f'--mistakes={run}', '--worst=1'], [f'--checkpoint={run}']):

@@ -33,6 +33,7 @@ def _answers(*args, scale='paper', **options):
   return speed_answers.of_measured(found, scale)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize('scale', networks.SCALES)
 def test_similar_models_have_about_the_same_operations(scale):
   size = networks.PRETRAINING_SIZE[scale]

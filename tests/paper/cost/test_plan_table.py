@@ -179,6 +179,7 @@ def test_a_miniature_is_not_planned(mini, where):
     plan_table.text(NODES, mini, where, papers_own=False, topology='v3:2x2')
 
 
+@pytest.mark.gate
 def test_all_items_have_rows(where):
   design = Design('mini', 3)
   nodes = with_needs(
@@ -193,6 +194,7 @@ def test_all_items_have_rows(where):
   assert all(row.steps > 50 for row in rows)
 
 
+@pytest.mark.gate
 def test_fine_tuning_on_vtab_is_counted(where):
   """3 models on 19 tasks with three seeds; in miniature 8 tasks with one."""
   nodes = with_needs(items.ITEMS['table9'].nodes)

@@ -320,6 +320,7 @@ def _speeds(drawn):
   return ours[ours.x.notna()].set_index('series').x.to_dict()
 
 
+@pytest.mark.gate
 def test_figure_13_shows_six_models_by_compute_and_speed(tmp_path, drawn):
   _measure(
     tmp_path,

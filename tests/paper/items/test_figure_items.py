@@ -132,6 +132,7 @@ def test_a_missing_bit_run_makes_its_claim_of_figure_3_missing(tmp_path):
   assert values.IMAGENET not in set(bits.x)
 
 
+@pytest.mark.gate
 def test_claims_of_figure_5_follow_from_the_papers_numbers(tmp_path):
   results = made.of_item(FIGURE_5, _papers)
   [picture] = FIGURE_5.render(results, tmp_path).blocks
@@ -178,6 +179,7 @@ def test_claims_of_figure_5_in_miniature_use_its_own_compute():
   assert found['vits_ahead'].evidence.count('over ResNets at its compute') == 3
 
 
+@pytest.mark.gate
 def test_figure_5_in_miniature_uses_the_compute_of_its_own_runs(
   tmp_path, monkeypatch
 ):

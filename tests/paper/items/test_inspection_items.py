@@ -266,6 +266,7 @@ def test_a_claim_is_missing_without_one_of_its_numbers(name, scale):
     }
 
 
+@pytest.mark.gate
 def test_a_run_is_drawn_once(tmp_path, monkeypatch):
   config = eventful_config()
   config.total_steps = config.evals.test.every = 2
@@ -289,6 +290,7 @@ def test_a_run_is_drawn_once(tmp_path, monkeypatch):
   assert again == section
 
 
+@pytest.mark.gate
 def test_items_do_not_import_the_drawing_code():
   """Drawing runs in another process, so this one initializes no JAX backend."""
   code = (

@@ -113,6 +113,7 @@ def test_cells_are_means_over_the_reported_runs(sweep):
   assert results.few_shot([start], scale=1.0).values == (0.5,)
 
 
+@pytest.mark.gate
 def test_a_deleted_result_affects_only_its_own_cells(sweep, tmp_path):
   finished = _finished(sweep, lambda name, i: 0.5)
   gone = Transfer(pretraining('ViT-L/16', values.JFT), values.CIFAR10)
@@ -141,6 +142,7 @@ def test_a_deleted_result_affects_only_its_own_cells(sweep, tmp_path):
   }
 
 
+@pytest.mark.gate
 def test_without_runs_all_numbers_are_missing(sweep, tmp_path):
   results = Results(sweep.studies, {})
   for item in items.find(['all']):
@@ -234,6 +236,7 @@ def test_costs_use_the_epochs_and_images_of_the_configs():
   } == cost.EPOCHS
 
 
+@pytest.mark.gate
 def test_core_days_come_from_the_plan(sweep, tmp_path):
   long, medium = (
     pretraining(model, values.JFT).name for model in ('ViT-L/16', 'ViT-L/32')

@@ -84,6 +84,7 @@ def test_figure_8_has_13_models_and_several_seeds_of_those_in_claims(scale):
   )
 
 
+@pytest.mark.gate
 def test_points_show_accuracy_by_relative_compute(tmp_path):
   def metrics(node):
     few_shot = 0.4 + _blocks(node) / 100 + (node.seed - 1) / 1000

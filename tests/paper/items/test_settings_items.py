@@ -93,6 +93,7 @@ def test_these_are_all_deviations_from_the_paper():
   assert _differing('table4') == {}
 
 
+@pytest.mark.gate
 def test_these_agree_but_are_not_identical():
   assert _agree_but_not_identical('table1') == {
     ('ViT-B', 'Params'): ('86,567,656', '86M'),
@@ -106,6 +107,7 @@ def test_these_agree_but_are_not_identical():
   assert _agree_but_not_identical('table4') == {}
 
 
+@pytest.mark.gate
 def test_parameters_are_counted_with_the_head_and_without():
   notes = _render('table1').notes
   assert notes[2:] == [
@@ -117,6 +119,7 @@ def test_parameters_are_counted_with_the_head_and_without():
   ]
 
 
+@pytest.mark.gate
 def test_a_size_that_differs_from_the_papers_is_shown(monkeypatch):
   build = models.build
 

@@ -16,6 +16,8 @@ from vit_jax.models.shared import normalize
 from vit_jax.paper.pictures import inspected_run, weights_drawing
 from vit_jax.training import train
 
+pytestmark = pytest.mark.gate
+
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):

@@ -25,6 +25,7 @@ def _reproduce(*words):
   )
 
 
+@pytest.mark.gate
 def test_the_command_lists_the_files(tmp_path):
   workdir = tmp_path / 'new'
   words = ('released', '--list', f'--weights={tmp_path}')
@@ -34,6 +35,7 @@ def test_the_command_lists_the_files(tmp_path):
   assert not workdir.exists()
 
 
+@pytest.mark.gate
 def test_flags_of_sweeps_are_refused(tmp_path):
   words = ('released', '--scale=mini', '--parallel=2', '--set=a=1')
   found = _reproduce(*words, f'--workdir={tmp_path / "new"}')

@@ -193,6 +193,7 @@ def _write_imagenet(data_dir):
   )
 
 
+@pytest.mark.gate
 def test_accuracies_of_a_real_process(tmp_path, monkeypatch):
   # The bias makes a model that always says goldfish.
   bias = np.zeros(1000, np.float32)

@@ -178,6 +178,7 @@ def test_a_figure_asks_for_its_files_and_images(item, tmp_path, monkeypatch):
   )
 
 
+@pytest.mark.gate
 def test_pictures_are_drawn_once_from_random_weights(tmp_path):
   spec = made.write_photographs(tmp_path / 'photos', {'a': 2, 'b': 1})
   images = evaluating.find_images(spec, ())

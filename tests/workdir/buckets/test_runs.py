@@ -14,6 +14,8 @@ from tests.faults import launching
 from tests.tiny_run import assert_same_state, rows_but_times
 from vit_jax.workdir import metrics
 
+pytestmark = pytest.mark.gate
+
 RUN = epath.Path('gs://bucket/run')
 STEPS = 20
 LAYOUT = launching.Layout(1, 1, STEPS)
