@@ -5,7 +5,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from vit_jax.data import splits
+import ml_collections
+
+from vit_jax.data import exclusion, splits
+
+# The end of the name of an evaluation without near-duplicates.
+CLEAN = '_clean'
 
 
 def parse_argument(
@@ -94,3 +99,38 @@ def name_of_split(split: str) -> str:
   if any(name.startswith('train') for name in names):
     return 'held_out'
   return '_'.join(sorted(names))
+
+
+def add_clean(config: ml_collections.ConfigDict, path: str, usage: str) -> None:
+  """Adds NAME_clean beside each evaluation NAME of a test split.
+
+  It leaves out the images in a list, such as those with near-duplicates in the
+  training data, and is otherwise the same.
+
+  Args:
+    config: changed; its evaluations are complete.
+    path: the list, see `data.exclusion`.
+    usage: one line that ends every error message.
+
+  Raises:
+    ValueError: no evaluation is of a whole split of known data. A list counts
+      the images of whole splits, so parts of a split would mean others.
+  """
+  found = {}
+  base, _ = exclusion.split(config.data.dataset or '')
+  for name, section in config.evals.items():
+    whole = not re.search(r'[\[(]', section.split)
+    # A list is about one data set. Another one, such as ImageNet-ReaL, has its
+    # images in another order.
+    own = base and not section.get('dataset')
+    if section.kind == 'classification' and whole and own:
+      clean = section.copy_and_resolve_references()
+      clean.dataset = exclusion.join(base, path)
+      found[f'{name}{CLEAN}'] = clean
+  if not found:
+    raise ValueError(
+      f'clean={path} adds an evaluation beside each one of a whole test split,'
+      f' but there is none whose data are known among {list(config.evals)}: add'
+      f' it in your own config file. {usage}'
+    )
+  config.evals.update(found)

@@ -1,6 +1,7 @@
 """Calls the functions of `vit_jax.data` with the config's data options."""
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -44,79 +45,104 @@ def open_source(
   )
 
 
+def complete(
+  config: ml_collections.ConfigDict,
+  source: data.Source,
+  adopt: Callable[
+    [ml_collections.ConfigDict], ml_collections.ConfigDict
+  ] = lambda config: config,
+) -> tuple[ml_collections.ConfigDict, data.View]:
+  """Completes the config of a training run, once its data are open.
+
+  In this order: `settle` chooses the split of an evaluation, `adopt` takes the
+  model from the weights that the run starts from, and `config.resolve` derives
+  everything else.
+
+  Args:
+    config: valid; not changed.
+    source: the training data.
+    adopt: see `warm_start.with_model`.
+
+  Returns:
+    The complete config, and the split to train on.
+
+  Raises:
+    ValueError: the config does not suit the data or the weights.
+  """
+  config = settle(config, source)
+  check_classes(config, source)
+  view = data.View(source, config.data.train_split)
+  config = config_lib.resolve(
+    adopt(config),
+    num_examples=len(view),
+    num_classes=source.info.num_classes,
+    whole=view.selection.whole,
+  )
+  return config, view
+
+
 def settle(
   config: ml_collections.ConfigDict, source: data.Source
 ) -> ml_collections.ConfigDict:
   """Chooses the split of an evaluation called `config.AUTO`, if there is one.
 
-  This is the split called test, validation or val. Without any of them, a
-  random tenth of the training data is held out and used. Names in capitals
-  count if the training split is found only by such a name, because runs that
-  are older than this held out a tenth.
+  This is the one that the command line names, or that called test, validation
+  or val. Without any of them, a random tenth of the training data is held out
+  and used.
 
   Args:
     config: the run's config; not changed.
     source: the training data.
 
   Returns:
-    A copy in which the evaluation has that split, and a name after it.
+    A copy in which the evaluation has that split, and a name after it. So has
+    the one without near-duplicates, see `config.add_clean`.
   """
   config = config.copy_and_resolve_references()
   if config_lib.AUTO not in config.evals:
     return config
-  section = config.evals[config_lib.AUTO]
-  del config.evals[config_lib.AUTO]
-  trained_on = config.data.train_split
-  if section.split != config_lib.AUTO:  # Given on the command line.
-    name = config_lib.name_of_split(section.split)
-    config.evals[name] = section
-    _settle_clean(config, name, section.split)
-    return config
+  split, trained_on = (
+    config.evals[config_lib.AUTO].split,
+    config.data.train_split,
+  )
   known = source.info.splits
-  used = splits.names(trained_on)
-  exact = used <= known.keys() | {'all'}
-  others = known.keys() - {splits.find(name, known) for name in used}
-  for name in ('test', 'validation', 'val'):
-    split = name if exact else splits.find(name, known)
-    if split in others:
-      section.split = split
-      logging.info('Evaluating on the split %r, as %s/....', split, name)
-      break
-  else:
-    name = 'held_out'
-    config.data.train_split = f'shuffled({trained_on})[:90%]'
-    section.split = f'shuffled({trained_on})[90%:]'
-    if config_lib.AUTO_CLEAN in config.evals:
-      raise ValueError(
-        f'{source.info.spec} has no split called test, validation or val, and'
-        ' a list of duplicates is about such a split: leave out clean=.'
-      )
-    logging.info(
-      '%s has no split called test, validation or val: holding a random tenth'
-      ' of %r out of training, and evaluating on it, as held_out/....%s',
-      *(source.info.spec, trained_on),
-      f' To evaluate on another split ({", ".join(sorted(others))}), pass'
-      ' --config.evals.auto.split=NAME.'
-      if others
-      else '',
+  used = {splits.find(name, known) for name in splits.names(trained_on)}
+  others = {
+    name: found
+    for name in ('test', 'validation', 'val')
+    if (found := splits.find(name, known)) and found not in used
+  }
+  clean = config_lib.AUTO + config_lib.CLEAN
+  if split != config_lib.AUTO:
+    name = config_lib.name_of_split(split)
+  elif others:
+    name, split = next(iter(others.items()))
+    logging.info('Evaluating on the split %r, as %s/....', split, name)
+  elif clean in config.evals:
+    raise ValueError(
+      f'{source.info.spec} has no split called test, validation or val, and'
+      ' a list of duplicates is about such a split: leave out clean=.'
     )
-  config.evals[name] = section
-  _settle_clean(config, name, section.split)
-  best = config.checkpoint.best
-  if best.startswith(f'{config_lib.AUTO}/'):
-    config.checkpoint.best = name + best.removeprefix(config_lib.AUTO)
+  else:
+    name, split = 'held_out', f'shuffled({trained_on})[90%:]'
+    config.data.train_split = f'shuffled({trained_on})[:90%]'
+    logging.info(
+      '%s has no split called test, validation or val among %s: holding a'
+      ' random tenth of %r out of training, and evaluating on it, as'
+      ' held_out/.... To evaluate on another split, pass'
+      ' --config.evals.auto.split=NAME.',
+      *(source.info.spec, ', '.join(sorted(known)), trained_on),
+    )
+  for old, new in (config_lib.AUTO, name), (clean, name + config_lib.CLEAN):
+    if old in config.evals:
+      section = config.evals[old]
+      del config.evals[old]
+      section.split = split
+      config.evals[new] = section
+  metric = config.checkpoint.best.removeprefix(f'{config_lib.AUTO}/')
+  if metric != config.checkpoint.best:
+    config.checkpoint.best = f'{name}/{metric}'
   return config
-
-
-def _settle_clean(
-  config: ml_collections.ConfigDict, name: str, split: str
-) -> None:
-  """Gives the clean evaluation the name and the split of the other one."""
-  if config_lib.AUTO_CLEAN in config.evals:
-    clean = config.evals[config_lib.AUTO_CLEAN]
-    del config.evals[config_lib.AUTO_CLEAN]
-    clean.split = split
-    config.evals[f'{name}{config_lib.CLEAN}'] = clean
 
 
 def check_classes(
@@ -183,17 +209,14 @@ def parse_preprocess(
     image_size=tuple(config.image_size),
     channels=config.channels,
     upright=is_upright(config, dataset or config.data.dataset),
-    # Runs that are older than this key decoded accurately.
-    jpeg_dct=config.data.get('jpeg_dct', 'accurate'),
-    max_pixels=config.data.get('max_pixels', ops.MAX_PIXELS),
-    scaled=train and config.data.get('scaled_decoding', False),
+    jpeg_dct=config.data.jpeg_dct,
+    scaled=train and config.data.scaled_decoding,
   )
 
 
 def is_upright(config: ml_collections.ConfigDict, dataset: str) -> bool:
   """Whether a data spec's images are rotated by their EXIF orientation."""
-  # Runs that are older than this key ignored it.
-  upright = config.data.get('exif_orientation', False)
+  upright = config.data.exif_orientation
   return config_lib.is_located(dataset) if upright is None else upright
 
 
@@ -202,12 +225,7 @@ def stored_size(config: ml_collections.ConfigDict) -> str:
   source = open_source(config, config.data.dataset)
   first = data.View(source, config.data.train_split)[0]
   try:
-    height, width, _ = ops.decode(
-      first.image,
-      config.channels,
-      # Older runs have no such key.
-      max_pixels=config.data.get('max_pixels', ops.MAX_PIXELS),
-    ).shape
+    height, width, _ = ops.decode(first.image, config.channels).shape
   except ops.CorruptImageError:
     return '?'
   return f'{height}x{width}'
@@ -215,17 +233,12 @@ def stored_size(config: ml_collections.ConfigDict) -> str:
 
 def reading(config: ml_collections.ConfigDict) -> dict[str, Any]:
   """Returns the arguments that `train_batches` and `eval_batches` share."""
-  return dict(
-    num_classes=config.num_classes,
-    max_labels=config.data.max_labels,
-    unreadable=config.data.unreadable,
-    threads=config.data.threads,
-    workers=config.data.workers,
-    prefetch=config.data.prefetch,
-    # Older runs have no such key.
-    read_ahead=config.data.get('read_ahead'),
-    cache=_cache(config),
-  )
+  names = 'max_labels', 'unreadable', 'threads', 'workers', 'read_ahead'
+  return {
+    'num_classes': config.num_classes,
+    'cache': _cache(config),
+    **{name: config.data[name] for name in names},
+  }
 
 
 # All views of a run share one cache.
@@ -233,11 +246,10 @@ _caches = weakref.WeakValueDictionary()
 
 
 def _cache(config: ml_collections.ConfigDict) -> Cache | None:
-  # Older runs have no such keys.
-  key = config.data.get('cache', ''), config.data.get('cache_gib', 0.0)
+  key = config.data.cache, config.data.cache_gib
   if not key[0]:
     return None
-  if config.data.get('scaled_decoding', False):
+  if config.data.scaled_decoding:
     raise ValueError(
       'data.cache keeps whole images, so data.scaled_decoding would do nothing;'
       ' set one of them'
@@ -252,9 +264,7 @@ def check_first_record(
   config: ml_collections.ConfigDict,
   view: data.View,
   preprocess: ops.Preprocess,
-  *,
-  num_classes: int = 0,
-  max_labels: int = 0,
+  **labels: int,
 ) -> None:
   """Decodes one example of a split with the config's options.
 
@@ -262,13 +272,8 @@ def check_first_record(
     config: a resolved config.
     view: the split.
     preprocess: the split's preprocessing.
-    num_classes: the data set's number of classes; 0 is the config's.
-    max_labels: the most labels per image; 0 is the config's.
+    **labels: num_classes and max_labels, where they are not the config's.
   """
-  pipeline.check_first_record(
-    view,
-    preprocess,
-    num_classes=num_classes or config.num_classes,
-    max_labels=max_labels or config.data.max_labels,
-    unreadable=config.data.unreadable,
-  )
+  names = 'num_classes', 'max_labels', 'unreadable'
+  options = {name: reading(config)[name] for name in names} | labels
+  pipeline.check_first_record(view, preprocess, **options)
