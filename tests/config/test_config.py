@@ -38,7 +38,7 @@ def test_arguments(argument, dataset, options):
 
 def test_a_path_that_exists_may_look_like_an_option(tmp_path):
   path = tmp_path / 'birds,epoch=3'
-  with pytest.raises(ValueError, match=r"'epoch=3' .*--config\.data\.d"):
+  with pytest.raises(ValueError, match=r"'epoch=3', .*--config\.data\.d"):
     _parse(f'B/16,folder:{path},epochs=2')
   path.mkdir()
   assert _parse(f'B/16,folder:{path}')['dataset'] == f'folder:{path}'
@@ -49,7 +49,7 @@ def test_a_path_that_exists_may_look_like_an_option(tmp_path):
   [
     (None, 'lacks MODEL, DATASET'),
     ('B/16,pets,epoch=3', "['epoch=3'] left over; options are ['epochs'"),
-    ('B/16,pets,epochs=1,epochs=2', 'epochs= is given twice'),
+    ('B/16,pets,epochs=1,epochs=2', 'has epochs= twice'),
     ('B/16,pets,resolution=38.4', "resolution='38.4' is not of type int"),
   ],
 )

@@ -32,15 +32,13 @@ def open_source(
     own_classes: whether the data may have other classes than the model.
   """
   # The same data set, whatever is excluded from it.
-  trained_on, _ = data.exclusion.split(config.data.dataset or '')
-  trained_on = data.exclusion.split(dataset)[0] == trained_on
-  image_key = config.data.image_key if trained_on else 'image'
-  label_key = label_key or (config.data.label_key if trained_on else 'label')
+  own, (given, _) = config.data, data.exclusion.split(dataset)
+  trained_on = given == data.exclusion.split(own.dataset or '')[0]
   return data.open_source(
     dataset,
-    data_dir=config.data.data_dir,
-    image_key=image_key,
-    label_key=label_key,
+    data_dir=own.data_dir,
+    image_key=own.image_key if trained_on else 'image',
+    label_key=label_key or (own.label_key if trained_on else 'label'),
     num_classes=0 if own_classes else config.num_classes or 0,
   )
 
@@ -101,10 +99,8 @@ def settle(
   config = config.copy_and_resolve_references()
   if config_lib.AUTO not in config.evals:
     return config
-  split, trained_on = (
-    config.evals[config_lib.AUTO].split,
-    config.data.train_split,
-  )
+  split = config.evals[config_lib.AUTO].split
+  trained_on = config.data.train_split
   known = source.info.splits
   used = {splits.find(name, known) for name in splits.names(trained_on)}
   others = {

@@ -27,7 +27,6 @@ from vit_jax.config.sections import (
   schedule,
   softmax,
 )
-from vit_jax.workdir import trackers
 
 # As an evaluation's split and name: `inputs.settle` chooses them when the data
 # set is open. As a model's name: `warm_start.with_model` takes it from the
@@ -48,6 +47,10 @@ _SIZE = Check(
   lambda x: len(x) == 2 and all(isinstance(n, int) and n > 0 for n in x),
   '(height, width) in pixels, such as (224, 224)',
 )
+_TRACKERS = Check(
+  lambda x: {name.strip() for name in x.split(',')} <= {'', 'wandb', 'mlflow'},
+  "some of 'wandb' and 'mlflow', with commas between them",
+)
 
 KEYS = {
   'seed': Key(
@@ -55,54 +58,37 @@ KEYS = {
     'The seed of initial parameters, shuffling, augmentation and dropout.',
     Check(lambda x: 0 <= x < 2**32, 'at least 0 and below 2**32'),
   ),
-  'total_steps': Key(
-    int,
-    "The run's length. A config sets exactly one of total_steps and epochs; the"
-    ' other is unset or 0.',
-  ),
-  'epochs': Key(
-    float, "The run's length; the size of the data turns it into steps."
-  ),
+  'total_steps': Key(int, "The run's length, unless `epochs` says it."),
+  'epochs': Key(float, "The run's length in passes over the data."),
   'image_size': Key((224, 224), 'Height and width that the model sees.', _SIZE),
   'channels': Key(3, 'Colours of an image: 3, or 1 for grey.', at_least(1)),
-  'num_classes': Key(
-    int, 'Unset or 0: taken from the data set. A set value must agree with it.'
-  ),
+  'num_classes': Key(int, 'Unset or 0: that of the data, which must agree.'),
   # ---- data ------------------------------------------------------------------
   'data.dataset': Key(str, 'A data spec, such as `folder:/data/pets`.'),
   'data.data_dir': Key(
     '',
-    "The folder of `tfds:` data sets; '' is TFDS's default. For `shapes:`, a"
-    " local folder for drawn scenes, which runs share; '' draws them every"
-    ' time.',
+    "The folder of `tfds:` data sets ('': TFDS's default), or of the scenes of"
+    " `shapes:`, which runs can share ('': drawn every time).",
   ),
-  'data.image_key': Key(
-    'image', 'The feature or column of the image, if the data name them.'
-  ),
+  'data.image_key': Key('image', 'The feature or column of the image.'),
   'data.label_key': Key(
     'label',
-    'The feature or column of the label. For `tfds:` and `arrayrecord:` also'
+    'That of the label. For `tfds:` and `arrayrecord:` also'
     ' `PACKAGE.MODULE:FUNCTION`, which computes it; see'
     ' `data/label_function.py`.',
   ),
-  'data.num_examples': Key(
-    int, 'The size of `train_split`; a set value must agree with the data.'
-  ),
+  'data.num_examples': Key(int, 'Those of `train_split`; the data must agree.'),
   'data.examples_per_epoch': Key(
     int,
-    "The size of an epoch if it isn't that of `train_split` (JFT-300M's nominal"
-    ' size). -1: the size of the data from which a shuffled `train_split` is'
-    ' taken, so that a run on a subset has as many steps as one on all data.',
+    'The size of an epoch, if not that of `train_split`. -1: that of the data'
+    ' of which a shuffled `train_split` is a part, so that a run on a subset'
+    ' has as many steps.',
     at_least(-1),
   ),
   'data.max_labels': Key(
     1, 'The most labels per image; above 1: multi-label.', at_least(1)
   ),
-  'data.train_split': Key(
-    'train',
-    'A split of the data set, also in parts: `train[:98%]`,'
-    ' `train+validation`.',
-  ),
+  'data.train_split': Key('train', 'A split, or parts of some: `train[:98%]`.'),
   'data.preprocess': Key(
     'inception_crop|flip',
     'What happens to each training image, in order; see `data/ops.py`.',
@@ -177,8 +163,7 @@ KEYS = {
   'model.resnet_width': Key(float, "Multiplies a hybrid's channels."),
   'model.representation_size': Key(
     int,
-    "Width of the head's hidden tanh layer: -1 is the model's width, 0 no"
-    ' layer.',
+    "Width of the head's hidden tanh layer; -1: the model's; 0: no layer.",
     at_least(-1),
   ),
   'model.pooling': Key(str, "'token', 'gap' or 'map'."),
@@ -188,10 +173,7 @@ KEYS = {
   'model.position_site': Key(
     str, "'stem', 'every_layer' or 'every_layer_shared'."
   ),
-  'model.position_stddev': Key(
-    float,
-    'Standard deviation of initial position embeddings; the models have 0.02.',
-  ),
+  'model.position_stddev': Key(float, 'Of initial position embeddings: 0.02.'),
   'model.attention': Key(str, "'full' or 'axial'."),
   'model.attention_implementation': Key(
     str,
@@ -217,8 +199,7 @@ KEYS = {
   'model.stochastic_depth': Key(
     float,
     'The share of examples that leave a branch of the last block out in'
-    ' training; less in the blocks before it, down to 0 in the first. Unset:'
-    ' 0.',
+    ' training, falling linearly to 0 in the first. Unset: 0.',
   ),
   'model.scan': Key(bool, 'Compiles one block, and loops over it.'),
   'model.blocks': Key(tuple, 'Units in each stage of a ResNet.'),
@@ -229,10 +210,7 @@ KEYS = {
     ' log-odds of one class among all.',
     Check(math.isfinite, 'finite'),
   ),
-  'model.dtype': Key(
-    AUTO,
-    "The compute dtype; 'auto' is float32 on CPU, bfloat16 on TPU and GPU.",
-  ),
+  'model.dtype': Key(AUTO, "'auto': float32 on CPU, bfloat16 on TPU and GPU."),
   'model.quantization': Key(
     str,
     "Experimental: 'int8' multiplies 8-bit integers in the blocks' dense"
@@ -252,14 +230,12 @@ KEYS = {
   ),
   'cutmix_alpha': Key(
     0.0,
-    'Above 0: a box of each image is replaced with that of another (CutMix),'
-    " and the labels are blended. The box's size is drawn by Beta(alpha,"
-    ' alpha).',
+    'Above 0: a box of each image, whose size is drawn by Beta(alpha, alpha),'
+    ' is that of another (CutMix), and the labels are blended.',
   ),
   'cutmix_share': Key(
     0.5,
-    'If both are above 0, the share of steps with CutMix; the others have'
-    ' mixup.',
+    'If both are above 0, the share of steps with CutMix.',
     Check(lambda x: 0 <= x <= 1, 'from 0 to 1'),
   ),
   'tuning.freeze': Key(
@@ -299,9 +275,7 @@ KEYS = {
     'Of a moving average of the weights, which evaluations use; 0: none.',
     Check(lambda x: 0 <= x < 1, 'in [0, 1)'),
   ),
-  'polyak.start_step': Key(
-    0, 'Before this step, the average equals the weights.'
-  ),
+  'polyak.start_step': Key(0, 'Before it, the average is the weights.'),
   'init.checkpoint': Key(
     '',
     "Weights to start from: a run's WORKDIR or WORKDIR/checkpoints/STEP; a"
@@ -317,16 +291,10 @@ KEYS = {
   # ---- the run ---------------------------------------------------------------
   'checkpoint.every': Key(1000, 'Steps between saves.', at_least(1)),
   'checkpoint.every_minutes': Key(
-    0.0,
-    'Minutes since the last save after which the next logged step is saved,'
-    ' too; 0: never.',
+    0.0, 'Minutes after which the next logged step is saved, too; 0: never.'
   ),
-  'checkpoint.keep': Key(
-    2, 'How many of the newest checkpoints to keep.', at_least(1)
-  ),
-  'checkpoint.keep_every': Key(
-    0, 'Also keeps multiples of this many steps; 0: none.'
-  ),
+  'checkpoint.keep': Key(2, 'How many of the newest stay.', at_least(1)),
+  'checkpoint.keep_every': Key(0, 'Multiples of this many steps stay, too.'),
   'checkpoint.best': Key(
     '',
     "Also keeps the best step by a metric, such as 'test/accuracy' or"
@@ -355,13 +323,12 @@ KEYS = {
   'log.tensorboard': Key(True, "Whether to write TensorBoard's files too."),
   'log.trackers': Key(
     '',
-    "Where to send metrics, too: 'wandb', 'mlflow', or 'wandb,mlflow'; '':"
-    ' none. docs/watch.md says how to set them up.',
+    "Where to send metrics, too: 'wandb', 'mlflow' or 'wandb,mlflow'. See"
+    ' docs/watch.md.',
+    _TRACKERS,
   ),
   'log.upload_every': Key(
-    30.0,
-    "The least seconds between uploads of metrics to an object store's work"
-    ' directory.',
+    30.0, 'Seconds between uploads of metrics to a bucket.'
   ),
   'profile.start_step': Key(10, 'The first step of a profiler trace.'),
   'profile.steps': Key(0, 'Its steps; 0: none.'),
@@ -380,8 +347,7 @@ KEYS = {
     'all', "What `fsdp` splits besides the batch: 'none', 'optimizer' or 'all'."
   ),
   'mesh.gather': Key(
-    'step',
-    "Split parameters are gathered once a 'step' or in every 'micro_batch'.",
+    'step', "Split parameters are gathered once a 'step' or 'micro_batch'."
   ),
   'mesh.partition': Key(
     AUTO,
@@ -502,4 +468,3 @@ def validate(
       ' Pass --config.init.checkpoint=WORKDIR of the run they come from (or'
       " '' to train from scratch)."
     )
-  trackers.parse(config.log.trackers)

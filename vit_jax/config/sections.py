@@ -30,7 +30,7 @@ class Check(NamedTuple):
 def at_least(low: float) -> Check:
   """Returns the check of a smallest number."""
   return Check(
-    lambda value: low <= value < math.inf, f'a finite number of at least {low}'
+    lambda value: low <= value < math.inf, f'at least {low}, and finite'
   )
 
 
