@@ -1,5 +1,6 @@
 """Lists the keys of a config: their values, where these come from, and why."""
 
+import re
 import textwrap
 from collections.abc import Collection
 from typing import Any, NamedTuple
@@ -16,24 +17,17 @@ class Entry(NamedTuple):
   """One key of a config.
 
   Attributes:
-    stage: the name of the stage; '' outside of stages.
-    key: with its sections, without the stage: `data.batch_size`.
+    path: the key as the command line has it after `--config.`.
     value: resolved, as far as this needs no data.
     source: who set it: 'default', 'config file', 'command line', or 'filled in'
       with the value that it replaces.
     meaning: what the key means.
   """
 
-  stage: str
-  key: str
+  path: str
   value: Any
   source: str
   meaning: str
-
-  @property
-  def path(self) -> str:
-    """The key as the command line has it after `--config.`."""
-    return f'stages.{self.stage}.{self.key}' if self.stage else self.key
 
 
 def entries(
@@ -45,20 +39,31 @@ def entries(
     config: not resolved; not changed. It may have stages.
     overridden: the keys that the command line sets.
   """
-  if 'stages' not in config:
-    return _entries(config, '', overridden)
-  order = Entry(
-    stage='',
-    key='order',
-    value=tuple(config.order),
-    source='command line' if 'order' in overridden else 'config file',
-    meaning='The stages, in the order in which they run.',
-  )
-  return [order] + [
-    entry
-    for name in config.order
-    for entry in _entries(config.stages[name], name, overridden)
-  ]
+  found, parts = [], {'': config}
+  if 'stages' in config:
+    source = 'command line' if 'order' in overridden else 'config file'
+    meaning = 'The stages, in the order in which they run.'
+    found = [Entry('order', tuple(config.order), source, meaning)]
+    parts = {f'stages.{name}.': config.stages[name] for name in config.order}
+  usual = keys.flatten(keys.default())
+  for prefix, part in parts.items():
+    derived = part.copy_and_resolve_references()
+    derive(derived)
+    given = keys.flatten(part)
+    for name, value in keys.flatten(derived).items():
+      key = keys.find(name, part)
+      default = usual.get(name)
+      # The kind of a section was chosen, whatever its own table says.
+      if key and not name.endswith(('.name', '.kind')):
+        default = None if isinstance(key.default, type) else key.default
+      source = 'default' if given[name] == default else 'config file'
+      if prefix + name in overridden:
+        source = 'command line'
+      if value != given[name]:
+        source = f'filled in; {source}: {_shown(given[name])}'
+      meaning = key.doc if key else ''
+      found.append(Entry(prefix + name, value, source, meaning))
+  return found
 
 
 def text(
@@ -84,15 +89,16 @@ def text(
       f' a name lists all {len(every)} keys.'
     )
   stages = len(config.stages) if 'stages' in config else 1
-  lines, section = [], None
+  lines, last = [], ''
   # The keys of stages stand side by side.
   groups = {}
   for entry in shown:
-    groups.setdefault((entry.key, entry.meaning), []).append(entry)
+    key = re.sub(r'^stages\.[^.]*\.', '', entry.path)
+    groups.setdefault((key, entry.meaning), []).append(entry)
   for (key, meaning), group in groups.items():
-    if section != key.partition('.')[0]:
-      section = key.partition('.')[0]
-      lines.append('')
+    section = key.partition('.')[0]
+    lines += [''] * (section != last)
+    last = section
     settings = [f'{_shown(entry.value)}  [{entry.source}]' for entry in group]
     if len(group) == stages > 1 and len(set(settings)) == 1:
       lines.append(f'stages.*.{key} = {settings[0]}')
@@ -108,30 +114,6 @@ def text(
   if stages > 1:
     head += ' A * stands for every stage: write its name.'
   return '\n'.join([textwrap.fill(head, _WIDTH), *lines])
-
-
-def _entries(
-  config: ml_collections.ConfigDict, stage: str, overridden: Collection[str]
-) -> list[Entry]:
-  derived = config.copy_and_resolve_references()
-  derive(derived)
-  given, usual = keys.flatten(config), keys.flatten(keys.default())
-  found = []
-  for name, value in keys.flatten(derived).items():
-    key = keys.find(name, config)
-    default = usual.get(name)
-    # The kind of a section was chosen, whatever its own table says.
-    if key and not name.endswith(('.name', '.kind')):
-      default = None if isinstance(key.default, type) else key.default
-    source = 'default' if given[name] == default else 'config file'
-    entry = Entry(stage, name, value, source, key.doc if key else '')
-    if entry.path in overridden:
-      entry = entry._replace(source='command line')
-    if value != given[name]:
-      source = f'filled in; {entry.source}: {_shown(given[name])}'
-      entry = entry._replace(source=source)
-    found.append(entry)
-  return found
 
 
 def _shown(value: Any) -> str:
