@@ -20,20 +20,15 @@ def _parse(argument):
   )
 
 
-@pytest.mark.parametrize(
-  'argument, dataset, options',
-  [
+def test_arguments():
+  for argument, dataset, options in (
     ('B/16,pets', 'pets', {}),
     # Options may be anywhere, and a trailing comma is ignored.
     ('train=all,B/16,epochs=0.5,pets,', 'pets', dict(epochs=0.5, train='all')),
     # Only a path may contain commas or an equals sign.
-    ('B/16,folder:/a,b/c,train=all', 'folder:/a,b/c', dict(train='all')),
-    ('B/16,folder:/runs/lr=3', 'folder:/runs/lr=3', {}),
-    ('B/16,a:/b,c,exclude=e,train=d', 'a:/b,c,exclude=e', dict(train='d')),
-  ],
-)
-def test_arguments(argument, dataset, options):
-  assert _parse(argument) == {'model': 'B/16', 'dataset': dataset} | options
+    ('B/16,a:/b=1,c,exclude=e,train=d', 'a:/b=1,c,exclude=e', dict(train='d')),
+  ):
+    assert _parse(argument) == {'model': 'B/16', 'dataset': dataset} | options
 
 
 def test_a_path_that_exists_may_look_like_an_option(tmp_path):
@@ -71,15 +66,17 @@ def _config(**changes):
   return config
 
 
-def test_unknown_keys_in_a_config_file():
-  config = config_lib.default()
-  for section, key in ((config, 'epoch'), (config.data, 'batchsize')):
-    with pytest.raises(AttributeError, match=key):
-      setattr(section, key, 3)
+def test_a_config_file_has_exactly_the_keys_of_the_table():
+  config = _config()
+  with pytest.raises(AttributeError, match='batchsize'):
+    config.data.batchsize = 3
   with pytest.raises(TypeError, match='evry'):
     config_lib.evaluation('test', evry=3)
   with pytest.raises(TypeError, match='warmup_steps'):
     config_lib.schedule('linear', peak=1)
+  config.log = config_dict.ConfigDict({'tensorboard': False})
+  with pytest.raises(ValueError, match=r'log\.every .*config\.log\.update'):
+    config_lib.validate(config)
 
 
 @pytest.mark.parametrize(
@@ -88,13 +85,10 @@ def test_unknown_keys_in_a_config_file():
     # Without a check of its own, a number is at least 0, in all sections.
     ('polyak.start_step', -1, 'at least 0'),
     ('evals.test.batch_size', -1, 'at least 0'),
-    ('mixup_alpha', float('inf'), 'finite'),
     ('cutmix_alpha', float('nan'), 'finite'),
     # Those with a check of their own.
     ('evals.test.every', -2, 'at least -1'),
-    ('log.every', 0, 'at least 1'),
     ('seed', 2**32, 'below 2**32'),
-    ('cutmix_share', 1.5, 'from 0 to 1'),
     ('tuning.layer_decay', 0.0, '(0, 1]'),
     ('guard.nonfinite', 'go on', "['stop', 'skip']"),
     ('image_size', (32, 'a'), '(height, width)'),
@@ -115,19 +109,12 @@ def test_validation(key, value, remedy):
   assert remedy in str(error.value)
 
 
-def test_a_replaced_section_needs_all_of_its_keys():
-  config = _config()
-  config.log = config_dict.ConfigDict({'tensorboard': False})
-  with pytest.raises(ValueError, match=r'log\.every .*config\.log\.update'):
-    config_lib.validate(config)
-
-
 # Derived values --------------------------------------------------------------
 
 
-def _resolve(config, **known):
+def _resolve(config, num_examples=100, **known):
   return config_lib.resolve(
-    config, **(dict(num_examples=100, num_classes=10) | known)
+    config, num_examples=num_examples, num_classes=10, **known
   )
 
 
@@ -172,48 +159,32 @@ def test_values_that_disagree_with_the_data_are_refused(changes, error):
     _resolve(_config(**changes))
 
 
-@pytest.mark.parametrize(
-  'platform, implementation, dtype',
-  [
+def test_defaults_of_devices():
+  for platform, implementation, dtype in (
     ('tpu', 'lanes', 'bfloat16'),
     ('cpu', 'plain', 'float32'),
     ('another accelerator', 'cudnn', 'bfloat16'),
-  ],
-)
-def test_defaults_of_devices(platform, implementation, dtype):
-  resolved = _resolve(_config(), platform=platform)
-  assert resolved.model.attention_implementation == implementation
-  assert resolved.model.dtype == dtype
+  ):
+    model = _resolve(_config(), platform=platform).model
+    assert model.attention_implementation == implementation
+    assert model.dtype == dtype
 
 
 # The config of a work directory ----------------------------------------------
 
 
-def test_save_and_load(tmp_path):
-  assert config_lib.load(tmp_path) is None
-  config_lib.save(_config(), tmp_path)
-  assert [path.name for path in tmp_path.iterdir()] == ['config.json']
-  loaded = config_lib.flatten(config_lib.load(tmp_path))
-  assert loaded['image_size'] == [224, 224]
-  assert loaded['evals.test.split'] == 'test'
-  (tmp_path / 'config.json').write_text('{"seed": 1')
-  with pytest.raises(ValueError, match=r'config\.json is damaged'):
-    config_lib.load(tmp_path)
-
-
 def test_the_work_directory_of_another_run_is_refused(tmp_path):
-  config_lib.check_same_run(_config(), tmp_path / 'not there')
+  config_lib.check_same_run(_config(), tmp_path)
   config_lib.save(_config(), tmp_path)
+  assert config_lib.load(tmp_path)['image_size'] == [224, 224]
   config_lib.check_same_run(_config(), tmp_path)
   config = _config(seed=1, image_size=(32, 32))
   config.optimizer = config_lib.sgd()
-  config.log.every = 1
   with pytest.raises(ValueError, match='holds a run with another') as error:
     config_lib.check_same_run(config, tmp_path)
   lines = str(error.value).splitlines()
   assert '  image_size: [224, 224] in config.json, [32, 32] now' in lines
   assert "  optimizer.momentum: '(absent)' in config.json, 0.9 now" in lines
-  assert not any('log.every' in line for line in lines)
   assert '--allow_config_change' in lines[-1]
 
 
@@ -221,7 +192,6 @@ def test_the_work_directory_of_another_run_is_refused(tmp_path):
   'key, value, may',
   [
     ('mesh.data', 4, True),
-    ('data.cache_gib', 4.5, True),
     ('evals.other', config_lib.evaluation('train'), True),
     # Data may move, but not change.
     ('data.dataset', 'classes:/moved,exclude=/moved.json', True),

@@ -5,18 +5,9 @@ import pytest
 from tests import tiny_run
 from vit_jax import compare, data
 from vit_jax import config as config_lib
-from vit_jax.configs import features, finetune, pretrain
+from vit_jax.configs import finetune, pretrain
 from vit_jax.data import exclusion
 from vit_jax.training import train
-
-
-def test_the_list_belongs_to_the_data_spec():
-  config = features.get_config('tfds:cifar10,exclude=gs://b/e.json')
-  assert config.data.dataset == 'tfds:cifar10,exclude=gs://b/e.json'
-  with pytest.raises(ValueError, match='needs a data spec'):
-    config_lib.parse_argument(
-      'exclude=/e.json', positional=(), options={}, usage=''
-    )
 
 
 @pytest.mark.parametrize(

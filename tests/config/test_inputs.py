@@ -56,15 +56,12 @@ def test_without_a_test_split_a_tenth_is_held_out(tmp_path):
   measured = data.View(source, config.evals.held_out.split)
   assert (len(trained), trained.shared(measured)) == (36, 0)
   # Files that runs have held out since `classes:` exists.
-  assert [r.name.removeprefix(f'{tmp_path}/') for r in measured] == [
-    *('b/7.png', 'b/9.png', 'a/5.png', 'b/5.png'),
-  ]
+  held_out = [r.name.removeprefix(f'{tmp_path}/') for r in measured]
+  assert held_out == ['b/7.png', 'b/9.png', 'a/5.png', 'b/5.png']
   # The tenth is a part of the given training split, not of all data.
   config = _settled(spec, ',train=train[:50%]')
   assert config.data.train_split == 'shuffled(train[:50%])[:90%]'
   assert config.evals.held_out.split == 'shuffled(train[:50%])[90%:]'
-  config = pretrain.get_config('ViT-Ti/4,digits,eval=train[90%:]')
-  assert inputs.settle(config, data.open_source('digits')) == config
 
 
 def test_a_chosen_split_gets_a_clean_evaluation(tmp_path):
@@ -80,22 +77,17 @@ def test_a_chosen_split_gets_a_clean_evaluation(tmp_path):
 
 
 def test_a_config_is_completed_in_one_place(tmp_path):
-  spec = _folder(
-    tmp_path, [f'{c}/{i}.png' for i in range(20) for c in ('a', 'b', 'c')]
-  )
+  spec = _folder(tmp_path, [f'{c}/{i}.png' for i in range(20) for c in 'ab'])
   config = pretrain.get_config(f'ViT-Ti/4,{spec}')
-  config.model.name = 'auto'
 
   def adopt(config):
     assert config.evals.held_out  # The split is known, the length is not.
     assert not config.total_steps
-    config.model.name = 'ViT-S/4'
-    return config
+    return config.copy_and_resolve_references()
 
   config, view = inputs.complete(config, data.open_source(spec), adopt)
-  assert (config.model.name, config.num_classes) == ('ViT-S/4', 3)
-  assert config.data.num_examples == len(view) == 54
-  assert config.total_steps == int(54 * config.epochs / config.data.batch_size)
+  assert (config.num_classes, config.data.num_examples) == (2, len(view))
+  assert config.total_steps == int(36 * config.epochs / config.data.batch_size)
 
 
 @pytest.mark.parametrize(
@@ -103,11 +95,9 @@ def test_a_config_is_completed_in_one_place(tmp_path):
   [
     # A folder that looks like a mistake.
     ('train/a train/b test/b test/c', '', '', "no image in 'test': a. Is a fo"),
-    ('train/a test/a test/b test/c', '', '', "no image in 'train': b, c. "),
     ('train/a train/b test/a test/b extra/a', '', '', ''),
     # Slices of classes in order.
     ('train/a train/b test/a', 'train[:50%]', 'train', "'train[:50%]': b"),
-    ('train/a train/b test/a', 'train', 'train[50%:]', "'train[50%:]': a"),
     ('train/a train/b', 'shuffled(train)[:50%]', 'shuffled(train)[50%:]', ''),
     ('train/a train/b', 'shuffled(train[:50%])[:90%]', 'train', "'shuffled"),
   ],
@@ -137,36 +127,24 @@ def test_one_class_folder_is_refused(tmp_path):
     inputs.check_classes(_settled(spec), data.open_source(spec))
 
 
-@pytest.mark.parametrize(
-  'dataset, value, upright',
-  [
-    ('folder:/a', None, True),
+def test_photographs_of_the_user_are_rotated():
+  config = config_lib.default()
+  for dataset, value, upright in (
     ('mix:folder:/a@0.5+tar:/b@0.5', None, True),
     ('tfds:imagenet2012', None, False),
     ('folder:/a', False, False),
-    ('tfds:a', True, True),
-  ],
-)
-def test_how_images_are_decoded(dataset, value, upright):
-  config = config_lib.default()
-  config.data.dataset, config.data.exif_orientation = dataset, value
-  config.data.jpeg_dct = 'accurate'
-  parsed = inputs.parse_preprocess(config, 'resize')
-  assert (parsed.upright, parsed.jpeg_dct) == (upright, 'accurate')
+  ):
+    config.data.dataset, config.data.exif_orientation = dataset, value
+    assert inputs.parse_preprocess(config, 'resize').upright == upright
 
 
-def test_the_options_of_the_training_data_hold_without_some_examples(
-  monkeypatch,
-):
+def test_other_data_have_the_usual_names_of_columns(monkeypatch):
   config = config_lib.default()
-  config.data.image_key, config.data.label_key = 'photo', 'kind'
-  config.data.dataset = 'tfds:a,exclude=e'
+  config.data.image_key, config.data.dataset = 'photo', 'tfds:a,exclude=e'
   keys = []
   monkeypatch.setattr(
-    data,
-    'open_source',
-    lambda spec, **kw: keys.append((kw['image_key'], kw['label_key'])),
+    data, 'open_source', lambda spec, **options: keys.append(options)
   )
   for spec in ('tfds:a,exclude=e', 'tfds:a', 'tfds:b'):
     inputs.open_source(config, spec)
-  assert keys == [('photo', 'kind'), ('photo', 'kind'), ('image', 'label')]
+  assert [k['image_key'] for k in keys] == ['photo', 'photo', 'image']

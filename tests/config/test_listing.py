@@ -8,7 +8,7 @@ import pytest
 from tests.tiny_run import tiny_config
 from vit_jax import config as config_lib
 from vit_jax.config import listing, sections
-from vit_jax.configs import pretrain, quickstart
+from vit_jax.configs import quickstart
 from vit_jax.training import optimizer
 
 
@@ -19,11 +19,9 @@ def test_every_key_has_one_meaning():
     more = {'train_split': 'train'} if 'train_split' in keys else {}
     config.evals[kind] = config_lib.evaluation('test', kind, **more)
   entries = listing.entries(config)
-  assert len(entries) > 100
   assert [entry.path for entry in entries if not entry.meaning] == []
   found = {entry.path: entry.meaning for entry in entries}
   assert found['optimizer.name'].startswith("Adam with the paper's betas")
-  assert found['loss.other_share'].startswith('The share that get another')
   assert found['evals.masked_patch.kind'].startswith('Masked patch prediction')
 
 
@@ -62,11 +60,6 @@ def test_the_list_says_who_set_a_value():
   }
   assert {key: entries[key] for key in expected} == expected
   assert config.schedule.warmup_steps == -1
-  config = pretrain.get_config('ViT-B/16,imagenet2012')
-  [steps] = [e for e in listing.entries(config) if e.path == 'total_steps']
-  section = config.data
-  given = int(config.epochs * section.num_examples / section.batch_size)
-  assert (steps.value, steps.source) == (given, 'filled in; default: unset')
 
 
 def test_the_list_of_a_config_with_stages():
