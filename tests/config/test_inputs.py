@@ -22,7 +22,7 @@ def _settled(spec, argument='', **changes):
   config = pretrain.get_config(f'ViT-Ti/4,{spec}{argument}')
   config.update_from_flattened_dict(changes)
   config_lib.validate(config)
-  config = inputs.settle(config, data.open_source(spec))
+  config = config_lib.settle(config, data.open_source(spec))
   config_lib.validate(config)
   return config
 
@@ -85,7 +85,7 @@ def test_a_config_is_completed_in_one_place(tmp_path):
     assert not config.total_steps
     return config.copy_and_resolve_references()
 
-  config, view = inputs.complete(config, data.open_source(spec), adopt)
+  config, view = config_lib.complete(config, data.open_source(spec), adopt)
   assert (config.num_classes, config.data.num_examples) == (2, len(view))
   assert config.total_steps == int(36 * config.epochs / config.data.batch_size)
 
@@ -113,18 +113,18 @@ def test_classes_without_an_image_are_named(
     [section] = config.evals.values()
     section.split = test
   source = data.open_source(spec)
-  inputs.check_classes(config, source)
+  config_lib.check_classes(config, source)
   assert message in caplog.text if message else not caplog.text
   caplog.clear()
   config.loss = config_lib.masked_patch()  # Learns no classes.
-  inputs.check_classes(config, source)
+  config_lib.check_classes(config, source)
   assert not caplog.text
 
 
 def test_one_class_folder_is_refused(tmp_path):
   spec = _folder(tmp_path, ['train/a/1.png', 'test/a/1.png'])
   with pytest.raises(ValueError, match="has one class, 'a'"):
-    inputs.check_classes(_settled(spec), data.open_source(spec))
+    config_lib.check_classes(_settled(spec), data.open_source(spec))
 
 
 def test_photographs_of_the_user_are_rotated():

@@ -2,16 +2,20 @@
 
 `keys.KEYS` explains every key. A config file starts from `default`, takes
 sections from `sections` and reads its argument with `parse_argument`. For each
-run, `validate` checks the config, and `inputs.complete` completes it when its
-data are open; `resolve` is the part of that which needs only the sizes of the
-data. `save`, `load` and `check_same_run` keep the config in a work directory.
+run, `validate` checks the config, and `complete` completes it when its data are
+open; `resolve` is the part of that which needs only the sizes of the data.
+`save`, `load` and `check_same_run` keep the config in a work directory.
+`inputs` opens the data that it names.
 """
 
 from vit_jax.config.arguments import CLEAN as CLEAN
 from vit_jax.config.arguments import add_clean as add_clean
 from vit_jax.config.arguments import name_of_split as name_of_split
 from vit_jax.config.arguments import parse_argument as parse_argument
-from vit_jax.config.derived import resolve as resolve
+from vit_jax.config.completion import check_classes as check_classes
+from vit_jax.config.completion import complete as complete
+from vit_jax.config.completion import resolve as resolve
+from vit_jax.config.completion import settle as settle
 from vit_jax.config.keys import AUTO as AUTO
 from vit_jax.config.keys import FREE_KEYS as FREE_KEYS
 from vit_jax.config.keys import default as default

@@ -1,17 +1,13 @@
 """Calls the functions of `vit_jax.data` with the config's data options."""
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
-import jax
 import ml_collections
-import numpy as np
-from absl import logging
 
 from vit_jax import config as config_lib
 from vit_jax import data
-from vit_jax.data import ops, pipeline, splits
+from vit_jax.data import ops, pipeline
 from vit_jax.data.cache import Cache
 
 
@@ -41,148 +37,6 @@ def open_source(
     label_key=label_key or (own.label_key if trained_on else 'label'),
     num_classes=0 if own_classes else config.num_classes or 0,
   )
-
-
-def complete(
-  config: ml_collections.ConfigDict,
-  source: data.Source,
-  adopt: Callable[
-    [ml_collections.ConfigDict], ml_collections.ConfigDict
-  ] = lambda config: config,
-) -> tuple[ml_collections.ConfigDict, data.View]:
-  """Completes the config of a training run, once its data are open.
-
-  In this order: `settle` chooses the split of an evaluation, `adopt` takes the
-  model from the weights that the run starts from, and `config.resolve` derives
-  everything else.
-
-  Args:
-    config: valid; not changed.
-    source: the training data.
-    adopt: see `warm_start.with_model`.
-
-  Returns:
-    The complete config, and the split to train on.
-
-  Raises:
-    ValueError: the config does not suit the data or the weights.
-  """
-  config = settle(config, source)
-  check_classes(config, source)
-  view = data.View(source, config.data.train_split)
-  config = config_lib.resolve(
-    adopt(config),
-    num_examples=len(view),
-    num_classes=source.info.num_classes,
-    whole=view.selection.whole,
-  )
-  return config, view
-
-
-def settle(
-  config: ml_collections.ConfigDict, source: data.Source
-) -> ml_collections.ConfigDict:
-  """Chooses the split of an evaluation called `config.AUTO`, if there is one.
-
-  This is the one that the command line names, or that called test, validation
-  or val. Without any of them, a random tenth of the training data is held out
-  and used.
-
-  Args:
-    config: the run's config; not changed.
-    source: the training data.
-
-  Returns:
-    A copy in which the evaluation has that split, and a name after it. So has
-    the one without near-duplicates, see `config.add_clean`.
-  """
-  config = config.copy_and_resolve_references()
-  if config_lib.AUTO not in config.evals:
-    return config
-  split = config.evals[config_lib.AUTO].split
-  trained_on = config.data.train_split
-  known = source.info.splits
-  used = {splits.find(name, known) for name in splits.names(trained_on)}
-  others = {
-    name: found
-    for name in ('test', 'validation', 'val')
-    if (found := splits.find(name, known)) and found not in used
-  }
-  clean = config_lib.AUTO + config_lib.CLEAN
-  if split != config_lib.AUTO:
-    name = config_lib.name_of_split(split)
-  elif others:
-    name, split = next(iter(others.items()))
-    logging.info('Evaluating on the split %r, as %s/....', split, name)
-  elif clean in config.evals:
-    raise ValueError(
-      f'{source.info.spec} has no split called test, validation or val, and'
-      ' a list of duplicates is about such a split: leave out clean=.'
-    )
-  else:
-    name, split = 'held_out', f'shuffled({trained_on})[90%:]'
-    config.data.train_split = f'shuffled({trained_on})[:90%]'
-    logging.info(
-      '%s has no split called test, validation or val among %s: holding a'
-      ' random tenth of %r out of training, and evaluating on it, as'
-      ' held_out/.... To evaluate on another split, pass'
-      ' --config.evals.auto.split=NAME.',
-      *(source.info.spec, ', '.join(sorted(known)), trained_on),
-    )
-  for old, new in (config_lib.AUTO, name), (clean, name + config_lib.CLEAN):
-    if old in config.evals:
-      section = config.evals[old]
-      del config.evals[old]
-      section.split = split
-      config.evals[new] = section
-  metric = config.checkpoint.best.removeprefix(f'{config_lib.AUTO}/')
-  if metric != config.checkpoint.best:
-    config.checkpoint.best = f'{name}/{metric}'
-  return config
-
-
-def check_classes(
-  config: ml_collections.ConfigDict, source: data.Source
-) -> None:
-  """Warns of classes without an image in a part that is used.
-
-  Args:
-    config: the result of `settle`.
-    source: the training data. Only sources that know how many images each
-      class has (`class_counts`), and sort them by class, are checked. For a
-      random part, the range from which it is drawn counts.
-
-  Raises:
-    ValueError: there is only one class, and labels are learnt.
-  """
-  counts = getattr(source, 'class_counts', None)
-  if counts is None or config.loss.name == config_lib.MASKED_PATCH:
-    return
-  names = source.info.class_names
-  if len(names) == 1:
-    raise ValueError(
-      f'{source.info.spec} has one class, {names[0]!r}, so there is nothing to'
-      ' tell apart: give each class a folder of its own.'
-    )
-  used = [config.data.train_split] + [
-    section.split
-    for section in config.evals.values()
-    if section.kind == 'classification' and not section.dataset
-  ]
-  for part in dict.fromkeys(used):
-    found = sum(
-      np.bincount(source.labels(split)[start:stop], minlength=len(names))
-      for split, start, stop in splits.resolve(part, source.info.splits).ranges
-    )
-    missing = [names[i] for i in np.flatnonzero(found == 0)]
-    if missing and jax.process_index() == 0:
-      logging.warning(
-        '%s: %d of %d classes have no image in %r: %s. Is a folder misspelt, or'
-        ' not a class? A random part, shuffled(%s), has images of all classes.',
-        *(source.info.spec, len(missing), len(names), part),
-        ', '.join(missing[:10]) + (', ...' if missing[10:] else ''),
-        min(splits.names(part)),
-      )
 
 
 def parse_preprocess(

@@ -28,7 +28,7 @@ from vit_jax.config.sections import (
   softmax,
 )
 
-# As an evaluation's split and name: `inputs.settle` chooses them when the data
+# As an evaluation's split and name: `config.settle` chooses them when the data
 # set is open. As a model's name: `warm_start.with_model` takes it from the
 # weights that the run starts from.
 AUTO = 'auto'

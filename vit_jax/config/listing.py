@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import ml_collections
 
 from vit_jax.config import keys
-from vit_jax.config.derived import derive
+from vit_jax.config.completion import derive
 
 _WIDTH = 80
 

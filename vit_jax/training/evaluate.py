@@ -13,7 +13,6 @@ from etils import epath
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import data, results
-from vit_jax.config import inputs
 from vit_jax.interop import hub
 from vit_jax.runtime import distributed
 from vit_jax.training import step as step_lib
@@ -91,7 +90,7 @@ def _complete(
     workdir: where the results go.
   """
   train_split = config.data.train_split
-  config = inputs.settle(config, source)
+  config = config_lib.settle(config, source)
   if config.data.train_split != train_split:
     _check_held_out(config)
   config = _resolve(

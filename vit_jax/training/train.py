@@ -192,7 +192,7 @@ def _complete(
   config: ml_collections.ConfigDict, source: data.Source, workdir: epath.Path
 ) -> tuple[ml_collections.ConfigDict, data.View]:
   """Returns the complete config, and the split to train on."""
-  config, view = inputs.complete(
+  config, view = config_lib.complete(
     config, source, lambda config: warm_start.with_model(config, workdir)
   )
   if jax.process_index() == 0 and config.data.batch_size > len(view):
