@@ -283,7 +283,8 @@ def schedule(name: str, **values: Any) -> ml_collections.ConfigDict:
     name: 'linear', 'cosine', 'constant' or 'staircase'.
     **values: its keys in `SECTIONS`; all that have no default.
   """
-  return _section(SECTIONS[name], name=name, **values)
+  # An unknown name is an error of `optimizer.build_schedule`.
+  return _section(SECTIONS.get(name, _SCHEDULE), name=name, **values)
 
 
 def softmax(label_smoothing: float = 0.0) -> ml_collections.ConfigDict:
