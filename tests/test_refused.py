@@ -110,7 +110,7 @@ def no_training(monkeypatch):
     ),
     (
       {'guard.nonfinite': 'ignore'},
-      "guard.nonfinite='ignore' is unknown; choose one of ['stop', 'skip'].",
+      "guard.nonfinite='ignore' must be one of ['stop', 'skip'].",
     ),
     (
       {'checkpoint.best': 'validation/loss'},

@@ -52,11 +52,7 @@ def build(config: ml_collections.ConfigDict, name: str) -> Runnable:
       " of them (configs/pretrain.py adds one for the argument 'eval=SPLIT')."
     )
   source = inputs.open_source(config, config.data.dataset)
-  config = config_lib.resolve(
-    config,
-    num_examples=len(data.View(source, config.data.train_split)),
-    num_classes=source.info.num_classes,
-  )
+  config, _ = config_lib.complete(config, source)
   layout = sharding.build(**config.mesh)
   program = program_lib.build(config, layout)
   evaluator = evaluators.build(config, program.model, layout.mesh, source)[name]

@@ -1,80 +1,45 @@
 """Configs: the keys of a run, their checks, and the values derived from them.
 
-`keys.default` explains every key. A config file starts from it, takes sections
-from `sections` and reads its argument with `parse_argument`. `validate` checks
-a config, `resolve` completes it. `save`, `load` and `check_same_run` keep it in
-a work directory. `inputs` opens the data that it names.
+`keys.KEYS` explains every key. A config file starts from `default`, takes
+sections from `sections` and reads its argument with `parse_argument`. For each
+run, `validate` checks the config, and `complete` completes it when its data are
+open; `resolve` is the part of that which needs only the sizes of the data.
+`save`, `load` and `check_same_run` keep the config in a work directory.
+`inputs` opens the data that it names.
 """
 
-from vit_jax.config.arguments import name_of_split, parse_argument
-from vit_jax.config.derived import resolve
-from vit_jax.config.keys import (
-  AUTO,
-  AUTO_CLEAN,
-  LOCATED_DATASETS,
-  default,
-  is_located,
-)
-from vit_jax.config.saved import (
-  FILE,
-  FREE_KEYS,
-  check_same_run,
-  flatten,
-  load,
-  save,
-  to_json,
-)
+from vit_jax.config.arguments import CLEAN as CLEAN
+from vit_jax.config.arguments import add_clean as add_clean
+from vit_jax.config.arguments import name_of_split as name_of_split
+from vit_jax.config.arguments import parse_argument as parse_argument
+from vit_jax.config.completion import check_classes as check_classes
+from vit_jax.config.completion import complete as complete
+from vit_jax.config.completion import resolve as resolve
+from vit_jax.config.completion import settle as settle
+from vit_jax.config.keys import AUTO as AUTO
+from vit_jax.config.keys import FREE_KEYS as FREE_KEYS
+from vit_jax.config.keys import default as default
+from vit_jax.config.keys import flatten as flatten
+from vit_jax.config.keys import validate as validate
+from vit_jax.config.saved import FILE as FILE
+from vit_jax.config.saved import check_same_run as check_same_run
+from vit_jax.config.saved import is_located as is_located
+from vit_jax.config.saved import load as load
+from vit_jax.config.saved import save as save
+from vit_jax.config.saved import to_json as to_json
+from vit_jax.config.sections import FEATURES as FEATURES
+from vit_jax.config.sections import MASKED_PATCH as MASKED_PATCH
+from vit_jax.config.sections import adam as adam
+from vit_jax.config.sections import evaluation as evaluation
+from vit_jax.config.sections import few_shot as few_shot
+from vit_jax.config.sections import is_due as is_due
+from vit_jax.config.sections import knn as knn
+from vit_jax.config.sections import linear_probe as linear_probe
+from vit_jax.config.sections import masked_patch as masked_patch
 from vit_jax.config.sections import (
-  CLEAN,
-  FEATURES,
-  MASKED_PATCH,
-  adam,
-  add_clean,
-  evaluation,
-  few_shot,
-  is_due,
-  knn,
-  linear_probe,
-  masked_patch,
-  masked_patch_evaluation,
-  metrics_of,
-  schedule,
-  sgd,
-  softmax,
+  masked_patch_evaluation as masked_patch_evaluation,
 )
-from vit_jax.config.validation import validate
-
-__all__ = [
-  'AUTO',
-  'AUTO_CLEAN',
-  'CLEAN',
-  'FEATURES',
-  'FILE',
-  'FREE_KEYS',
-  'LOCATED_DATASETS',
-  'MASKED_PATCH',
-  'adam',
-  'add_clean',
-  'check_same_run',
-  'default',
-  'evaluation',
-  'few_shot',
-  'flatten',
-  'is_due',
-  'is_located',
-  'knn',
-  'linear_probe',
-  'load',
-  'masked_patch',
-  'masked_patch_evaluation',
-  'metrics_of',
-  'name_of_split',
-  'parse_argument',
-  'resolve',
-  'save',
-  'schedule',
-  'sgd',
-  'softmax',
-  'to_json',
-  'validate',
-]
+from vit_jax.config.sections import metrics_of as metrics_of
+from vit_jax.config.sections import schedule as schedule
+from vit_jax.config.sections import sgd as sgd
+from vit_jax.config.sections import softmax as softmax

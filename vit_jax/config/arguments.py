@@ -3,9 +3,14 @@
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-from vit_jax.data import splits
+import ml_collections
+
+from vit_jax.data import exclusion, splits
+
+# The end of the name of an evaluation without near-duplicates.
+CLEAN = '_clean'
 
 
 def parse_argument(
@@ -31,6 +36,13 @@ def parse_argument(
   Raises:
     ValueError: parts are missing, unknown, repeated or of a wrong type.
   """
+
+  def fail(problem: str) -> NoReturn:
+    raise ValueError(
+      f'The config argument {argument or ""!r} {problem}. {usage}'
+    )
+
+  choices = f'options are {sorted(options) or "none"}'
   values: dict[str, Any] = {}
   words: list[str] = []
   excluded: list[str] = []
@@ -39,46 +51,36 @@ def parse_argument(
     key, equals, value = part.partition('=')
     if equals and key in options:
       if key in values:
-        raise ValueError(f'{key}= is given twice in {argument!r}. {usage}')
+        fail(f'has {key}= twice')
       try:
         values[key] = options[key](value)
       except ValueError:
-        raise ValueError(
-          f'{key}={value!r} is not of type {options[key].__name__}. {usage}'
-        ) from None
-    elif key == 'exclude' and equals:
+        kind = options[key].__name__
+        text = f'{key}={value!r} is not of type {kind}. {usage}'
+        raise ValueError(text) from None
+    elif equals and key == 'exclude':
       excluded.append(part)
     elif part:
       words.append(part)
-  last = len(positional) - 1
-  if last >= 0 and len(words) > last and ':/' in words[last]:
-    joined = ','.join(words[last:])
+  count = len(positional)
+  if words[count:] and positional and ':/' in words[count - 1]:
+    joined = ','.join(words[count - 1 :])
     # A path may hold commas, but `,word=value` is nearly always a misspelt
     # option. Whoever has such a path that is not on this machine passes it as
     # --config.data.dataset.
-    unknown = [w for w in words[last + 1 :] if re.match(r'\w+=', w)]
+    unknown = [w for w in words[count:] if re.match(r'\w+=', w)]
     if unknown and not os.path.exists(joined.partition(':')[2]):
-      raise ValueError(
-        f'{unknown[0]!r} in the config argument {argument!r} is not an option;'
-        f' options are {sorted(options) or "none"}. If it is part of the path,'
-        f' give the path as --config.data.dataset. {usage}'
+      fail(
+        f'has {unknown[0]!r}, which is not an option; {choices}. If it is part'
+        ' of the path, give the path as --config.data.dataset'
       )
-    words[last:] = [joined]
-  if len(words) < len(positional):
-    raise ValueError(
-      f'The config argument {argument or ""!r} lacks'
-      f' {", ".join(n.upper() for n in positional[len(words) :])}. {usage}'
-    )
-  if len(words) > len(positional):
-    raise ValueError(
-      f'The config argument {argument!r} has {words[len(positional) :]} left'
-      f' over; options are {sorted(options) or "none"}. {usage}'
-    )
+    words[count - 1 :] = [joined]
+  if len(words) < count:
+    fail(f'lacks {", ".join(positional[len(words) :]).upper()}')
+  if len(words) > count:
+    fail(f'has {words[count:]} left over; {choices}')
   if excluded and not positional:
-    raise ValueError(
-      f'{excluded[0]!r} in the config argument {argument!r} needs a data spec'
-      f' in front of it. {usage}'
-    )
+    fail(f'has {excluded[0]!r}, which needs a data spec in front of it')
   if excluded:
     words[-1] = ','.join([words[-1], *excluded])
   return dict(zip(positional, words, strict=True)) | values
@@ -94,3 +96,38 @@ def name_of_split(split: str) -> str:
   if any(name.startswith('train') for name in names):
     return 'held_out'
   return '_'.join(sorted(names))
+
+
+def add_clean(config: ml_collections.ConfigDict, path: str, usage: str) -> None:
+  """Adds NAME_clean beside each evaluation NAME of a test split.
+
+  It leaves out the images in a list, such as those with near-duplicates in the
+  training data, and is otherwise the same.
+
+  Args:
+    config: changed; its evaluations are complete.
+    path: the list, see `data.exclusion`.
+    usage: one line that ends every error message.
+
+  Raises:
+    ValueError: no evaluation is of a whole split of known data. A list counts
+      the images of whole splits, so parts of a split would mean others.
+  """
+  found = {}
+  base, _ = exclusion.split(config.data.dataset or '')
+  for name, section in config.evals.items():
+    whole = not re.search(r'[\[(]', section.split)
+    # A list is about one data set. Another one, such as ImageNet-ReaL, has its
+    # images in another order.
+    own = base and not section.get('dataset')
+    if section.kind == 'classification' and whole and own:
+      clean = section.copy_and_resolve_references()
+      clean.dataset = exclusion.join(base, path)
+      found[f'{name}{CLEAN}'] = clean
+  if not found:
+    raise ValueError(
+      f'clean={path} adds an evaluation beside each one of a whole test split,'
+      f' but there is none whose data are known among {list(config.evals)}: add'
+      f' it in your own config file. {usage}'
+    )
+  config.evals.update(found)

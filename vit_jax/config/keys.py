@@ -1,4 +1,4 @@
-"""Every key of a run: its default value, its meaning and its limits.
+"""Every key of a run: its default value, its meaning and its check.
 
 A config file's `get_config(argument)` starts from `default()` and changes the
 keys of its experiment. Every run therefore has the same keys, and each key is
@@ -8,6 +8,7 @@ section. The command line can override values:
     --config=configs/finetune.py:ViT-B/16,cifar10 --config.data.batch_size=256
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,88 +16,79 @@ import ml_collections
 from ml_collections import config_dict
 
 from vit_jax.config.sections import (
-  CLEAN,
   EVALUATIONS,
   SECTIONS,
+  Check,
   Key,
   adam,
+  at_least,
+  metrics_of,
+  one_of,
   schedule,
   softmax,
 )
 
-# As an evaluation's split and name: `inputs.settle` chooses them when the data
+# As an evaluation's split and name: `config.settle` chooses them when the data
 # set is open. As a model's name: `warm_start.with_model` takes it from the
 # weights that the run starts from.
 AUTO = 'auto'
-AUTO_CLEAN = AUTO + CLEAN  # The same without near-duplicates.
-# Kinds of data specs that name a location after the colon. The user may move
-# the data.
-LOCATED_DATASETS = (
-  *('folder', 'classes', 'tar', 'wds', 'parquet', 'arrayrecord'),
+# Keys that two launches of the same run may set differently, and the beginnings
+# of names of such keys: they do not change what is computed. The last line has
+# keys of older runs, which no longer exist.
+FREE_KEYS = (
+  *('evals.', 'checkpoint.', 'guard.', 'log.', 'profile.', 'mesh.'),
+  *('data.data_dir', 'data.unreadable', 'data.threads', 'data.workers'),
+  *('data.read_ahead', 'data.cache', 'model.attention_implementation'),
+  *('data.max_pixels', 'data.prefetch', 'data.uneven_classes'),
+  'init.max_inflation',
+)
+
+_SIZE = Check(
+  lambda x: len(x) == 2 and all(isinstance(n, int) and n > 0 for n in x),
+  '(height, width) in pixels, such as (224, 224)',
+)
+_TRACKERS = Check(
+  lambda x: {name.strip() for name in x.split(',')} <= {'', 'wandb', 'mlflow'},
+  "some of 'wandb' and 'mlflow', with commas between them",
 )
 
 KEYS = {
   'seed': Key(
     0,
     'The seed of initial parameters, shuffling, augmentation and dropout.',
-    least=0,
+    Check(lambda x: 0 <= x < 2**32, 'at least 0 and below 2**32'),
   ),
-  'total_steps': Key(
-    int,
-    "The run's length. A config sets exactly one of total_steps and epochs; the"
-    ' other is unset or 0.',
-    least=0,
-  ),
-  'epochs': Key(
-    float,
-    "The run's length; the size of the data turns it into steps.",
-    least=0,
-  ),
-  'image_size': Key((224, 224), 'Height and width that the model sees.'),
-  'channels': Key(3, 'Colours of an image: 3, or 1 for grey.', least=1),
-  'num_classes': Key(
-    int,
-    'Unset or 0: taken from the data set. A set value must agree with it.',
-    least=0,
-  ),
+  'total_steps': Key(int, "The run's length, unless `epochs` says it."),
+  'epochs': Key(float, "The run's length in passes over the data."),
+  'image_size': Key((224, 224), 'Height and width that the model sees.', _SIZE),
+  'channels': Key(3, 'Colours of an image: 3, or 1 for grey.', at_least(1)),
+  'num_classes': Key(int, 'Unset or 0: that of the data, which must agree.'),
   # ---- data ------------------------------------------------------------------
   'data.dataset': Key(str, 'A data spec, such as `folder:/data/pets`.'),
   'data.data_dir': Key(
     '',
-    "The folder of `tfds:` data sets; '' is TFDS's default. For `shapes:`, a"
-    " local folder for drawn scenes, which runs share; '' draws them every"
-    ' time.',
-    free=True,
+    "The folder of `tfds:` data sets ('': TFDS's default), or of the scenes of"
+    " `shapes:`, which runs can share ('': drawn every time).",
   ),
-  'data.image_key': Key(
-    'image', 'The feature or column of the image, if the data name them.'
-  ),
+  'data.image_key': Key('image', 'The feature or column of the image.'),
   'data.label_key': Key(
     'label',
-    'The feature or column of the label. For `tfds:` and `arrayrecord:` also'
+    'That of the label. For `tfds:` and `arrayrecord:` also'
     ' `PACKAGE.MODULE:FUNCTION`, which computes it; see'
     ' `data/label_function.py`.',
   ),
-  'data.num_examples': Key(
-    int,
-    'The size of `train_split`; a set value must agree with the data.',
-    least=0,
-  ),
+  'data.num_examples': Key(int, 'Those of `train_split`; the data must agree.'),
   'data.examples_per_epoch': Key(
     int,
-    "The size of an epoch if it isn't that of `train_split` (JFT-300M's nominal"
-    ' size). -1: the size of the data from which a shuffled `train_split` is'
-    ' taken, so that a run on a subset has as many steps as one on all data.',
-    least=-1,
+    'The size of an epoch, if not that of `train_split`. -1: that of the data'
+    ' of which a shuffled `train_split` is a part, so that a run on a subset'
+    ' has as many steps.',
+    at_least(-1),
   ),
   'data.max_labels': Key(
-    1, 'The most labels per image; above 1: multi-label.', least=1
+    1, 'The most labels per image; above 1: multi-label.', at_least(1)
   ),
-  'data.train_split': Key(
-    'train',
-    'A split of the data set, also in parts: `train[:98%]`,'
-    ' `train+validation`.',
-  ),
+  'data.train_split': Key('train', 'A split, or parts of some: `train[:98%]`.'),
   'data.preprocess': Key(
     'inception_crop|flip',
     'What happens to each training image, in order; see `data/ops.py`.',
@@ -106,21 +98,11 @@ KEYS = {
     'Images per step, on all devices together. 0: the largest power of two up'
     ' to a 256th of the examples, 16 to 4096; with `init.checkpoint`, up to an'
     ' eighth of the examples, 16 to 512.',
-    least=0,
   ),
   'data.unreadable': Key(
     'error',
     "What to do at an unreadable image: 'error' ends the run; 'skip-and-count'"
     ' takes another image, or leaves it out of an evaluation.',
-    free=True,
-  ),
-  'data.max_pixels': Key(
-    2**27,
-    'A stored image with more pixels is unreadable; 2**27 are 0.4 GB decoded.'
-    ' Threads of a process decode at most 2**29 pixels of large images at'
-    ' once.',
-    least=1,
-    free=True,
   ),
   'data.exif_orientation': Key(
     bool,
@@ -143,30 +125,17 @@ KEYS = {
     int,
     'Threads that read; 0 reads in the main thread. A worker process has as'
     ' many. Unset: the cores, at most 16; in a worker, one.',
-    least=0,
-    free=True,
   ),
   'data.workers': Key(
     int,
     'Processes that read; 0: only threads. Unset: one per core, which start'
     ' when the loop waits for images.',
-    least=0,
-    free=True,
-  ),
-  'data.prefetch': Key(
-    int,
-    'Batches that a process prefetches; unset: two, or more if threads need'
-    ' them.',
-    least=1,
-    free=True,
   ),
   'data.read_ahead': Key(
     int,
     'Records that are read at the same time, before they are decoded; 0: each'
     ' is read when it is decoded. Unset: 500 if the data lie in a bucket, else'
     ' 0.',
-    least=0,
-    free=True,
   ),
   'data.cache': Key(
     '',
@@ -174,17 +143,14 @@ KEYS = {
     " 'memory' or a local folder; '' decodes them each time. Of an image is"
     ' kept what the first operations make before one draws random numbers,'
     ' where it is smallest.',
-    free=True,
   ),
-  'data.cache_gib': Key(
-    4.0, 'The most that each process keeps, in GiB.', free=True
-  ),
+  'data.cache_gib': Key(4.0, 'The most that each process keeps, in GiB.'),
   # ---- model -----------------------------------------------------------------
   'model.name': Key(
     'ViT-B/16',
     "One of `models.names()`; 'auto' is the model of init.checkpoint. The next"
-    " keys down to head_bias override the named model's values if they are"
-    ' set; setting one that the model does not have is an error.',
+    " keys down to head_bias override the named model's values if they are set;"
+    ' setting one that the model does not have is an error.',
   ),
   'model.width': Key(int, 'Width of the tokens.'),
   'model.depth': Key(int, 'Number of blocks.'),
@@ -197,8 +163,8 @@ KEYS = {
   'model.resnet_width': Key(float, "Multiplies a hybrid's channels."),
   'model.representation_size': Key(
     int,
-    "Width of the head's hidden tanh layer: -1 is the model's width, 0 no"
-    ' layer.',
+    "Width of the head's hidden tanh layer; -1: the model's; 0: no layer.",
+    at_least(-1),
   ),
   'model.pooling': Key(str, "'token', 'gap' or 'map'."),
   'model.position_embedding': Key(
@@ -207,16 +173,12 @@ KEYS = {
   'model.position_site': Key(
     str, "'stem', 'every_layer' or 'every_layer_shared'."
   ),
-  'model.position_stddev': Key(
-    float,
-    'Standard deviation of initial position embeddings; the models have 0.02.',
-  ),
+  'model.position_stddev': Key(float, 'Of initial position embeddings: 0.02.'),
   'model.attention': Key(str, "'full' or 'axial'."),
   'model.attention_implementation': Key(
     str,
     "'plain', 'lanes' (TPU) or 'cudnn' (GPU); unset: the best one measured on"
     ' the platform.',
-    free=True,
   ),
   'model.gelu': Key(str, "'tanh' or 'exact'."),
   'model.norm_epsilon': Key(float, "Added to LayerNorm's variance."),
@@ -237,8 +199,7 @@ KEYS = {
   'model.stochastic_depth': Key(
     float,
     'The share of examples that leave a branch of the last block out in'
-    ' training; less in the blocks before it, down to 0 in the first. Unset:'
-    ' 0.',
+    ' training, falling linearly to 0 in the first. Unset: 0.',
   ),
   'model.scan': Key(bool, 'Compiles one block, and loops over it.'),
   'model.blocks': Key(tuple, 'Units in each stage of a ResNet.'),
@@ -247,11 +208,9 @@ KEYS = {
     float,
     "Initial value of the head's bias. Unset: 0 for softmax; for sigmoid the"
     ' log-odds of one class among all.',
+    Check(math.isfinite, 'finite'),
   ),
-  'model.dtype': Key(
-    AUTO,
-    "The compute dtype; 'auto' is float32 on CPU, bfloat16 on TPU and GPU.",
-  ),
+  'model.dtype': Key(AUTO, "'auto': float32 on CPU, bfloat16 on TPU and GPU."),
   'model.quantization': Key(
     str,
     "Experimental: 'int8' multiplies 8-bit integers in the blocks' dense"
@@ -268,20 +227,16 @@ KEYS = {
     'Above 0: pairs of images, and their labels, are blended. Each step draws'
     " one proportion from Beta(alpha, alpha). BiT's fine-tuning uses 0.1,"
     " AugReg's pre-training 0.2 to 0.8.",
-    least=0,
   ),
   'cutmix_alpha': Key(
     0.0,
-    'Above 0: a box of each image is replaced with that of another (CutMix),'
-    " and the labels are blended. The box's size is drawn by Beta(alpha,"
-    ' alpha).',
-    least=0,
+    'Above 0: a box of each image, whose size is drawn by Beta(alpha, alpha),'
+    ' is that of another (CutMix), and the labels are blended.',
   ),
   'cutmix_share': Key(
     0.5,
-    'If both are above 0, the share of steps with CutMix; the others have'
-    ' mixup.',
-    least=0,
+    'If both are above 0, the share of steps with CutMix.',
+    Check(lambda x: 0 <= x <= 1, 'from 0 to 1'),
   ),
   'tuning.freeze': Key(
     '',
@@ -293,20 +248,23 @@ KEYS = {
     1.0,
     "Below 1: each layer's learning rate is this times that of the layer behind"
     ' it. Typical are 0.65 to 0.75.',
-    least=0,
+    Check(lambda x: 0 < x <= 1, 'in (0, 1]; 1 gives all layers the same rate'),
   ),
   'lora.rank': Key(
     0,
     'Of low-rank additions to kernels, which are then trained in their place,'
     ' with the head or what `tuning.train` names; 0: none.',
-    least=0,
   ),
-  'lora.alpha': Key(16.0, 'The additions are multiplied by alpha / rank.'),
+  'lora.alpha': Key(
+    16.0,
+    'The additions are multiplied by alpha / rank.',
+    Check(lambda x: 0 < x < math.inf, 'a positive number'),
+  ),
   'lora.targets': Key(
     ('query', 'value'),
     "Kernels of Transformers: 'query', 'key', 'value', 'out' and 'mlp'.",
   ),
-  'accumulation_steps': Key(1, 'Micro-batches per step.', least=1),
+  'accumulation_steps': Key(1, 'Micro-batches per step.', at_least(1)),
   'dropout_rng': Key(
     'threefry',
     "How masks of dropout and stochastic depth are drawn: 'threefry', the same"
@@ -315,10 +273,9 @@ KEYS = {
   'polyak.decay': Key(
     0.0,
     'Of a moving average of the weights, which evaluations use; 0: none.',
+    Check(lambda x: 0 <= x < 1, 'in [0, 1)'),
   ),
-  'polyak.start_step': Key(
-    0, 'Before this step, the average equals the weights.', least=0
-  ),
+  'polyak.start_step': Key(0, 'Before it, the average is the weights.'),
   'init.checkpoint': Key(
     '',
     "Weights to start from: a run's WORKDIR or WORKDIR/checkpoints/STEP; a"
@@ -332,116 +289,79 @@ KEYS = {
     ' before the head is kept if the model has one of the same size.',
   ),
   # ---- the run ---------------------------------------------------------------
-  'checkpoint.every': Key(1000, 'Steps between saves.', least=1, free=True),
+  'checkpoint.every': Key(1000, 'Steps between saves.', at_least(1)),
   'checkpoint.every_minutes': Key(
-    0.0,
-    'Minutes since the last save after which the next logged step is saved,'
-    ' too; 0: never.',
-    least=0,
-    free=True,
+    0.0, 'Minutes after which the next logged step is saved, too; 0: never.'
   ),
-  'checkpoint.keep': Key(
-    2, 'How many of the newest checkpoints to keep.', least=1, free=True
-  ),
-  'checkpoint.keep_every': Key(
-    0, 'Also keeps multiples of this many steps; 0: none.', least=0, free=True
-  ),
+  'checkpoint.keep': Key(2, 'How many of the newest stay.', at_least(1)),
+  'checkpoint.keep_every': Key(0, 'Multiples of this many steps stay, too.'),
   'checkpoint.best': Key(
     '',
     "Also keeps the best step by a metric, such as 'test/accuracy' or"
     " 'test/loss' ('': none). It is saved when it is measured, also as"
     ' WORKDIR/best.',
-    free=True,
   ),
   'checkpoint.timeout': Key(
     1800.0,
     'Seconds that the loop waits for a save, and for a bucket to answer.',
-    least=1,
-    free=True,
+    at_least(1),
   ),
   'guard.nonfinite': Key(
     'stop',
     "What to do if a loss or gradient is not finite: 'stop' the run, or 'skip'"
     ' the step and count it.',
-    free=True,
+    one_of('stop', 'skip'),
   ),
-  'guard.max_skipped': Key(
-    10, 'The most steps in a row that are skipped.', least=0, free=True
-  ),
-  'guard.report_after': Key(
-    600.0,
-    'Seconds without a step, an evaluated batch or a save, after which all'
-    " threads' stacks are logged; 0: never.",
-    least=0,
-    free=True,
-  ),
+  'guard.max_skipped': Key(10, 'The most steps in a row that are skipped.'),
   'guard.exit_after': Key(
     3600.0,
-    'Such seconds after which the process ends; 0: never.',
-    least=0,
-    free=True,
+    'Seconds without a step, an evaluated batch or a save, after which the'
+    " process ends; 0: never. After ten minutes, all threads' stacks are"
+    ' logged.',
   ),
-  'log.every': Key(
-    50, 'Steps between two rows of metrics.', least=1, free=True
-  ),
-  'log.tensorboard': Key(
-    True, "Whether to write TensorBoard's files too.", free=True
-  ),
+  'log.every': Key(50, 'Steps between two rows of metrics.', at_least(1)),
+  'log.tensorboard': Key(True, "Whether to write TensorBoard's files too."),
   'log.trackers': Key(
     '',
-    "Where to send metrics, too: 'wandb', 'mlflow', or 'wandb,mlflow'; '':"
-    ' none. docs/watch.md says how to set them up.',
-    free=True,
+    "Where to send metrics, too: 'wandb', 'mlflow' or 'wandb,mlflow'. See"
+    ' docs/watch.md.',
+    _TRACKERS,
   ),
   'log.upload_every': Key(
-    30.0,
-    "The least seconds between uploads of metrics to an object store's work"
-    ' directory.',
-    least=0,
-    free=True,
+    30.0, 'Seconds between uploads of metrics to a bucket.'
   ),
-  'profile.start_step': Key(
-    10, 'The first step of a profiler trace.', least=0, free=True
-  ),
-  'profile.steps': Key(0, 'Its steps; 0: none.', least=0, free=True),
+  'profile.start_step': Key(10, 'The first step of a profiler trace.'),
+  'profile.steps': Key(0, 'Its steps; 0: none.'),
   'mesh.data': Key(
     -1,
     'Devices along an axis that splits the batch; -1 takes what the others'
     ' leave. If `data` and `fsdp` are both -1, `fsdp` is the largest power of'
     ' two up to 32 that fits.',
-    free=True,
+    at_least(-1),
   ),
   'mesh.fsdp': Key(
-    1, 'Devices that split the batch, and what `shard` says.', free=True
+    1, 'Devices that split the batch, and what `shard` says.', at_least(-1)
   ),
-  'mesh.tensor': Key(1, 'Devices that split heads and MLPs.', free=True),
+  'mesh.tensor': Key(1, 'Devices that split heads and MLPs.', at_least(-1)),
   'mesh.shard': Key(
-    'all',
-    "What `fsdp` splits besides the batch: 'none', 'optimizer' or 'all'.",
-    free=True,
+    'all', "What `fsdp` splits besides the batch: 'none', 'optimizer' or 'all'."
   ),
   'mesh.gather': Key(
-    'step',
-    "Split parameters are gathered once a 'step' or in every 'micro_batch'.",
-    free=True,
+    'step', "Split parameters are gathered once a 'step' or 'micro_batch'."
   ),
   'mesh.partition': Key(
     AUTO,
     "'manual': each device works on its own rows, and gradients are summed once"
     " a step. 'compiler': the compiler splits everything, as `tensor` needs."
     " 'auto': manual if possible.",
-    free=True,
   ),
   'mesh.reduce_dtype': Key(
     AUTO,
     "The dtype of manual sums of kernels' gradients: 'float32', 'bfloat16' or"
     " 'auto', which depends on the platform and the number of devices.",
-    free=True,
   ),
   'mesh.slices': Key(
-    0,
-    'Groups of devices with a slow network between them; 0: TPU slices.',
-    free=True,
+    0, 'Groups of devices with a slow network between them; 0: TPU slices.'
   ),
 }
 
@@ -468,23 +388,83 @@ def default() -> ml_collections.ConfigDict:
   return config
 
 
-def find(name: str, section: Mapping[str, Any] | None = None) -> Key | None:
-  """Returns what the tables say of a key; None if neither has it.
+def flatten(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+  """Flattens nested sections to `{'data.batch_size': 4096, ...}`."""
+  flat = {}
+  for key, value in config.items():
+    if isinstance(value, Mapping | ml_collections.ConfigDict):
+      flat |= flatten(value, f'{prefix}{key}.')
+    else:
+      flat[prefix + key] = value
+  return flat
+
+
+def find(name: str, config: Mapping[str, Any]) -> Key | None:
+  """Returns what the tables say of a key; None if none has it.
 
   Args:
     name: such as `data.batch_size` or `evals.test.split`.
-    section: the section that holds the key.
+    config: the config that has the key.
   """
-  if name in KEYS or section is None:
+  if name in KEYS or '.' not in name:
     return KEYS.get(name)
+  parent, _, own = name.rpartition('.')
+  section = config[parent]
   of_kind = EVALUATIONS.get(section.get('kind'), {})
-  keys = of_kind or SECTIONS.get(section.get('name'), {})
-  return keys.get(name.rpartition('.')[2])
+  return (of_kind or SECTIONS.get(section.get('name'), {})).get(own)
 
 
-def is_located(dataset: str | None) -> bool:
-  """Whether a data spec names files of the user's by their place."""
-  kind, _, argument = (dataset or '').partition(':')
-  if kind == 'mix':
-    return all(map(is_located, argument.split('+')))
-  return kind in LOCATED_DATASETS
+def validate(
+  config: ml_collections.ConfigDict, *, complete: bool = True
+) -> None:
+  """Checks the values that no constructor checks.
+
+  Args:
+    config: the config; not changed.
+    complete: whether the user must have set the locations of the data and of
+      the weights; a plan needs neither.
+
+  Raises:
+    ValueError: a value is wrong; names the key, its value and what it may be.
+  """
+  flat = flatten(config)
+  for name in (name for name in KEYS if name not in flat):
+    section = name.rpartition('.')[0]
+    raise ValueError(
+      f'{name} is missing: a config that replaces the section {section!r} needs'
+      f' all of its keys; config.{section}.update(...) changes single keys.'
+    )
+  for name, value in flat.items():
+    key = find(name, config)
+    rule = key and key.rule
+    if rule and value is not None and not rule.holds(value):
+      raise ValueError(f'{name}={value!r} must be {rule.expected}.')
+  if bool(config.total_steps) == bool(config.epochs):
+    raise ValueError(
+      f'total_steps={config.total_steps} and epochs={config.epochs}: set'
+      ' exactly one of the two, and the other to 0.'
+    )
+  best = config.checkpoint.best
+  choices = [
+    f'{name}/{metric}'
+    for name, section in config.evals.items()
+    for metric in metrics_of(section)
+  ]
+  if best and best not in choices:
+    raise ValueError(
+      f'checkpoint.best={best!r} must be a metric of one of evals: {choices}.'
+    )
+  if not complete:
+    return
+  if not config.data.dataset:
+    raise ValueError(
+      'data.dataset is not set: this config leaves the location of its data'
+      ' to you. Pass --config.data.dataset=SPEC, for example'
+      ' tfds:NAME or folder:/path/to/images.'
+    )
+  if config.init.checkpoint is None:
+    raise ValueError(
+      'init.checkpoint is not set: this config starts from trained weights.'
+      ' Pass --config.init.checkpoint=WORKDIR of the run they come from (or'
+      " '' to train from scratch)."
+    )

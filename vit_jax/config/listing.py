@@ -1,42 +1,33 @@
 """Lists the keys of a config: their values, where these come from, and why."""
 
-import itertools
+import re
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import ml_collections
 
 from vit_jax.config import keys
-from vit_jax.config.derived import resolve_without_data
-from vit_jax.config.saved import flatten
+from vit_jax.config.completion import derive
 
 _WIDTH = 80
-_NONE = object()  # A key without a default.
 
 
 class Entry(NamedTuple):
   """One key of a config.
 
   Attributes:
-    stage: the name of the stage; '' outside of stages.
-    key: with its sections, without the stage: `data.batch_size`.
+    path: the key as the command line has it after `--config.`.
     value: resolved, as far as this needs no data.
     source: who set it: 'default', 'config file', 'command line', or 'filled in'
       with the value that it replaces.
     meaning: what the key means.
   """
 
-  stage: str
-  key: str
+  path: str
   value: Any
   source: str
   meaning: str
-
-  @property
-  def path(self) -> str:
-    """The key as the command line has it after `--config.`."""
-    return f'stages.{self.stage}.{self.key}' if self.stage else self.key
 
 
 def entries(
@@ -45,26 +36,34 @@ def entries(
   """Returns the keys of a config, in its order.
 
   Args:
-    config: not resolved; not changed. It may have stages, whose keys then stand
-      side by side.
+    config: not resolved; not changed. It may have stages.
     overridden: the keys that the command line sets.
   """
-  if 'stages' not in config:
-    return _entries(config, '', overridden)
-  order = Entry(
-    stage='',
-    key='order',
-    value=tuple(config.order),
-    source='command line' if 'order' in overridden else 'config file',
-    meaning='The stages, in the order in which they run.',
-  )
-  stages = [
-    entry
-    for name in config.order
-    for entry in _entries(config.stages[name], name, overridden)
-  ]
-  places = {entry.key: i for i, entry in reversed(list(enumerate(stages)))}
-  return [order, *sorted(stages, key=lambda entry: places[entry.key])]
+  found, parts = [], {'': config}
+  if 'stages' in config:
+    source = 'command line' if 'order' in overridden else 'config file'
+    meaning = 'The stages, in the order in which they run.'
+    found = [Entry('order', tuple(config.order), source, meaning)]
+    parts = {f'stages.{name}.': config.stages[name] for name in config.order}
+  usual = keys.flatten(keys.default())
+  for prefix, part in parts.items():
+    derived = part.copy_and_resolve_references()
+    derive(derived)
+    given = keys.flatten(part)
+    for name, value in keys.flatten(derived).items():
+      key = keys.find(name, part)
+      default = usual.get(name)
+      # The kind of a section was chosen, whatever its own table says.
+      if key and not name.endswith(('.name', '.kind')):
+        default = None if isinstance(key.default, type) else key.default
+      source = 'default' if given[name] == default else 'config file'
+      if prefix + name in overridden:
+        source = 'command line'
+      if value != given[name]:
+        source = f'filled in; {source}: {_shown(given[name])}'
+      meaning = key.doc if key else ''
+      found.append(Entry(prefix + name, value, source, meaning))
+  return found
 
 
 def text(
@@ -90,21 +89,24 @@ def text(
       f' a name lists all {len(every)} keys.'
     )
   stages = len(config.stages) if 'stages' in config else 1
-  lines, section = [], None
-  for meaning, group in itertools.groupby(shown, lambda entry: entry.meaning):
-    group = list(group)
-    if section != group[0].key.partition('.')[0]:
-      section = group[0].key.partition('.')[0]
-      lines.append('')
-    for _, same in itertools.groupby(group, lambda entry: entry.key):
-      lines += _lines(list(same), stages)
-    lines += textwrap.wrap(
-      meaning,
-      _WIDTH,
-      initial_indent='    ',
-      subsequent_indent='    ',
-      break_on_hyphens=False,
-    )
+  lines, last = [], ''
+  # The keys of stages stand side by side.
+  groups = {}
+  for entry in shown:
+    key = re.sub(r'^stages\.[^.]*\.', '', entry.path)
+    groups.setdefault((key, entry.meaning), []).append(entry)
+  for (key, meaning), group in groups.items():
+    section = key.partition('.')[0]
+    lines += [''] * (section != last)
+    last = section
+    settings = [f'{_shown(entry.value)}  [{entry.source}]' for entry in group]
+    if len(group) == stages > 1 and len(set(settings)) == 1:
+      lines.append(f'stages.*.{key} = {settings[0]}')
+    else:
+      for entry, setting in zip(group, settings, strict=True):
+        lines.append(f'{entry.path} = {setting}')
+    indent = dict(initial_indent='    ', subsequent_indent='    ')
+    lines += textwrap.wrap(meaning, _WIDTH, break_on_hyphens=False, **indent)
   head = (
     f'{len(shown)} of {len(every)} keys, each with its value, who set it, and'
     ' its meaning. Set a key with --config.KEY=VALUE.'
@@ -112,41 +114,6 @@ def text(
   if stages > 1:
     head += ' A * stands for every stage: write its name.'
   return '\n'.join([textwrap.fill(head, _WIDTH), *lines])
-
-
-def _lines(same: Sequence[Entry], stages: int) -> list[str]:
-  """Returns a key's line; one for each stage if they have several values."""
-  if len(same) == stages > 1:
-    texts = {f'{_shown(entry.value)}  [{entry.source}]' for entry in same}
-    if len(texts) == 1:
-      return [f'stages.*.{same[0].key} = {texts.pop()}']
-  return [
-    f'{entry.path} = {_shown(entry.value)}  [{entry.source}]' for entry in same
-  ]
-
-
-def _entries(
-  config: ml_collections.ConfigDict, stage: str, overridden: Collection[str]
-) -> list[Entry]:
-  given, usual = flatten(config), flatten(keys.default())
-  resolved = flatten(resolve_without_data(config))
-  found = []
-  for name, value in resolved.items():
-    parent = name.rpartition('.')[0]
-    key = keys.find(name, config[parent] if parent else None)
-    default = getattr(key, 'default', _NONE)
-    if name.endswith(('.name', '.kind')):  # The kind of section was chosen.
-      default = usual.get(name)
-    source = 'config file'
-    if f'stages.{stage}.{name}'.removeprefix('stages..') in overridden:
-      source = 'command line'
-    elif given[name] == (None if isinstance(default, type) else default):
-      source = 'default'
-    if value != given[name]:
-      source = f'filled in; {source}: {_shown(given[name])}'
-    meaning = key.doc if key else ''
-    found.append(Entry(stage, name, value, source, meaning))
-  return found
 
 
 def _shown(value: Any) -> str:

@@ -9,10 +9,8 @@ import os
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import ml_collections
 from absl import logging
 
-from vit_jax import models
 from vit_jax.models import attention as attention_lib
 
 # The best dtype and attention on each platform. Every attention is exact up to
@@ -109,21 +107,3 @@ def _is_known(name: str, value: str | int, device: jax.Device) -> bool:
     logging.warning('The compiler does not take %s=%s: %s', name, value, error)
     return False
   return True
-
-
-def fill_in(
-  config: ml_collections.ConfigDict, platform: str | None = None
-) -> None:
-  """Sets the values that a config leaves open, in place.
-
-  Args:
-    config: a value is open if it is 'auto' or not set.
-    platform: see `defaults`.
-  """
-  section = config.model
-  given = section.to_dict()
-  dtype = given.pop('dtype') or 'auto'
-  model = models.build(given.pop('name'), num_classes=1, **given)
-  for key, value in defaults(model, platform, dtype).items():
-    if section[key] in (None, 'auto'):
-      section[key] = value

@@ -1,38 +1,20 @@
 """Saves, reads and compares the config of a work directory, `config.json`."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
 from etils import epath
 
-from vit_jax.config.keys import KEYS, LOCATED_DATASETS, default, is_located
+from vit_jax.config.keys import FREE_KEYS, KEYS, default, flatten
 from vit_jax.data import exclusion
 from vit_jax.workdir import files
 
 FILE = 'config.json'
 _REMEDY = 'bring it back, or delete it to go on with the config that you pass'
-_WITHOUT_JPEGS = ('digits', 'shapes')
-
-# Keys that two launches of the same run may set differently, and the beginnings
-# of names of such keys; see `check_same_run`. The first line has keys of older
-# runs, which no longer exist.
-FREE_KEYS = (
-  *('data.uneven_classes', 'init.max_inflation'),
-  *('evals.', *(name for name, key in KEYS.items() if key.free)),
-)
-
-
-def flatten(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-  """Flattens nested sections to `{'data.batch_size': 4096, ...}`."""
-  flat = {}
-  for key, value in config.items():
-    if isinstance(value, Mapping | ml_collections.ConfigDict):
-      flat |= flatten(value, f'{prefix}{key}.')
-    else:
-      flat[prefix + key] = value
-  return flat
+# Kinds of data specs that name a location after the colon. The user may move
+# the data.
+_LOCATED = ('folder', 'classes', 'tar', 'wds', 'parquet', 'arrayrecord')
 
 
 def to_json(config: ml_collections.ConfigDict) -> str:
@@ -55,20 +37,18 @@ def load(workdir: epath.PathLike | None) -> dict[str, Any] | None:
   if workdir is None or not (path := epath.Path(workdir) / FILE).exists():
     return None
   content = files.read_object(path, _REMEDY)
-  sections = {
-    key: content[key]
-    for key, value in default().items()
-    if isinstance(value, ml_collections.ConfigDict) and key in content
-  }
-  if isinstance(sections.get('evals'), dict):
-    sections |= {f'evals.{k}': v for k, v in sections['evals'].items()}
-  for key, value in sections.items():
-    if not isinstance(value, dict):
-      shown = repr(value)[:40]
-      raise ValueError(
-        f'{path} is damaged ({key} is {shown}, no section): {_REMEDY}.'
-      )
+  # A run that is older than a key did what the key's default does.
+  for name, value in _defaults().items():
+    section, _, own = name.rpartition('.')
+    if isinstance(content.get(section), dict):
+      content[section].setdefault(own, value)
   return content
+
+
+def _defaults() -> dict[str, Any]:
+  """Returns the default of each key that all runs have, as in JSON."""
+  flat = flatten(json.loads(to_json(default())))
+  return {name: flat[name] for name in KEYS}
 
 
 def check_same_run(
@@ -84,24 +64,13 @@ def check_same_run(
   saved = load(workdir)
   if saved is None:
     return
-  old = flatten(saved)
-  new = flatten(json.loads(json.dumps(config.to_dict())))
-  # A run that is older than a key did what the key's default does.
-  defaults = flatten(json.loads(json.dumps(default().to_dict())))
-  # The exceptions: older runs decoded JPEGs accurately, and ignored EXIF
-  # orientation.
-  if str(old.get('data.dataset')).partition(':')[0] not in _WITHOUT_JPEGS:
-    old.setdefault('data.jpeg_dct', 'accurate')
-  for flat, missing in ((old, False), (new, None)):
-    if flat.get('data.exif_orientation', missing) is None:
-      flat['data.exif_orientation'] = is_located(flat.get('data.dataset'))
-    else:
-      flat.setdefault('data.exif_orientation', missing)
+  old = _defaults() | flatten(saved)
+  new = flatten(json.loads(to_json(config)))
   differing = [
     f'  {key}: {old.get(key, "(absent)")!r} in {FILE},'
     f' {new.get(key, "(absent)")!r} now'
     for key in sorted(old.keys() | new.keys())
-    if old.get(key, defaults.get(key)) != new.get(key)
+    if old.get(key) != new.get(key)
     and not key.startswith(FREE_KEYS)
     and not (key == 'data.dataset' and _same_kind(old[key], new[key]))
   ]
@@ -126,5 +95,13 @@ def _same_kind(old: str, new: str) -> bool:
   kinds = {
     spec.partition(':')[0].replace('classes', 'folder') for spec in (old, new)
   }
-  moved = len(kinds) == 1 and kinds <= set(LOCATED_DATASETS)
+  moved = len(kinds) == 1 and kinds <= set(_LOCATED)
   return moved or old == new
+
+
+def is_located(dataset: str | None) -> bool:
+  """Whether a data spec names files of the user's by their place."""
+  kind, _, argument = (dataset or '').partition(':')
+  if kind == 'mix':
+    return all(map(is_located, argument.split('+')))
+  return kind in _LOCATED

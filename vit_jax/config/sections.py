@@ -5,18 +5,38 @@ function returns a section with exactly the keys of its kind, so that a run's
 config has no unused keys.
 """
 
-import re
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import ml_collections
 
-from vit_jax.data import exclusion
-
-# The end of the name of an evaluation without near-duplicates.
-CLEAN = '_clean'
 # The value of `loss.name` for masked patch prediction.
 MASKED_PATCH = 'masked_patch'
+
+
+class Check(NamedTuple):
+  """What the value of a key must be.
+
+  Attributes:
+    holds: whether a value is right.
+    expected: says in a message what is right, after "must be".
+  """
+
+  holds: Callable[[Any], bool]
+  expected: str
+
+
+def at_least(low: float) -> Check:
+  """Returns the check of a smallest number."""
+  return Check(
+    lambda value: low <= value < math.inf, f'at least {low}, and finite'
+  )
+
+
+def one_of(*choices: str) -> Check:
+  """Returns the check of a choice."""
+  return Check(choices.__contains__, f'one of {list(choices)}')
 
 
 class Key(NamedTuple):
@@ -25,14 +45,24 @@ class Key(NamedTuple):
   Attributes:
     default: its value; a type if it is unset.
     doc: what it means.
-    least: the smallest value; None: any.
-    free: whether two launches of the same run may set it differently.
+    check: what its value must be; None: a number is at least 0, and the part
+      that reads another value checks it.
   """
 
   default: Any
   doc: str
-  least: float | None = None
-  free: bool = False
+  check: Check | None = None
+
+  @property
+  def kind(self) -> type:
+    """The type of the value."""
+    unset = isinstance(self.default, type)
+    return self.default if unset else type(self.default)
+
+  @property
+  def rule(self) -> Check | None:
+    """What the value must be, if it is set."""
+    return self.check or (at_least(0) if self.kind in (int, float) else None)
 
 
 _OPTIMIZER = {
@@ -50,10 +80,12 @@ _SCHEDULE = {
     float,
     'The highest learning rate. -1: for Adam, 3e-3 times the square root of'
     ' batch / 4096; for SGD, 0.03 times that of batch / 512.',
+    at_least(-1),
   ),
   'warmup_steps': Key(
     int,
     'Steps of linear warm-up from 0. -1: a tenth of the run, at most 10,000.',
+    at_least(-1),
   ),
 }
 _DECAY = {**_SCHEDULE, 'end': Key(0.0, 'The last learning rate.')}
@@ -74,12 +106,12 @@ _EVALUATION = {
   'label_key': Key(
     '', "'': `data.label_key`, or 'label' for another data set."
   ),
-  'batch_size': Key(0, '0 is the training batch size.', least=0),
+  'batch_size': Key(0, '0 is the training batch size.'),
   'every': Key(
     0,
     'Steps between evaluations; 0 evaluates only after the last step, -1 after'
     ' every tenth of the run.',
-    least=-1,
+    at_least(-1),
   ),
 }
 _LABELS = {
@@ -224,74 +256,60 @@ EVALUATIONS = {
 
 def _section(keys: Mapping[str, Key], **values: Any):
   """Returns a section of these keys, with their defaults or these values."""
-  if unknown := values.keys() - keys:
-    raise TypeError(f'{sorted(unknown)} are not among the keys {list(keys)}.')
   section = {name: key.default for name, key in keys.items()} | values
+  unset = {name for name, value in section.items() if isinstance(value, type)}
+  if wrong := sorted(section.keys() - keys | unset):
+    raise TypeError(f'{wrong}: exactly the keys {list(keys)} are to be set.')
+  for name, key in keys.items():
+    if key.kind in (float, tuple):
+      section[name] = key.kind(section[name])
   return ml_collections.ConfigDict(section)
 
 
-def adam(
-  *, weight_decay: float = 0.0, clip_norm: float = 0.0
-) -> ml_collections.ConfigDict:
-  """Adam with the paper's betas; see `optimizer.adam`."""
-  return _section(
-    SECTIONS['adam'],
-    weight_decay=float(weight_decay),
-    clip_norm=float(clip_norm),
-  )
+def adam(**values: Any) -> ml_collections.ConfigDict:
+  """Adam with the paper's betas; `values` are keys of 'adam' in `SECTIONS`."""
+  return _section(SECTIONS['adam'], **values)
 
 
-def sgd(
-  *, weight_decay: float = 0.0, clip_norm: float = 0.0
-) -> ml_collections.ConfigDict:
-  """SGD with momentum 0.9; see `optimizer.sgd`."""
-  return _section(
-    SECTIONS['sgd'],
-    weight_decay=float(weight_decay),
-    clip_norm=float(clip_norm),
-  )
+def sgd(**values: Any) -> ml_collections.ConfigDict:
+  """SGD with momentum 0.9; `values` are keys of 'sgd' in `SECTIONS`."""
+  return _section(SECTIONS['sgd'], **values)
 
 
-def schedule(
-  name: str, *, peak: float, warmup_steps: int, **others: Any
-) -> ml_collections.ConfigDict:
+def schedule(name: str, **values: Any) -> ml_collections.ConfigDict:
   """Returns a learning-rate schedule's section; see `optimizer.SCHEDULES`.
 
   Args:
     name: 'linear', 'cosine', 'constant' or 'staircase'.
-    peak: see `SECTIONS`; the same for the next arguments.
-    warmup_steps: steps.
-    **others: `end` of 'linear' and 'cosine'; `boundaries` and `factor` of
-      'staircase'.
+    **values: its keys in `SECTIONS`; all that have no default.
   """
-  values = dict(name=name, peak=float(peak), warmup_steps=warmup_steps)
-  if name in ('linear', 'cosine'):
-    values['end'] = 0.0
-  return ml_collections.ConfigDict(values | others)
+  # An unknown name is an error of `optimizer.build_schedule`.
+  return _section(SECTIONS.get(name, _SCHEDULE), name=name, **values)
 
 
 def softmax(label_smoothing: float = 0.0) -> ml_collections.ConfigDict:
   """The loss for mutually exclusive classes; see `losses.build`."""
-  return _section(SECTIONS['softmax'], label_smoothing=float(label_smoothing))
+  return _section(SECTIONS['softmax'], label_smoothing=label_smoothing)
 
 
 def masked_patch(
   target: str = 'mean_colour', *, fraction: float = 0.5
 ) -> ml_collections.ConfigDict:
   """Masked patch prediction in place of a classification loss (B.1.2)."""
-  return _section(
-    SECTIONS[MASKED_PATCH], target=target, fraction=float(fraction)
-  )
+  return _section(SECTIONS[MASKED_PATCH], target=target, fraction=fraction)
 
 
-def evaluation(split: str, **values: Any) -> ml_collections.ConfigDict:
-  """An entry of `config.evals`: accuracy and loss on a split.
+def evaluation(
+  split: str, kind: str = 'classification', **values: Any
+) -> ml_collections.ConfigDict:
+  """An entry of `config.evals`; by default, accuracy and loss on a split.
 
   Args:
     split: a split of the training data's source, or of `dataset` if it is set.
-    **values: other keys of 'classification' in `EVALUATIONS`.
+    kind: a key of `EVALUATIONS`.
+    **values: other keys of that kind.
   """
-  return _section(EVALUATIONS['classification'], split=split, **values)
+  return _section(EVALUATIONS[kind], split=split, **values)
 
 
 def masked_patch_evaluation(
@@ -299,10 +317,10 @@ def masked_patch_evaluation(
 ) -> ml_collections.ConfigDict:
   """An entry of `config.evals`: masked patch prediction on a split.
 
-  It needs a run with the loss `masked_patch`. The arguments are those of
-  `evaluation`. Labels are read, although nothing depends on them.
+  It needs a run with the loss `masked_patch`. Labels are read, although nothing
+  depends on them.
   """
-  return _section(EVALUATIONS[MASKED_PATCH], split=split, **values)
+  return evaluation(split, MASKED_PATCH, **values)
 
 
 def few_shot(
@@ -319,78 +337,21 @@ def few_shot(
     split: the split to measure the accuracy on.
     **values: other keys of 'few_shot' in `EVALUATIONS`.
   """
-  if 'shots' in values:
-    values['shots'] = tuple(values['shots'])
-  return _section(
-    EVALUATIONS['few_shot'], train_split=train_split, split=split, **values
-  )
+  return evaluation(split, 'few_shot', train_split=train_split, **values)
 
 
 def knn(
   train_split: str, split: str, **values: Any
 ) -> ml_collections.ConfigDict:
-  """An entry of `config.evals`: nearest neighbours of the frozen features.
-
-  Args:
-    train_split: the split that has the neighbours.
-    split: the split to measure the accuracy on.
-    **values: other keys of 'knn' in `EVALUATIONS`.
-  """
-  if 'k' in values:
-    values['k'] = tuple(values['k'])
-  return _section(
-    EVALUATIONS['knn'], train_split=train_split, split=split, **values
-  )
+  """Nearest neighbours in place of few-shot accuracy; see `few_shot`."""
+  return evaluation(split, 'knn', train_split=train_split, **values)
 
 
 def linear_probe(
   train_split: str, split: str, **values: Any
 ) -> ml_collections.ConfigDict:
-  """An entry of `config.evals`: logistic regression on the frozen features.
-
-  Args:
-    train_split: the split to fit the classifier to.
-    split: the split to measure the accuracy on.
-    **values: other keys of 'linear_probe' in `EVALUATIONS`.
-  """
-  return _section(
-    EVALUATIONS['linear_probe'], train_split=train_split, split=split, **values
-  )
-
-
-def add_clean(config: ml_collections.ConfigDict, path: str, usage: str) -> None:
-  """Adds NAME_clean beside each evaluation NAME of a test split.
-
-  It leaves out the images in a list, such as those with near-duplicates in the
-  training data, and is otherwise the same.
-
-  Args:
-    config: changed; its evaluations are complete.
-    path: the list, see `data.exclusion`.
-    usage: one line that ends every error message.
-
-  Raises:
-    ValueError: no evaluation is of a whole split of known data. A list counts
-      the images of whole splits, so parts of a split would mean others.
-  """
-  found = {}
-  base, _ = exclusion.split(config.data.dataset or '')
-  for name, section in config.evals.items():
-    whole = not re.search(r'[\[(]', section.split)
-    # A list is about one data set. Another one, such as ImageNet-ReaL, has its
-    # images in another order.
-    own = base and not section.get('dataset')
-    if section.kind == 'classification' and whole and own:
-      clean = section.copy_and_resolve_references()
-      clean.dataset = exclusion.join(base, path)
-      found[f'{name}{CLEAN}'] = clean
-  if not found:
-    raise ValueError(
-      f'clean={path} adds an evaluation beside each one of a whole test split,'
-      f' but there is none whose data are known among {list(config.evals)}: add'
-      f' it in your own config file. {usage}'
-    )
-  config.evals.update(found)
+  """Logistic regression in place of few-shot accuracy; see `few_shot`."""
+  return evaluation(split, 'linear_probe', train_split=train_split, **values)
 
 
 # The kinds of evaluations that use features, and neither the head nor the loss.

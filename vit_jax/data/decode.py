@@ -152,7 +152,7 @@ def _check_pixels(
   if height * width > max_pixels:
     raise CorruptImageError(
       f'{height} x {width} pixels (height x width){of} are more than'
-      f' data.max_pixels={max_pixels:,}'
+      f' max_pixels={max_pixels:,}'
     )
 
 

@@ -85,8 +85,9 @@ def _config(run: Run) -> dict[str, Any]:
   config = reading.read_config(run).to_dict()
   config['data']['max_pixels'] = _MAX_PIXELS
   # Keys that were there at the registration, and are gone.
-  config['data']['uneven_classes'] = 'error'
+  config['data'] |= {'uneven_classes': 'error', 'prefetch': None}
   config['init']['max_inflation'] = 16.0
+  config['guard']['report_after'] = 600.0
   for key in _LATER:
     section, name = key.split('.')
     if config[section][name] is None:

@@ -1,7 +1,6 @@
 """Evaluates trained weights without training: `main --eval_only`."""
 
 import contextlib
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,9 +62,8 @@ def evaluate_only(
     )
   if not config.evals:
     raise ValueError('--eval_only needs evals, but this config has none.')
-  complete = functools.partial(_complete, config.data.train_split)
   with open_run(
-    config, workdir, complete, compilation_cache=compilation_cache
+    config, workdir, _complete, compilation_cache=compilation_cache
   ) as run:
     config, workdir = run.config, run.workdir
     if allow_config_change:
@@ -82,19 +80,17 @@ def evaluate_only(
 
 
 def _complete(
-  train_split: str,
-  config: ml_collections.ConfigDict,
-  source: data.Source,
-  workdir: epath.Path,
+  config: ml_collections.ConfigDict, source: data.Source, workdir: epath.Path
 ) -> tuple[ml_collections.ConfigDict, None]:
-  """Resolves a config; raises ValueError if the weights do not suit it.
+  """Completes a config; raises ValueError if the weights do not suit it.
 
   Args:
-    train_split: `data.train_split` as the user gave it.
-    config: the config after `inputs.settle`.
+    config: the config as the user gave it.
     source: the data set that names the classes.
     workdir: where the results go.
   """
+  train_split = config.data.train_split
+  config = config_lib.settle(config, source)
   if config.data.train_split != train_split:
     _check_held_out(config)
   config = _resolve(

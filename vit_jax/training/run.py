@@ -28,6 +28,8 @@ from vit_jax.workdir.buckets import rights
 # Seconds for opening the data, compilation and the first step. The watchdog's
 # limits are at least that long until the first step is done.
 _START_LIMIT = 3600.0
+# Seconds without progress after which all threads' stacks are logged.
+_REPORT_AFTER = 600.0
 
 
 @dataclasses.dataclass
@@ -129,9 +131,7 @@ def open_run(
       notice = notice or stack.enter_context(preemption.Notice())
       notice.begin()
       watchdog = stack.enter_context(
-        watchdog_lib.Watchdog(
-          config.guard.report_after, config.guard.exit_after
-        )
+        watchdog_lib.Watchdog(_REPORT_AFTER, config.guard.exit_after)
       )
       starting = stack.enter_context(contextlib.ExitStack())
       starting.enter_context(watchdog.allow('start-up', _START_LIMIT))
@@ -150,7 +150,6 @@ def open_run(
         compilation.keep(compilation_cache)
 
       source = inputs.open_source(config, config.data.dataset)
-      config = inputs.settle(config, source)
       # Only one process looks: another run may save new weights at this moment.
       config.init.checkpoint = distributed.broadcast(
         warm_start.pin(config.init.checkpoint, workdir)

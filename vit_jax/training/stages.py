@@ -79,8 +79,8 @@ def _check_data(name: str, stage: ml_collections.ConfigDict) -> None:
   """Raises ValueError if a stage's training data is missing or wrong."""
   try:
     source = inputs.open_source(stage, stage.data.dataset)
-    stage = inputs.settle(stage, source)
-    inputs.check_classes(stage, source)
+    stage = config_lib.settle(stage, source)
+    config_lib.check_classes(stage, source)
     data.View(source, stage.data.train_split)
     if stage.data.batch_size:
       sharding.check_batch_size(

@@ -192,13 +192,8 @@ def _complete(
   config: ml_collections.ConfigDict, source: data.Source, workdir: epath.Path
 ) -> tuple[ml_collections.ConfigDict, data.View]:
   """Returns the complete config, and the split to train on."""
-  inputs.check_classes(config, source)
-  view = data.View(source, config.data.train_split)
-  config = config_lib.resolve(
-    warm_start.with_model(config, workdir),
-    num_examples=len(view),
-    num_classes=source.info.num_classes,
-    whole=view.selection.whole,
+  config, view = config_lib.complete(
+    config, source, lambda config: warm_start.with_model(config, workdir)
   )
   if jax.process_index() == 0 and config.data.batch_size > len(view):
     logging.warning(

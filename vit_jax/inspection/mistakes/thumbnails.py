@@ -104,13 +104,8 @@ def _thumbnail(
   """
   if _tail(record.name) != _tail(name):
     raise ValueError(f'{record.name} is in its place now.')
-  image = ops.decode(
-    record.image,
-    3,
-    upright=inputs.is_upright(config, view.source.info.spec),
-    # Older runs have no such key.
-    max_pixels=config.data.get('max_pixels', ops.MAX_PIXELS),
-  )
+  upright = inputs.is_upright(config, view.source.info.spec)
+  image = ops.decode(record.image, 3, upright=upright)
   return data_uri(image)
 
 
