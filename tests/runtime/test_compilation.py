@@ -1,8 +1,6 @@
 """Guards: the option that makes XLA's GPU programs deterministic is set."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -32,13 +30,3 @@ def test_without_a_gpu_plugin_nothing_is_set(monkeypatch):
   monkeypatch.delenv('XLA_FLAGS', raising=False)
   assert not compilation.make_deterministic()
   assert 'XLA_FLAGS' not in os.environ
-
-
-def test_xla_accepts_the_option():
-  """XLA accepts the option; an unknown option ends the process."""
-  command = [sys.executable, '-c', 'import jax; jax.devices()']
-  environ = os.environ | {'XLA_FLAGS': OPTION, 'JAX_PLATFORMS': 'cpu'}
-  assert subprocess.run(command, env=environ, check=False).returncode == 0
-  environ['XLA_FLAGS'] = '--xla_no_such_option=true'
-  found = subprocess.run(command, env=environ, check=False, capture_output=True)
-  assert found.returncode != 0
