@@ -94,12 +94,10 @@ def test_the_categories_always_sum_to_the_wall_time():
           clock.seconds += 0.023
         carried = goodput.metrics()
       # Wrong measurements: negative time, and more time than has passed.
-      goodput.add('input', -1e6)
-      carried = goodput.metrics()
-      assert min(carried.values()) >= 0
-      goodput.add('input', 1e6)
-      carried = goodput.metrics()
-      assert min(carried.values()) >= 0
+      for seconds in (-1e6, 1e6):
+        goodput.add('input', seconds)
+        carried = goodput.metrics()
+        assert min(carried.values()) >= 0
   total = sum(
     carried[f'goodput/{name}_seconds'] for name in goodput_lib.CATEGORIES
   )
@@ -126,19 +124,6 @@ def test_a_launch_continues_from_the_last_kept_row():
     values = goodput.metrics()
     assert values['goodput/restarts'] == 1
     assert values['goodput/steps_share'] == pytest.approx(200 / 542)
-  with _start(clock, values) as goodput:
-    assert goodput.metrics()['goodput/restarts'] == 2
-
-
-def test_the_row_to_continue_from():
-  rows = [
-    {'step': 1, 'unix_time': 10.0},
-    {'step': 2, 'unix_time': 20.0},
-    {'step': 2, 'test/accuracy': 0.5},
-  ]
-  assert goodput_lib.carried(rows) == {'step': 2, 'unix_time': 20.0}
-  assert goodput_lib.carried(rows[2:]) == {}
-  assert goodput_lib.carried([]) == {}
 
 
 def test_summary():

@@ -50,9 +50,10 @@ def test_duration(seconds, text):
 @pytest.mark.parametrize(
   ('others', 'text'),
   [
-    ({'train/unreadable': 0.0}, ''),
-    ({'train/unreadable': 3.0}, '  unreadable 3'),
-    ({'train/skipped': 2.0}, '  skipped 2'),
+    (
+      {'train/unreadable': 3.0, 'train/skipped': 2.0},
+      '  unreadable 3  skipped 2',
+    ),
     (
       {
         'images_per_sec': 12345.6,

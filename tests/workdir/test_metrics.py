@@ -73,18 +73,3 @@ def test_a_full_disk_is_an_error_and_leaves_no_wrong_row(tmp_path):
   assert metrics.read(tmp_path) == [{'step': 1, 'a': 1.0}]
   _writer(tmp_path, start_step=1).write(2, {'a': 2.0})
   assert metrics.read(tmp_path)[1:] == [{'step': 2, 'a': 2.0}]
-
-
-def test_tensorboard_gets_every_row_at_once(tmp_path):
-  event_pb2 = pytest.importorskip('tensorboardX.proto.event_pb2')
-  writer = _writer(tmp_path, tensorboard=True)
-  for step in (1, 2, 3):
-    writer.write(step, {'a': step / 2})
-  (path,) = tmp_path.glob('events.out.tfevents.*')
-  found, content = [], path.read_bytes()
-  while content:
-    length = int.from_bytes(content[:8], 'little')
-    event = event_pb2.Event.FromString(content[12 : 12 + length])
-    found += [(event.step, v.simple_value) for v in event.summary.value]
-    content = content[16 + length :]
-  assert found == [(1, 0.5), (2, 1.0), (3, 1.5)]

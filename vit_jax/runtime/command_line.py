@@ -5,11 +5,10 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import ml_collections
 from absl import app, flags, logging
-from flax import traverse_util
 from ml_collections.config_flags import config_flags
 
 from vit_jax.runtime import errors, installed, logs, printable
@@ -252,16 +251,24 @@ def _load(spec: str) -> ml_collections.ConfigDict:
 
 
 def _check_key(config: ml_collections.ConfigDict, key: str) -> None:
-  leaves = traverse_util.flatten_dict(
-    config.to_dict(), sep='.', keep_empty_nodes=True
-  )
-  if key in leaves or any(leaf.startswith(f'{key}.') for leaf in leaves):
+  keys = list(_keys(config))
+  if key in keys:
     return
   name = key.rpartition('.')[2]
-  similar = [leaf for leaf in leaves if leaf.rpartition('.')[2] == name]
-  similar = similar or difflib.get_close_matches(key, leaves, cutoff=0.8)
+  similar = [known for known in keys if known.rpartition('.')[2] == name]
+  similar = similar or difflib.get_close_matches(key, keys, cutoff=0.8)
   raise ValueError(
     f'--config.{key} is not a key of this config.'
     + (f' Did you mean {" or ".join(similar)}?' if similar else '')
     + ' --print_config lists the keys.'
   )
+
+
+def _keys(
+  section: ml_collections.ConfigDict, prefix: str = ''
+) -> Iterator[str]:
+  """Yields all keys with their sections: `model`, `model.width`, ..."""
+  for key, value in section.items():
+    yield prefix + key
+    if isinstance(value, ml_collections.ConfigDict):
+      yield from _keys(value, f'{prefix}{key}.')

@@ -91,14 +91,6 @@ def test_an_outage_neither_ends_the_run_nor_loses_rows(
     writer.flush()
 
 
-def test_a_revoked_right_is_an_error(bucket):
-  writer = _writer(every=3600)
-  bucket.denied = {'storage.objects.create'}
-  writer.write(1, {'a': 0.5})
-  with pytest.raises(errors.StoreError, match=r'metrics\.jsonl.*Forbidden'):
-    writer.flush()
-
-
 def test_a_run_that_was_taken_over_writes_nothing_more(bucket):
   def check():
     raise errors.TakenOverError('gs://bucket/run was taken over by 7')
