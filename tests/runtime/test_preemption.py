@@ -17,7 +17,7 @@ import pytest
 from vit_jax.runtime import errors, preemption
 
 ROOT = pathlib.Path(__file__).parents[2]
-PATIENCE = 60  # Seconds, generous so that a slow machine does not fail.
+PATIENCE = 240  # Seconds, generous so that a slow machine does not fail.
 
 
 @pytest.fixture(autouse=True)
