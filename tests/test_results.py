@@ -14,14 +14,6 @@ def _write(folder, *rows):
   (folder / 'metrics.jsonl').write_text(''.join(lines))
 
 
-def test_final_metrics_are_all_rows_of_the_last_step(tmp_path):
-  assert results.final_metrics(tmp_path) == {}
-  _write(
-    tmp_path, {'step': 1, 'a': 1}, {'step': 2, 'a': 3}, {'step': 2, 'b': 4}
-  )
-  assert results.final_metrics(tmp_path) == {'step': 2, 'a': 3, 'b': 4}
-
-
 @pytest.mark.parametrize(
   ('text', 'step'), [('12\n', 12), ('', None), ('x', None), ('-1', None)]
 )
@@ -70,14 +62,15 @@ def test_best_value(metric, values, best):
 
 
 def test_a_repeated_evaluation_replaces_all_of_its_numbers(tmp_path):
-  rows = [
+  assert results.final_metrics(tmp_path) == {}
+  _write(
+    tmp_path,
+    {'step': 5, 'b/accuracy': 0.5},
     {'step': 10, 'train/loss': 1.0},
     {'step': 10, 'a/accuracy': 0.5, 'a/excluded': 2.0},
     {'step': 10, 'b/accuracy': 0.25},
     {'step': 10, 'a/accuracy': 0.75},
-  ]
-  text = ''.join(json.dumps(row) + '\n' for row in rows)
-  (tmp_path / 'metrics.jsonl').write_text(text)
+  )
   assert results.final_metrics(tmp_path) == {
     'step': 10,
     'train/loss': 1.0,
@@ -86,23 +79,14 @@ def test_a_repeated_evaluation_replaces_all_of_its_numbers(tmp_path):
   }
 
 
-def _rising_and_falling(folder):
+def test_the_numbers_of_the_best_step(tmp_path):
   _write(
-    folder,
-    {'step': 5, 'train/loss': 2.0},
+    tmp_path,
     {'step': 5, 'val/accuracy': 0.5, 'val/loss': 1.0},
-    {'step': 5, 'few/5shot/accuracy': 0.1},
     {'step': 10, 'val/accuracy': 0.75, 'val/loss': 1.5},
     {'step': 10, 'few/5shot/accuracy': 0.2},
-    {'step': 12, 'train/loss': 1.0},
     {'step': 15, 'val/accuracy': 0.75, 'val/loss': 0.5},
-    {'step': 20, 'val/accuracy': 0.25, 'val/loss': 0.75},
-    {'step': 20, 'few/5shot/accuracy': 0.9},
   )
-
-
-def test_the_numbers_of_the_best_step(tmp_path):
-  _rising_and_falling(tmp_path)
   # The first of equal values counts, and other steps add no numbers.
   assert results.best_row(tmp_path, 'val/accuracy') == {
     'step': 10,
@@ -110,22 +94,7 @@ def test_the_numbers_of_the_best_step(tmp_path):
     'val/loss': 1.5,
     'few/5shot/accuracy': 0.2,
   }
-  assert results.best_row(tmp_path, 'val/loss') == {
-    'step': 15,
-    'val/accuracy': 0.75,
-    'val/loss': 0.5,
-  }
-  assert results.best_row(tmp_path, 'few/5shot/accuracy')['step'] == 20
-
-
-def test_the_best_step_uses_the_repeated_evaluation(tmp_path):
-  _write(
-    tmp_path,
-    {'step': 5, 'val/accuracy': 0.5},
-    {'step': 10, 'val/accuracy': 0.75, 'val/excluded': 2.0},
-    {'step': 10, 'val/accuracy': 0.25},
-  )
-  assert results.best_row(tmp_path, 'val/accuracy')['step'] == 5
+  assert results.best_row(tmp_path, 'val/loss')['step'] == 15
 
 
 def test_no_best_step(tmp_path):

@@ -10,7 +10,7 @@ from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
-from vit_jax.workdir import metrics, trackers
+from vit_jax.workdir import files, metrics, trackers
 
 DONE = 'DONE'
 
@@ -67,20 +67,9 @@ def _by_step(rows: Sequence[Mapping[str, float]]) -> dict[int, dict]:
 
 def finished_at(workdir: epath.PathLike) -> int | None:
   """Returns the step in the `DONE` file; None if the run is not finished."""
-  path = epath.Path(workdir) / DONE
-  if not path.exists():
-    return None
-  text = path.read_bytes().strip()
-  if text.isdigit():
-    return int(text)
   # The file is empty if the process died or the disk filled up at that moment.
-  if text:
-    logging.warning(
-      '%s holds %r instead of a step: the run counts as unfinished.',
-      path,
-      text[:40],
-    )
-  return None
+  text = files.content(epath.Path(workdir) / DONE).strip()
+  return int(text) if text.isdigit() else None
 
 
 def check_not_lost(workdir: epath.PathLike) -> None:
@@ -106,28 +95,6 @@ def check_not_lost(workdir: epath.PathLike) -> None:
       f'{workdir} has no checkpoint, but its {metrics.FILE} goes to step {at}:'
       f' what was in {checkpoint_lib.FOLDER}/ is gone. Restore it, use another'
       ' --workdir, or pass --restart to start over; the old numbers are kept.'
-    )
-
-
-def tell_lost_rows(workdir: epath.PathLike, step: int) -> None:
-  """Warns if the rows of a run's last steps are lost.
-
-  A run writes a row before it saves, so a run that has saved a step has a row
-  of that step.
-
-  Args:
-    workdir: the work directory of a run.
-    step: the step that the run has saved.
-  """
-  rows = metrics.read(workdir)
-  last = max((row['step'] for row in rows if row['step'] <= step), default=0)
-  if last < step:
-    logging.warning(
-      '%s lacks the steps %d to %d, which the checkpoint has: the file was'
-      ' deleted, replaced or cut. If you have a copy, stop the run, put the'
-      ' copy back, and start again. Otherwise these numbers are lost, and the'
-      ' best value so far is that of the rows that are left.',
-      *(epath.Path(workdir) / metrics.FILE, last + 1, step),
     )
 
 
@@ -158,26 +125,20 @@ def missing_evaluations(
   """
   final = final_metrics(workdir)
   saved = (config_lib.load(workdir) or {}).get('evals', {})
+  # As in the file: lists instead of tuples.
+  wanted = json.loads(json.dumps(config.evals.to_dict()))
+  for name in wanted:
+    # Predictions that are not asked for do no harm. Older runs lack the key.
+    if name in saved and not wanted[name].get('save_predictions'):
+      saved[name]['save_predictions'] = False
+      wanted[name]['save_predictions'] = False
   return [
     name
-    for name, section in config.evals.items()
+    for name in wanted
     if final.get('step') != config.total_steps
     or not _has(final, name)
-    or not _suffices(
-      saved.get(name, {}), json.loads(json.dumps(section.to_dict()))
-    )
+    or saved.get(name) != wanted[name]
   ]
-
-
-def _suffices(done: Mapping, wanted: Mapping) -> bool:
-  """Whether the settings of an evaluation give what others would give."""
-  if not wanted.get('save_predictions'):
-    # Older runs have no such key.
-    done, wanted = (
-      {key: one[key] for key in one if key != 'save_predictions'}
-      for one in (done, wanted)
-    )
-  return done == wanted
 
 
 def unevaluated(
@@ -186,13 +147,12 @@ def unevaluated(
   step: int,
 ) -> list[str]:
   """Returns the evaluations that were due at a step but have no result."""
-  if not step:
-    return []
   at_step = [row for row in rows if row['step'] == step]
   return [
     name
     for name, section in config.evals.items()
-    if config_lib.is_due(section, step)
+    if step
+    and config_lib.is_due(section, step)
     and not any(_has(row, name) for row in at_step)
   ]
 
@@ -206,11 +166,8 @@ def best_value(
   metric: str, rows: Sequence[Mapping[str, float]]
 ) -> float | None:
   """Returns the best finite value of a metric in the rows; None without one."""
-  best = None
-  for row in rows:
-    value = row.get(metric, math.nan)
-    if math.isfinite(value) and (
-      best is None or checkpoint_lib.is_better(metric, value, best)
-    ):
-      best = value
-  return best
+  values = [
+    row[metric] for row in rows if math.isfinite(row.get(metric, math.nan))
+  ]
+  lower = bool(values) and checkpoint_lib.is_better(metric, 0.0, 1.0)
+  return min(values, default=None) if lower else max(values, default=None)

@@ -27,31 +27,32 @@ class Generation:
 
   Attributes:
     name: the name, as in `v5e:4x4`.
+    topologies: the standard shapes, ascending.
+    machine_type: machine type of GKE's nodes, with `{chips}` for the chips of a
+      node; '' if GKE does not offer it.
+    gke_accelerator: value of the node label
+      `cloud.google.com/gke-tpu-accelerator`; '' if GKE does not offer it.
+    runtime_version: software image of its TPU VMs.
     accelerator: the prefix of its accelerator types; '' if the Cloud TPU API
       does not offer it (GKE does).
     cores_per_chip: TensorCores in a chip.
     devices_per_chip: how many of `jax.devices()` a chip is on the hardware.
       From v4 to v6e a device is a chip, but libtpu's compile-only v4 topologies
       show cores.
-    runtime_version: software image of its TPU VMs.
-    gke_accelerator: value of the node label
-      `cloud.google.com/gke-tpu-accelerator`; '' if GKE does not offer it.
-    machine_type: machine type of GKE's nodes, with `{chips}` for the chips of a
-      node.
-    topologies: the standard shapes, ascending.
   """
 
   name: str
+  topologies: tuple[str, ...]
+  machine_type: str
+  gke_accelerator: str
+  runtime_version: str
   accelerator: str
   cores_per_chip: int
   devices_per_chip: int
-  runtime_version: str
-  gke_accelerator: str
-  machine_type: str
-  topologies: tuple[str, ...]
 
 
 _2D = ('1x1', '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16')
+_V2 = ('2x2', '4x4', '8x8', '8x16', '16x16')
 _V3 = ('2x2', '4x4', '4x8', '8x8', '8x16', '16x16', '16x32', '32x32')
 _V4 = (
   *('2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8', '8x8x8'),
@@ -59,79 +60,24 @@ _V4 = (
 )
 _V5P = (*_V4, '12x12x12', '12x16x16', '16x16x16', '16x16x24')
 
+_UBUNTU = 'tpu-ubuntu2204-base'
+_V3_TYPES = ('ct3p-hightpu-{chips}t', 'tpu-v3-slice')
+_V4_TYPES = ('ct4p-hightpu-{chips}t', 'tpu-v4-podslice')
+_V5E_TYPES = ('ct5lp-hightpu-{chips}t', 'tpu-v5-lite-podslice')
+_V5P_TYPES = ('ct5p-hightpu-{chips}t', 'tpu-v5p-slice')
+_V6E_TYPES = ('ct6e-standard-{chips}t', 'tpu-v6e-slice')
+_V7_TYPES = ('tpu7x-standard-{chips}t', 'tpu7x')
+# The values of `Generation`, in its order.
 GENERATIONS = {
-  generation.name: generation
-  for generation in (
-    Generation(
-      name='v2',
-      accelerator='v2',
-      cores_per_chip=2,
-      devices_per_chip=2,
-      runtime_version='tpu-ubuntu2204-base',
-      gke_accelerator='',
-      machine_type='',
-      topologies=('2x2', '4x4', '8x8', '8x16', '16x16'),
-    ),
-    Generation(
-      name='v3',
-      accelerator='v3',
-      cores_per_chip=2,
-      devices_per_chip=2,
-      runtime_version='tpu-ubuntu2204-base',
-      gke_accelerator='tpu-v3-slice',
-      machine_type='ct3p-hightpu-{chips}t',
-      topologies=_V3,
-    ),
-    Generation(
-      name='v4',
-      accelerator='v4',
-      cores_per_chip=2,
-      devices_per_chip=1,
-      runtime_version='tpu-ubuntu2204-base',
-      gke_accelerator='tpu-v4-podslice',
-      machine_type='ct4p-hightpu-{chips}t',
-      topologies=_V4,
-    ),
-    Generation(
-      name='v5e',
-      accelerator='v5litepod',
-      cores_per_chip=1,
-      devices_per_chip=1,
-      runtime_version='v2-alpha-tpuv5-lite',
-      gke_accelerator='tpu-v5-lite-podslice',
-      machine_type='ct5lp-hightpu-{chips}t',
-      topologies=_2D,
-    ),
-    Generation(
-      name='v5p',
-      accelerator='v5p',
-      cores_per_chip=2,
-      devices_per_chip=1,
-      runtime_version='v2-alpha-tpuv5',
-      gke_accelerator='tpu-v5p-slice',
-      machine_type='ct5p-hightpu-{chips}t',
-      topologies=_V5P,
-    ),
-    Generation(
-      name='v6e',
-      accelerator='v6e',
-      cores_per_chip=1,
-      devices_per_chip=1,
-      runtime_version='v2-alpha-tpuv6e',
-      gke_accelerator='tpu-v6e-slice',
-      machine_type='ct6e-standard-{chips}t',
-      topologies=_2D,
-    ),
-    Generation(
-      name='tpu7x',
-      accelerator='',
-      cores_per_chip=2,
-      devices_per_chip=2,
-      runtime_version='',
-      gke_accelerator='tpu7x',
-      machine_type='tpu7x-standard-{chips}t',
-      topologies=_V5P,
-    ),
+  row[0]: Generation(*row)
+  for row in (
+    ('v2', _V2, '', '', _UBUNTU, 'v2', 2, 2),
+    ('v3', _V3, *_V3_TYPES, _UBUNTU, 'v3', 2, 2),
+    ('v4', _V4, *_V4_TYPES, _UBUNTU, 'v4', 2, 1),
+    ('v5e', _2D, *_V5E_TYPES, 'v2-alpha-tpuv5-lite', 'v5litepod', 1, 1),
+    ('v5p', _V5P, *_V5P_TYPES, 'v2-alpha-tpuv5', 'v5p', 2, 1),
+    ('v6e', _2D, *_V6E_TYPES, 'v2-alpha-tpuv6e', 'v6e', 1, 1),
+    ('tpu7x', _V5P, *_V7_TYPES, '', '', 2, 2),
   )
 }
 
@@ -220,32 +166,17 @@ def parse(text: str) -> Slice:
   """
   choices = {}
   for found in slices():
-    generation = found.generation
-    names = {str(found), found.accelerator_type}
-    if generation.accelerator != generation.name:
-      names |= {f'{generation.name}-{found.cores}'}
-      if generation.accelerator:
-        names |= {f'{generation.accelerator}:{found.topology}'}
-    choices |= dict.fromkeys(names - {''}, found)
+    names = (found.generation.name, found.generation.accelerator)
+    for name in filter(None, names):
+      choices[f'{name}:{found.topology}'] = found
+      choices[f'{name}-{found.cores}'] = found
   if text in choices:
     return choices[text]
-  wanted = text.replace(':', '-').partition('-')[0]
-  listed = [
-    found
-    for found in slices()
-    if wanted
-    and wanted in (found.generation.name, found.generation.accelerator)
-  ]
+  kind = text.replace(':', '-').partition('-')[0]
+  listed = [x for x in choices if x.startswith((f'{kind}-', f'{kind}:'))]
   raise ValueError(
     f'{text!r} is not a known TPU slice. Expected an accelerator type or'
-    ' generation and topology: '
-    + ', '.join(
-      f'{found.accelerator_type} ({found})'
-      if found.accelerator_type
-      else str(found)
-      for found in listed or slices()
-    )
-    + '.'
+    f' generation and topology: {", ".join(listed or choices)}.'
   )
 
 

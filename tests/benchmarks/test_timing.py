@@ -32,8 +32,8 @@ def test_says_how_long_it_will_be(capsys):
   # 5 s apart, and the last round has no line.
   timing.interleave({'a': int}, 5, clock=_clock(0, 4, 8, 10, 20, 25))
   assert capsys.readouterr().err.splitlines() == [
-    'round 2 of 5, ETA 0:12',
-    'round 4 of 5, ETA 0:05',
+    'round 2 of 5, ETA 0:00:12',
+    'round 4 of 5, ETA 0:00:05',
   ]
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from vit_jax import models
+from vit_jax.accounting import traces
 from vit_jax.models import vit
-from vit_jax.runtime import jax_internals
 
 # 2x3 patches: L = 7 tokens with the class token; D = 16, H = 2, K = 8.
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (3, 8, 12, 3))
@@ -62,7 +62,7 @@ def _equations(jaxpr):
     yield equation
     yield from (
       inner
-      for jaxpr in jax_internals.called(equation)
+      for jaxpr in traces.functions(equation)
       for inner in _equations(jaxpr)
     )
 

@@ -8,7 +8,6 @@ import pytest
 from vit_jax.runtime import goodput as goodput_lib
 
 COMPILE = '/jax/core/compile/backend_compile_duration'
-TRACE = '/jax/core/compile/jaxpr_trace_duration'
 
 
 class Clock:
@@ -36,10 +35,10 @@ def _seconds(goodput):
   }
 
 
-def _compile(clock, seconds, event=COMPILE):
+def _compile(clock, seconds):
   """Records an event like JAX, after its time has passed."""
   clock.seconds += seconds
-  jax.monitoring.record_event_duration_secs(event, seconds, fun_name='f')
+  jax.monitoring.record_event_duration_secs(COMPILE, seconds, fun_name='f')
 
 
 def test_each_category():
@@ -63,21 +62,6 @@ def test_each_category():
     }
 
 
-def test_compilation_while_tracing_is_counted_once():
-  clock = Clock()
-  with _start(clock) as goodput:
-    goodput.start_training()
-    _compile(clock, 3)
-    clock.seconds += 1
-    # A trace takes 10 seconds and compiles two functions.
-    clock.seconds += 2
-    _compile(clock, 3)
-    _compile(clock, 4)
-    clock.seconds += 1
-    jax.monitoring.record_event_duration_secs(TRACE, 10)
-    assert _seconds(goodput) == {'steps': 1, 'compilation': 13}
-
-
 def test_compilation_by_jax_is_counted():
   with goodput_lib.Goodput() as goodput:
     goodput.start_training()
@@ -85,21 +69,9 @@ def test_compilation_by_jax_is_counted():
     jax.jit(lambda x: x * 3 + 1)(2.0)
     first = _seconds(goodput)['compilation']
     assert 0 < first < 60
-  # The context is closed: neither compilation nor time is counted.
+  # The context is closed: its listener is gone.
   jax.jit(lambda x: x * 5 + 1)(2.0)
-  closed = _seconds(goodput)
-  assert closed['compilation'] == first
-  assert _seconds(goodput) == closed
-
-
-def test_no_listener_is_left_behind():
-  clock = Clock()
-  with _start(clock) as goodput:
-    goodput.start_training()
-    jax.monitoring.unregister_event_duration_listener(goodput._on_event)
-    jax.monitoring.register_event_duration_secs_listener(goodput._on_event)
-  with pytest.raises((AssertionError, ValueError)):
-    jax.monitoring.unregister_event_duration_listener(goodput._on_event)
+  assert _seconds(goodput)['compilation'] == first
 
 
 def test_the_categories_always_sum_to_the_wall_time():
@@ -122,12 +94,10 @@ def test_the_categories_always_sum_to_the_wall_time():
           clock.seconds += 0.023
         carried = goodput.metrics()
       # Wrong measurements: negative time, and more time than has passed.
-      goodput.add('input', -1e6)
-      carried = goodput.metrics()
-      assert min(carried.values()) >= 0
-      goodput.add('input', 1e6)
-      carried = goodput.metrics()
-      assert min(carried.values()) >= 0
+      for seconds in (-1e6, 1e6):
+        goodput.add('input', seconds)
+        carried = goodput.metrics()
+        assert min(carried.values()) >= 0
   total = sum(
     carried[f'goodput/{name}_seconds'] for name in goodput_lib.CATEGORIES
   )
@@ -154,41 +124,12 @@ def test_a_launch_continues_from_the_last_kept_row():
     values = goodput.metrics()
     assert values['goodput/restarts'] == 1
     assert values['goodput/steps_share'] == pytest.approx(200 / 542)
-  with _start(clock, values) as goodput:
-    assert goodput.metrics()['goodput/restarts'] == 2
-
-
-def test_the_row_to_continue_from():
-  rows = [
-    {'step': 1, 'unix_time': 10.0},
-    {'step': 2, 'unix_time': 20.0},
-    {'step': 2, 'test/accuracy': 0.5},
-  ]
-  assert goodput_lib.carried(rows) == {'step': 2, 'unix_time': 20.0}
-  assert goodput_lib.carried(rows[2:]) == {}
-  assert goodput_lib.carried([]) == {}
-
-
-def test_a_row_from_before_a_category_existed():
-  clock = Clock(20)
-  with _start(
-    clock, {'unix_time': 15.0, 'goodput/steps_seconds': 3}
-  ) as goodput:
-    assert _seconds(goodput) == {'steps': 3, 'restart': 5}
 
 
 def test_summary():
-  clock = Clock()
   row = {'unix_time': 1000.0, 'goodput/restarts': 1.0}
-  row |= {'goodput/steps_seconds': 6874.5, 'goodput/input_seconds': 88.5}
-  row |= {'goodput/evaluation_seconds': 221, 'goodput/checkpoint_seconds': 37}
-  row |= {'goodput/compilation_seconds': 89, 'goodput/restart_seconds': 74}
-  assert _start(clock, row).summary() == (
-    '93.1% of 2:03:04 in steps; input 1.2%, evaluation 3.0%, checkpoint 0.5%,'
-    ' compilation 1.2%, restart 1.0%, the pauses between launches included;'
-    ' 2 restarts'
-  )
-  assert _start(clock).summary() == (
-    '0.0% of 0:00 in steps; input 0.0%, evaluation 0.0%, checkpoint 0.0%,'
-    ' compilation 0.0%, restart 0.0%; 0 restarts'
+  row |= {'goodput/steps_seconds': 6874.5, 'goodput/input_seconds': 509.5}
+  assert _start(Clock(), row).summary() == (
+    '2:03:04 with 2 restart(s): steps 93.1%, input 6.9%, evaluation 0.0%,'
+    ' checkpoint 0.0%, compilation 0.0%, restart 0.0%'
   )

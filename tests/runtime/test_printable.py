@@ -1,9 +1,6 @@
 """Guards: control characters in names are escaped wherever names are shown."""
 
-import logging as python_logging
-
 import pytest
-from absl import logging
 
 from vit_jax.runtime import command_line, logs, printable
 
@@ -16,25 +13,6 @@ def test_names_become_one_line_and_texts_keep_their_lines():
   assert printable.text(EVIL) == SHOWN.replace(r'\n', '\n')
   for plain in ('Café, 100 % «ß» 猫 👩‍🔬', r'C:\new', ''):
     assert printable.name(plain) == printable.text(plain) == plain
-
-
-def _shown(lines):
-  """Returns whether line ends are the only control characters."""
-  return all(c.isprintable() for c in lines.replace('\n', ''))
-
-
-def test_console_and_log_escape_control_characters(tmp_path, monkeypatch):
-  logger = logging.get_absl_logger()
-  monkeypatch.setattr(logger, 'level', python_logging.INFO)
-  # pytest would keep the text, which pytest-xdist cannot send.
-  monkeypatch.setattr(python_logging.getLogger(), 'handlers', [])
-  with logs.log_file(tmp_path):
-    logging.warning('Skipped %s:\nas it is', EVIL)
-  text = (tmp_path / 'train.log').read_bytes().decode()
-  assert _shown(text)
-  assert text.endswith(printable.text(EVIL) + ':\nas it is\n')
-  record = logger.makeRecord('', 20, '', 0, '%s', (EVIL,), None)
-  assert logs._Formatter('%(message)s').format(record) == printable.text(EVIL)
 
 
 @pytest.mark.parametrize('error', [ValueError, OSError])

@@ -45,15 +45,3 @@ def test_traces_the_configured_steps(calls, tmp_path):
 def test_a_run_resumed_within_the_traced_steps_traces_the_rest(calls, tmp_path):
   _drive(calls, tmp_path, range(5, 7), start_step=3, steps=2)
   assert calls == ['wait for state 4', 'start_trace', *TRACED[3:], 6]
-
-
-def test_a_run_that_ends_within_the_traced_steps_writes_its_trace(
-  calls, tmp_path
-):
-  _drive(calls, tmp_path, range(4, 5), start_step=3, steps=2)
-  assert calls == [*TRACED[:3], 'stop_trace']
-
-
-def test_traces_nothing_by_default(calls, tmp_path):
-  _drive(calls, tmp_path, range(1, 4), start_step=0, steps=0)
-  assert calls == [1, 2, 3]

@@ -301,30 +301,6 @@ def test_checkpoints_that_are_gone_are_missed(finished, tmp_path):
   _assert_same_run(workdir, finished[0])
 
 
-@pytest.mark.parametrize(
-  'kept, evaluated, lost', [(0, 1, '1 to 12'), (6, 1, '7 to 12'), (9, 0, '10 ')]
-)
-def test_lost_rows_are_told_once(
-  finished, tmp_path, caplog, kept, evaluated, lost
-):
-  workdir = _copy(finished[0], tmp_path)
-  rows = [row for row in metrics.read(workdir) if row['step'] <= kept]
-  path = workdir / 'metrics.jsonl'
-  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
-  if not rows:
-    path.unlink()
-  config = eventful_config()
-  if not evaluated:  # Nothing is left to do, as no evaluation is missed.
-    del config.evals.test
-  train.train_and_evaluate(config, workdir)
-  [told] = [text for text in caplog.messages if 'metrics.jsonl lacks' in text]
-  assert f'the steps {lost}' in told
-  if evaluated:
-    caplog.clear()
-    train.train_and_evaluate(config, workdir)
-    assert 'lacks' not in caplog.text
-
-
 @pytest.mark.parametrize('minutes', [0, 100])
 def test_checkpoints_by_the_clock_that_are_gone_are_missed(tmp_path, minutes):
   config = eventful_config()

@@ -2,21 +2,16 @@
 
 import json
 import sys
-import time
 
-import ml_collections
 import pytest
 
-from tests import tiny_run
-from vit_jax import config as config_lib
 from vit_jax import results
 from vit_jax.runtime import errors
-from vit_jax.training import stages, train
 from vit_jax.workdir import metrics, trackers
 
 # A tracker's package that writes down what it is told.
 FAKE = """
-import json, os, time
+import json, os
 
 class Settings:
   def __init__(self, **_):
@@ -39,9 +34,6 @@ class Run:
   def log(self, values):
     if os.environ.get('FAILS') == 'log':
       raise OSError('it is down')
-    if os.environ.get('FAILS') == 'hang':
-      time.sleep(1)
-      raise OSError('it was given up')
     self.tell('log', values)
 
   def finish(self, exit_code):
@@ -78,19 +70,6 @@ def _writer(workdir, start_step=0, text='wandb'):
     tensorboard=False,
     tracked=(text, json.dumps({'seed': 0, 'data': {'batch_size': 4}})),
   )
-
-
-def test_a_run_is_tracked(told, tmp_path):
-  config = tiny_run.tiny_config({'log.every': 1, 'log.trackers': 'wandb'})
-  train.train_and_evaluate(config, tmp_path / 'run')
-  saved = config_lib.flatten(config_lib.load(tmp_path / 'run'))
-  rows = metrics.read(tmp_path / 'run')
-  assert told() == [
-    ['init', None, None, saved],
-    *(['log', row] for row in rows),
-    ['finish', 0],
-  ]
-  assert [row['step'] for row in rows] == [1, 2]
 
 
 def test_a_resumed_run_continues_its_run_there(told, tmp_path):
@@ -133,51 +112,15 @@ def test_a_tracker_that_fails_warns_once(
   assert caplog.text.count('wandb gets no more metrics of this run') == 1
 
 
-def test_a_run_waits_for_no_tracker(told, tmp_path, monkeypatch, caplog):
-  monkeypatch.setenv('FAILS', 'hang')
-  monkeypatch.setattr(trackers, '_PATIENCE', 0.2)
-  writer, start = _writer(tmp_path), time.monotonic()
-  writer.write(1, {'a': 1})
-  writer.close()
-  assert time.monotonic() - start < 0.9
-  (thread,) = writer._trackers._threads
-  thread.join()
-  assert 'wandb did not take all metrics within 0 s' in caplog.text
-  assert caplog.text.count('WARNING') == 1
-
-
 def test_what_is_missing_is_told_before_the_run(tmp_path, monkeypatch):
-  with pytest.raises(ValueError, match="no tracker 'tensorbord'; name some"):
+  with pytest.raises(ValueError, match=r"'tensorbord'; name some of .*wandb"):
     trackers.parse('tensorbord')
   # wandb's own folder in the working directory is no package.
-  monkeypatch.setattr(
-    trackers.importlib.util,
-    'find_spec',
-    lambda name: trackers.importlib.machinery.ModuleSpec(name, None),
-  )
-  config = tiny_run.tiny_config({'log.trackers': 'mlflow,wandb'})
-  message = r'needs a package: pip install "vit-paper-jax\[mlflow\]"'
-  # Before the first stage starts, all are checked.
-  both = {
-    'order': ('a', 'b'),
-    'stages': {'a': tiny_run.tiny_config(), 'b': config},
-  }
-  for start in (
-    lambda: train.train_and_evaluate(config, tmp_path / 'run'),
-    lambda: stages.run(ml_collections.ConfigDict(both), tmp_path / 'run'),
-  ):
-    with pytest.raises(ValueError, match=message):
-      start()
-  assert not (tmp_path / 'run').exists()
-  # The extra installs mlflow-skinny, which has no database.
-  monkeypatch.setattr(
-    trackers, '_is_installed', lambda package: package == 'mlflow'
-  )
-  monkeypatch.delenv('MLFLOW_TRACKING_URI', raising=False)
-  with pytest.raises(ValueError, match='Set MLFLOW_TRACKING_URI=http'):
-    trackers.check('mlflow')
-  monkeypatch.setenv('MLFLOW_TRACKING_URI', 'http://localhost:5000')
-  trackers.check('mlflow')
+  (tmp_path / 'wandb').mkdir()
+  monkeypatch.setattr(sys, 'path', [str(tmp_path)])
+  monkeypatch.delitem(sys.modules, 'wandb', raising=False)
+  with pytest.raises(ValueError, match=r'pip install "vit-paper-jax\[wandb\]"'):
+    trackers.check('wandb')
 
 
 @pytest.mark.trackers

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 import numpy as np
 from jax.extend import core
 
-from vit_jax.runtime import jax_internals
-
 # The trace does not tell how often these run their body, or the body sees
 # only a part of the data.
 _UNKNOWN = ('while', 'pallas_call', 'shard_map')
@@ -39,13 +37,13 @@ def products(jaxpr: core.Jaxpr) -> Iterator[tuple[str, int]]:
       that hides their number.
   """
   for eqn in jaxpr.eqns:
-    stack = jax_internals.name_stack(eqn)
+    stack = _stack(eqn)
     kind = eqn.primitive.name
     if kind == 'dot_general':
       yield stack, _matrix_product(eqn)
     elif kind == 'conv_general_dilated':
       yield stack, _convolution(eqn)
-    elif inner := [list(products(sub)) for sub in jax_internals.called(eqn)]:
+    elif inner := [list(products(sub)) for sub in functions(eqn)]:
       # Only a conditional has several branches that can hold products.
       branch = max(inner, key=lambda found: sum(macs for _, macs in found))
       if kind in _UNKNOWN and any(macs for _, macs in branch):
@@ -54,21 +52,37 @@ def products(jaxpr: core.Jaxpr) -> Iterator[tuple[str, int]]:
           'cannot be read off the trace. Use a loop of known length '
           '(jax.lax.scan), or account for the model without it.'
         )
-      times = jax_internals.trips(eqn) if kind == 'scan' else 1
+      times = eqn.params['length'] if kind == 'scan' else 1
       for below, macs in branch:
         yield f'{stack}/{below}', times * macs
     else:
       yield stack, 0
 
 
+def _stack(eqn: core.JaxprEqn) -> str:
+  """Returns an equation's modules and scopes, joined by `/`."""
+  return str(eqn.source_info.name_stack)
+
+
+def functions(eqn: core.JaxprEqn) -> Iterator[core.Jaxpr]:
+  """Yields the functions that an equation calls, without their constants."""
+  for value in eqn.params.values():
+    for item in value if isinstance(value, tuple | list) else (value,):
+      # Up to JAX 0.10, a jaxpr with constants has its own class, ClosedJaxpr.
+      if isinstance(item, core.ClosedJaxpr | core.Jaxpr):
+        yield getattr(item, 'jaxpr', item)
+
+
 def _matrix_product(eqn: core.JaxprEqn) -> int:
   left = eqn.invars[0].aval.shape
-  summed = math.prod(left[i] for i in jax_internals.contracted(eqn))
+  (contracted, _), _ = eqn.params['dimension_numbers']
+  summed = math.prod(left[i] for i in contracted)
   return eqn.outvars[0].aval.size * summed
 
 
 def _convolution(eqn: core.JaxprEqn) -> int:
-  params = jax_internals.convolution(eqn)
+  # The axes of the batch, the features and the spatial dimensions.
+  source_axes, kernel_axes, target_axes = eqn.params['dimension_numbers']
   source, kernel = (var.aval.shape for var in eqn.invars)
   target = eqn.outvars[0].aval.shape
   # A tap is a pair of an output position and an offset into the kernel. It is
@@ -76,23 +90,23 @@ def _convolution(eqn: core.JaxprEqn) -> int:
   taps = 1
   for i, (pads, stride, source_step, kernel_step) in enumerate(
     zip(
-      params.padding,
-      params.strides,
-      params.input_steps,
-      params.kernel_steps,
+      eqn.params['padding'],
+      eqn.params['window_strides'],
+      eqn.params['lhs_dilation'],
+      eqn.params['rhs_dilation'],
       strict=True,
     ),
     start=2,
   ):
-    starts = np.arange(target[params.output_dimensions[i]]) * stride - pads[0]
-    offsets = np.arange(kernel[params.kernel_dimensions[i]]) * kernel_step
+    starts = np.arange(target[target_axes[i]]) * stride - pads[0]
+    offsets = np.arange(kernel[kernel_axes[i]]) * kernel_step
     position = starts[:, None] + offsets
-    end = (source[params.input_dimensions[i]] - 1) * source_step
+    end = (source[source_axes[i]] - 1) * source_step
     inside = (position >= 0) & (position <= end)
     taps *= int(np.sum(inside & (position % source_step == 0)))
-  batch, features = (target[axis] for axis in params.output_dimensions[:2])
+  batch, features = (target[axis] for axis in target_axes[:2])
   # The kernel's input features are those of one group.
-  return batch * features * kernel[params.kernel_dimensions[1]] * taps
+  return batch * features * kernel[kernel_axes[1]] * taps
 
 
 def residuals(jaxpr: core.Jaxpr) -> Iterator[tuple[str, int]]:
@@ -144,7 +158,7 @@ def _origin(
   """
   while not isinstance(var, core.Literal) and var in computed:
     eqn, i = computed[var]
-    stack = jax_internals.name_stack(eqn)
+    stack = _stack(eqn)
     if eqn.primitive.name in _VIEWS:
       var = eqn.invars[0]
       continue
@@ -155,9 +169,9 @@ def _origin(
     array, below, size = _origin(inner, called.outvars[i])
     looped = eqn.primitive.name == 'scan'
     if looped:
-      constants, carry = jax_internals.carried(eqn, called)
+      constants, carry = _carried(eqn, called)
       if i >= carry:
-        size *= jax_internals.trips(eqn)
+        size *= eqn.params['length']
     if below is not None:
       # Calls of one function share its trace, but each has its own equation.
       return (id(eqn), *array), f'{stack}/{below}', size
@@ -181,9 +195,28 @@ def _called(eqn: core.JaxprEqn) -> core.Jaxpr | None:
   """
   if eqn.primitive.name == 'while':
     return None
-  for called in jax_internals.called(eqn):
+  for called in functions(eqn):
     if len(called.invars) == len(eqn.invars) and (
       len(called.outvars) == len(eqn.outvars)
     ):
       return called
   return None
+
+
+def _carried(scan: core.JaxprEqn, body: core.Jaxpr) -> tuple[int, int]:
+  """Returns how many constants and how many carried values a `scan` has.
+
+  The arguments of a scan are constants, carried values and sliced arrays; its
+  results are carried values and stacked arrays. In the body, the sliced and
+  stacked arrays have one dimension less, which identifies them. JAX's own
+  numbers of them are not the same in all releases.
+  """
+
+  def whole(outer, inner):
+    return sum(
+      out.aval.ndim == within.aval.ndim
+      for out, within in zip(outer, inner, strict=True)
+    )
+
+  carry = whole(scan.outvars, body.outvars)
+  return whole(scan.invars, body.invars) - carry, carry

@@ -13,21 +13,8 @@ from ml_collections.config_flags import config_flags
 
 from vit_jax.runtime import errors, installed, logs, printable
 
-flags.DEFINE_bool(
-  'version', False, 'Print the versions that a bug report needs, and exit.'
-)
-
 # `define_optional` defines flags of the command that calls it.
 flags.disclaim_key_flags()
-
-# How to write a value of each type, for error messages.
-_TYPES = {
-  bool: 'true or false',
-  int: 'a whole number',
-  float: 'a number',
-  tuple: 'a tuple, such as "(224, 224)"',
-}
-
 
 # The exit code if some of the images could not be read.
 UNREADABLE = 3
@@ -118,7 +105,7 @@ def _explained(error: BaseException, if_no_memory: str) -> str:
   if isinstance(error, KeyboardInterrupt):
     return 'ended: Ctrl-C.'
   if isinstance(error, OSError):
-    return f'error: {_of_its_flag(error)}'
+    return f'error: {errors.described(error)}'
   if isinstance(
     error,
     ValueError | errors.NonFiniteError | errors.ReadError | errors.SaveError,
@@ -135,26 +122,6 @@ def _explained(error: BaseException, if_no_memory: str) -> str:
   return ''
 
 
-def _of_its_flag(error: OSError) -> str:
-  """Describes an error of the system; names the flag that holds its path."""
-  text, path = errors.described(error), errors.path_of(error)
-  values = [
-    (os.path.abspath(os.path.expanduser(flag.value)), flag)
-    for flag in map(flags.FLAGS.__getitem__, flags.FLAGS)
-    if flag.present and isinstance(flag.value, str)
-  ]
-  path = os.path.abspath(path) if path else ''
-  around = [
-    (value, f'--{flag.name}={flag.value}')
-    for value, flag in values
-    if path and os.path.commonpath([value, path]) in (value, path)
-  ]
-  if not around:
-    return text
-  value, given = max(around, key=lambda found: len(found[0]))
-  return f'{given}: {text.removeprefix(f"{value}: ")}'
-
-
 def parse(argv: Sequence[str]) -> list[str]:
   """Parses flags as absl does, `--config=FILE` and its overrides included.
 
@@ -167,20 +134,25 @@ def parse(argv: Sequence[str]) -> list[str]:
   Returns:
     The program's name and the arguments that are not flags.
   """
-  # --help lists only flags that are registered for the command's own module.
-  flags.FLAGS.register_key_flag_for_module(argv[0], flags.FLAGS['version'])
+  if 'version' not in flags.FLAGS:
+    flags.DEFINE_bool(
+      'version',
+      False,
+      'Print the versions that a bug report needs, and exit.',
+      module_name=argv[0],  # --help lists the flags of the command's module.
+    )
   if '--version' in argv:
-    print(installed.report())
+    for line in installed.report():
+      print(line, flush=True)
     sys.exit(0)
   if '--help' in argv:
     app.usage(shorthelp=True, writeto_stdout=True, exitcode=0)
-  config = None
   try:
-    config = read_config(flags.FLAGS.read_flags_from_files(argv[1:]))
+    read_config(flags.FLAGS.read_flags_from_files(argv[1:]))
     find_shipped(flags.FLAGS)
     return flags.FLAGS(argv)
   except flags.Error as error:
-    sys.exit(f'error: {_explain(str(error), config)}')
+    sys.exit(f'error: {error} (see --help)')
   except ValueError as error:
     sys.exit(printable.text(f'error: {error}'))
 
@@ -255,27 +227,18 @@ def read_config(words: Sequence[str]) -> ml_collections.ConfigDict | None:
 class _FileParser(config_flags.ConfigFileFlagParser):
   """Also opens configs that come with the code, by their names."""
 
-  def __init__(self, name, config=None):
-    super().__init__(name)
-    self._config = config
-
   def parse(self, path):
-    if self._config is not None:
-      return self._config
     return super().parse(installed.find(self.name, path))
 
 
-def find_shipped(
-  values: flags.FlagValues, config: ml_collections.ConfigDict | None = None
-) -> None:
+def find_shipped(values: flags.FlagValues) -> None:
   """Makes `--config` accept all that `installed.find` finds; keeps its text.
 
   Args:
     values: the flags; nothing happens if they define no `config`.
-    config: what `read_config` has returned, which is not read a second time.
   """
   if 'config' in values:
-    values['config'].parser = _FileParser('config', config)
+    values['config'].parser = _FileParser('config')
 
 
 def _load(spec: str) -> ml_collections.ConfigDict:
@@ -288,52 +251,24 @@ def _load(spec: str) -> ml_collections.ConfigDict:
 
 
 def _check_key(config: ml_collections.ConfigDict, key: str) -> None:
-  section, path = config, 'this config'
-  for name in key.split('.'):
-    if not isinstance(section, ml_collections.ConfigDict):
-      raise ValueError(
-        f'--config.{key}: {path} is a value ({section!r}), not a section.'
-      )
-    if name not in section:
-      similar = _similar(key, list(_paths(config)))
-      raise ValueError(
-        f'--config.{key} is not a key of this config.'
-        + (f' Did you mean {" or ".join(similar)}?' if similar else '')
-        + f' The keys of {path} are: {", ".join(section)}.'
-      )
-    section, path = section[name], name
+  keys = list(_keys(config))
+  if key in keys:
+    return
+  name = key.rpartition('.')[2]
+  similar = [known for known in keys if known.rpartition('.')[2] == name]
+  similar = similar or difflib.get_close_matches(key, keys, cutoff=0.8)
+  raise ValueError(
+    f'--config.{key} is not a key of this config.'
+    + (f' Did you mean {" or ".join(similar)}?' if similar else '')
+    + ' --print_config lists the keys.'
+  )
 
 
-def _paths(section: ml_collections.ConfigDict, prefix='') -> Iterator[str]:
+def _keys(
+  section: ml_collections.ConfigDict, prefix: str = ''
+) -> Iterator[str]:
   """Yields all keys with their sections: `model`, `model.width`, ..."""
   for key, value in section.items():
     yield prefix + key
     if isinstance(value, ml_collections.ConfigDict):
-      yield from _paths(value, f'{prefix}{key}.')
-
-
-def _similar(key: str, paths: Sequence[str]) -> list[str]:
-  """Returns keys of the same name in other sections, or else similar keys."""
-  name = key.rpartition('.')[2]
-  same = [path for path in paths if path.rpartition('.')[2] == name]
-  return same or difflib.get_close_matches(key, paths, cutoff=0.8)
-
-
-def _explain(message: str, config: ml_collections.ConfigDict | None) -> str:
-  """Says which values the key of a refused override accepts."""
-  found = re.match(r'flag --config\.([\w.]+)=(.*?): ', message, re.DOTALL)
-  if config is None or not found:
-    return f'{message} (see --help)'
-  key, value = found.groups()
-  section, _, name = key.rpartition('.')
-  holder = config[section] if section else config
-  if isinstance(holder[name], ml_collections.ConfigDict):
-    return (
-      f'--config.{key}={value}: {key} is a section; set one of its keys:'
-      f' {", ".join(holder[name])}.'
-    )
-  kind = holder.get_type(name)
-  return (
-    f'--config.{key}={value}: expected {_TYPES.get(kind, kind.__name__)}; the'
-    f' config has {holder[name]!r}.'
-  )
+      yield from _keys(value, f'{prefix}{key}.')

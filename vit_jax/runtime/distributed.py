@@ -24,6 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 from absl import logging
+from flax import traverse_util
 from jax.experimental import multihost_utils
 
 from vit_jax.runtime import errors, installed, jax_internals
@@ -164,25 +165,17 @@ def _facts() -> dict[str, Any]:
 def broadcast(value: Any) -> Any:
   """Returns process 0's value in all processes; all must call this.
 
-  It runs on the devices, after the work that is under way there. All processes
-  must keep the same order of these calls and of their other collectives.
-
   Args:
-    value: a JSON value (tuples come back as lists). Only process 0's counts.
+    value: see `gather`. Only process 0's counts.
   """
-  if jax.process_count() == 1:
-    return value
-  text = json.dumps(value).encode() if jax.process_index() == 0 else b''
-  # One program for each power of two, not for each length.
-  size = int(multihost_utils.broadcast_one_to_all(np.int32(len(text))))
-  padded = np.zeros(1 << max(8, (size - 1).bit_length()), np.uint8)
-  padded[: len(text)] = np.frombuffer(text, np.uint8)
-  padded = multihost_utils.broadcast_one_to_all(padded)
-  return json.loads(np.asarray(padded)[:size].astype(np.uint8).tobytes())
+  return gather(value if jax.process_index() == 0 else None)[0]
 
 
 def gather(value: Any) -> list[Any]:
   """Returns the values of all processes, in their order; all must call this.
+
+  It runs on the devices, after the work that is under way there. All processes
+  must keep the same order of these calls and of their other collectives.
 
   Args:
     value: a JSON value (tuples come back as lists).
@@ -191,6 +184,7 @@ def gather(value: Any) -> list[Any]:
     return [value]
   text = np.frombuffer(json.dumps(value).encode(), np.uint8)
   sizes = multihost_utils.process_allgather(np.int32(text.size))
+  # One program for each power of two, not for each length.
   padded = np.zeros(1 << max(8, int(sizes.max() - 1).bit_length()), np.uint8)
   padded[: text.size] = text
   rows = multihost_utils.process_allgather(padded)  # [processes, bytes]
@@ -245,35 +239,26 @@ def differences(a: Any, b: Any, where_a: str, where_b: str) -> str:
     where_a: where `a` was found, such as 'now'.
     where_b: where `b` was found.
   """
-  flat_a, flat_b = dict(_leaves(a)), dict(_leaves(b))
-  names = [
-    name
-    for name in dict.fromkeys([*flat_a, *flat_b])
-    if flat_a.get(name) != flat_b.get(name)
-    and json.dumps(UNKNOWN) not in (flat_a.get(name), flat_b.get(name))
-  ]
-  if not names:
-    return ''
-  shown = [
+  flat_a, flat_b = _leaves(a), _leaves(b)
+  found = [
     f'{name}: {_short(flat_a.get(name))} {where_a},'
     f' {_short(flat_b.get(name))} {where_b}'
-    for name in names[:_SHOWN]
+    for name in flat_a | flat_b
+    if flat_a.get(name) != flat_b.get(name)
+    and UNKNOWN not in (flat_a.get(name), flat_b.get(name))
   ]
-  more = f' (and {len(names) - _SHOWN} more)' if len(names) > _SHOWN else ''
-  return '  ' + '; '.join(shown) + more
+  if not found:
+    return ''
+  more = f' (and {len(found) - _SHOWN} more)' if len(found) > _SHOWN else ''
+  return '  ' + '; '.join(found[:_SHOWN]) + more
 
 
-def _leaves(value: Any, name: str = '') -> Iterator[tuple[str, str]]:
-  if isinstance(value, Mapping) and value:
-    for key, inner in value.items():
-      yield from _leaves(inner, f'{name}: {key}' if name else key)
-  else:
-    yield name, json.dumps(value)
+def _leaves(tree: Any) -> dict[str, Any]:
+  return traverse_util.flatten_dict(tree, keep_empty_nodes=True, sep=': ')
 
 
-def _short(text: str | None) -> str:
-  if text is None:
-    return 'nothing'
+def _short(value: Any) -> str:
+  text = 'nothing' if value is None else json.dumps(value, default=str)
   if len(text) < 100:
     return text
   digest = hashlib.sha256(text.encode()).hexdigest()[:8]
@@ -295,25 +280,22 @@ def end_process(exit_code: int, error: str = '') -> None:
   Works even if other threads hang, unless they hold Python's interpreter lock.
   Logs `error` first.
   """
-  with contextlib.suppress(Exception):
-    for child in multiprocessing.active_children():
-      child.kill()  # Data workers would outlive this process.
-  # Another thread may hang with the log's lock.
-  last = threading.Thread(
-    target=_last_words, args=[error], name='last words', daemon=True
-  )
+
+  def last_words():
+    if error:
+      logging.error('%s', error)
+    for flush in (logging.flush, sys.stdout.flush, sys.stderr.flush):
+      with contextlib.suppress(Exception):
+        flush()
+
+  for child in multiprocessing.active_children():
+    child.kill()  # Data workers would outlive this process.
+  # In a thread, because another one may hang with the log's lock. An
+  # interpreter that is exiting starts no threads.
+  last = threading.Thread(target=last_words, daemon=True)
   try:
     last.start()
     last.join(_FLUSH)
-  except RuntimeError:  # An interpreter that is exiting starts no threads.
-    _last_words(error)
+  except RuntimeError:
+    last_words()
   os._exit(exit_code)
-
-
-def _last_words(error: str) -> None:
-  with contextlib.suppress(Exception):
-    if error:
-      logging.error('%s', error)
-  for flush in (logging.flush, sys.stdout.flush, sys.stderr.flush):
-    with contextlib.suppress(Exception):
-      flush()

@@ -7,38 +7,22 @@ none. Launchers decide by the exit code whether to start the run again.
 
 import errno
 import os
+import pathlib
 
 _RIGHTS = 'This process may not do that there: change the rights, or the path.'
-_BROKEN = 'Look after the file system, and start the same command again.'
-_FULL = 'Make room for what this command writes, and start it again.'
-_OPEN_FILES = 'Raise the limit of open files (ulimit -n).'
-_SIZE = 'Raise the limit of the size of a file (ulimit -f unlimited).'
-# Number of an error of a path -> what was expected, or what to do.
+_ROOM = 'Make room for what this command writes, and start it again.'
+# Number of an error -> what to do.
 _REMEDIES = {
   errno.EACCES: _RIGHTS,
   errno.EPERM: _RIGHTS,
   errno.EROFS: 'Choose a path that can be written.',
   errno.ENOENT: 'Correct the path, or make what is missing.',
-  errno.ENOTDIR: 'Expected directories before the last part: choose a path'
-  ' without the file.',
-  errno.EEXIST: 'Expected a directory or nothing: move away what is there, or'
-  ' choose another path.',
-  errno.EISDIR: 'Expected a file: move the directory away, or choose another'
-  ' path.',
-  errno.ENAMETOOLONG: 'Most file systems take names of up to 255 bytes: choose'
-  ' a shorter one.',
-  errno.ELOOP: 'Remove the link, or choose another path.',
-  errno.EIO: _BROKEN,
-  errno.ESTALE: _BROKEN,
-  errno.ENOTCONN: _BROKEN,
-}
-# The same for errors that may lack a path.
-_LIMITS = {
-  errno.ENOSPC: _FULL,
-  errno.EDQUOT: _FULL,
-  errno.EFBIG: _SIZE,
-  errno.EMFILE: _OPEN_FILES,
-  errno.ENFILE: _OPEN_FILES,
+  errno.EEXIST: 'Move away what is there, or choose another path.',
+  errno.EISDIR: 'Move the directory away, or choose another path.',
+  errno.ENOSPC: _ROOM,
+  errno.EDQUOT: _ROOM,
+  errno.EFBIG: 'Raise the limit of the size of a file (ulimit -f unlimited).',
+  errno.EMFILE: 'Raise the limit of open files (ulimit -n).',
 }
 
 
@@ -47,14 +31,13 @@ def described(error: OSError) -> str:
   path, reason = path_of(error), error.strerror
   if not reason:
     return str(error)  # It is not of the system, and has a text of its own.
-  parts = path.split(os.sep) if path else []
-  starts = (os.sep.join(parts[: i + 1]) for i in range(len(parts)))
-  wrong = next((p for p in starts if p and not os.path.isdir(p)), '')
-  if os.path.islink(wrong) and not os.path.exists(wrong):
-    reason += f': {wrong} is a link to {os.readlink(wrong)}, which is not there'
-  elif error.errno == errno.ENOTDIR and wrong:
-    reason += f': {wrong} is a file'
-  remedy = (_LIMITS | _REMEDIES if path else _LIMITS).get(error.errno, '')
+  whole = pathlib.Path(path)
+  for part in reversed([whole, *whole.parents]) if path else ():
+    if os.path.islink(part) and not os.path.exists(part):
+      reason += f': {part} is a link to {part.readlink()}, which is not there'
+    elif error.errno == errno.ENOTDIR and os.path.isfile(part):
+      reason += f': {part} is a file'
+  remedy = _REMEDIES.get(error.errno, '')
   return (f'{path}: ' if path else '') + f'{reason}. {remedy}'.rstrip()
 
 

@@ -8,9 +8,9 @@ of these categories:
 - `evaluation`: the loop was in the phase of that name.
 - `checkpoint`: a save blocked the loop; the background part of a save does not
   count.
-- `compilation`: the loop's thread traced, lowered or compiled a function, or
-  read it from the compilation cache, in any phase; or it waited for the step,
-  which compiles in another thread.
+- `compilation`: the loop's thread compiled a function, or read it from the
+  compilation cache, in any phase; or it waited for the step, which compiles in
+  another thread.
 - `restart`: everything else: start-up until `start_training`, restoring, the
   down time between launches, and steps that had to be repeated.
 
@@ -37,9 +37,8 @@ CATEGORIES = (
   'restart',
 )
 DEVICES = 'goodput/devices'
-# The events of tracing, lowering and compiling. The last one includes reading
-# from the persistent cache, so JAX's cache retrieval event is left out.
-_EVENTS = '/jax/core/compile/'
+# JAX's event of a compilation; it includes reading from the persistent cache.
+_COMPILED = '/jax/core/compile/backend_compile_duration'
 
 
 def carried(rows: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
@@ -67,16 +66,10 @@ class Goodput:
       clock: returns monotonic seconds, for the time within a launch.
     """
     self._now, self._clock = now, clock
-    self._launched = now()
-    self._before = dict.fromkeys(CATEGORIES, 0.0)
+    self._launched, self._mark = now(), clock()
     self._restarts = 0
     self._seconds = dict.fromkeys(CATEGORIES, 0.0)
     self._phases = ['restart']
-    self._mark = clock()
-    self._thread = threading.get_ident()
-    # When each compilation ended, and how many seconds it took.
-    self._compiled: list[tuple[float, float]] = []
-    self._open = True
     # The run's current number of devices; with the seconds, it gives the cost.
     self.devices = 0
 
@@ -86,8 +79,6 @@ class Goodput:
     return self
 
   def __exit__(self, *_):
-    self._settle()
-    self._open = False
     # Other code may have cleared all listeners in between, which JAX allows.
     with contextlib.suppress(AssertionError, ValueError):
       jax.monitoring.unregister_event_duration_listener(self._on_event)
@@ -101,34 +92,43 @@ class Goodput:
     """
     if 'unix_time' not in row:
       return
-    self._before = {name: row.get(key(name), 0.0) for name in CATEGORIES}
+    for name in CATEGORIES:
+      self._seconds[name] += row.get(key(name), 0.0)
     self._restarts = round(row.get('goodput/restarts', 0)) + 1
-    self._before['restart'] += max(self._launched - row['unix_time'], 0.0)
+    self._seconds['restart'] += max(self._launched - row['unix_time'], 0.0)
 
   def start_training(self) -> None:
     """Ends the start-up: from now on, time outside of all phases is `steps`."""
-    self._settle()
+    self.seconds()
     self._phases[0] = 'steps'
 
   @contextlib.contextmanager
   def phase(self, name: str) -> Iterator[None]:
     """Counts the time inside for `name`; an inner phase takes precedence."""
-    self._settle()
+    self.seconds()
     self._phases.append(name)
     try:
       yield
     finally:
-      self._settle()
+      self.seconds()
       self._phases.pop()
 
   def add(self, name: str, seconds: float) -> None:
     """Counts `seconds` up to now for `name`, which were measured elsewhere.
 
-    Moves the seconds from the current phase (`steps` outside of all phases), at
-    most as many as this launch has spent in that phase.
+    Moves the seconds from the current phase (`steps` outside of all phases).
     """
-    self._settle()
-    self._move(name, seconds)
+    source = self._phases[-1]
+    seconds = min(max(seconds, 0.0), self.seconds()[source])
+    self._seconds[source] -= seconds
+    self._seconds[name] += seconds
+
+  def seconds(self) -> dict[str, float]:
+    """Returns the seconds of each category so far, over all launches."""
+    mark = self._clock()
+    self._seconds[self._phases[-1]] += mark - self._mark
+    self._mark = mark
+    return dict(self._seconds)
 
   def metrics(self) -> dict[str, float]:
     """Returns the totals over all launches, for a row of `metrics.jsonl`.
@@ -138,64 +138,26 @@ class Goodput:
       `goodput/restarts`, `goodput/devices`, and `unix_time`, from which the
       next launch computes how much time was lost.
     """
-    seconds = self._totals()
-    result = {key(name): value for name, value in seconds.items()}
-    result['goodput/steps_share'] = _share(seconds, 'steps')
-    result['goodput/restarts'] = float(self._restarts)
-    result[DEVICES] = float(self.devices)
-    result['unix_time'] = self._now()
-    return result
+    seconds = self.seconds()
+    return {key(name): value for name, value in seconds.items()} | {
+      'goodput/steps_share': _share(seconds, 'steps'),
+      'goodput/restarts': float(self._restarts),
+      DEVICES: float(self.devices),
+      'unix_time': self._now(),
+    }
 
   def summary(self) -> str:
     """Returns one line: the total time and the share of each category."""
-    seconds = self._totals()
-    rest = ', '.join(
-      f'{name} {100 * _share(seconds, name):.1f}%' for name in CATEGORIES[1:]
-    )
-    plural = '' if self._restarts == 1 else 's'
-    pauses = ', the pauses between launches included' * bool(self._restarts)
+    seconds = self.seconds()
+    shares = (f'{name} {100 * _share(seconds, name):.1f}%' for name in seconds)
     return (
-      f'{100 * _share(seconds, "steps"):.1f}% of'
-      f' {progress.duration(sum(seconds.values()))} in steps; {rest}{pauses};'
-      f' {self._restarts} restart{plural}'
+      f'{progress.duration(sum(seconds.values()))} with'
+      f' {self._restarts} restart(s): {", ".join(shares)}'
     )
-
-  def _totals(self) -> dict[str, float]:
-    self._settle()
-    return {
-      name: self._before[name] + self._seconds[name] for name in CATEGORIES
-    }
-
-  def _settle(self) -> None:
-    """Counts the time since the last call for the current phase."""
-    if not self._open:
-      return
-    mark = self._clock()
-    # Never below zero, in case the given clock can be set back.
-    self._seconds[self._phases[-1]] += max(mark - self._mark, 0.0)
-    self._mark = mark
-
-  def _move(self, name: str, seconds: float) -> None:
-    source = self._phases[-1]
-    seconds = min(max(seconds, 0.0), self._seconds[source])
-    self._seconds[source] -= seconds
-    self._seconds[name] += seconds
 
   def _on_event(self, event: str, seconds: float, **_) -> None:
-    """Counts the event that just ended, without the events nested in it.
-
-    A function that is compiled while another is traced has its own event, which
-    comes before the outer one.
-    """
-    own = self._open and threading.get_ident() == self._thread
-    if not own or not event.startswith(_EVENTS):
-      return
-    self._settle()
-    begin, inside = self._mark - seconds, 0.0
-    while self._compiled and self._compiled[-1][0] > begin:
-      inside += self._compiled.pop()[1]
-    self._compiled.append((self._mark, seconds))
-    self._move('compilation', seconds - inside)
+    if event == _COMPILED and threading.get_ident() == self._thread:
+      self.add('compilation', seconds)
 
 
 def key(name: str) -> str:

@@ -6,7 +6,6 @@ run where nothing else is installed.
 
 import contextlib
 import difflib
-import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -16,8 +15,7 @@ import pathlib
 import platform
 import re
 import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator
 
 # The libraries that may affect a step's numbers, its speed or checkpoints.
 LIBRARIES = (
@@ -28,22 +26,13 @@ LIBRARIES = (
   *('ml_dtypes', 'tensorstore', 'array_record'),
   *('opencv-python-headless', 'simplejpeg'),
 )
-# Lines of `freeze`: a pin, Python's version, or a comment.
-_LINE = re.compile(r'([\w.-]+)==(\S+)|# (Python) (\S+)|# ([\w.-]+) (\S+), (.*)')
+# Lines of `freeze`: a pin, or a comment with a name and a version.
+_LINE = re.compile(r'^(?:# )?([\w.-]+)(?:==| )(\d[^\s,]*)', re.MULTILINE)
 # The current and the former name of this code's own distribution.
 _OWN = ('vit-paper-jax', 'vit-jax')
 _ROOT = pathlib.Path(__file__).parents[2]
 # Seconds: a repository on a network disk must not hold up a run.
 _GIT_PATIENCE = 10.0
-# Seconds. On a slice of several machines, the devices may wait for processes on
-# the other machines, which do not run now.
-_DEVICE_PATIENCE = 60.0
-# Runs in its own process, because a driver may crash, hang or keep the memory.
-_ASK = """
-import jax
-found = jax.devices()
-print(len(found), found[0].platform, found[0].device_kind)
-"""
 # Flag -> the folder of the files that it can name without a path.
 _FOLDERS = {
   'config': 'configs',
@@ -80,102 +69,60 @@ def require(*packages: str, extra: str, what: str = 'This') -> None:
     )
 
 
-# Cached, because a process may do many runs with the same installation.
-@functools.cache
-def freeze(*path: str) -> str:
+def freeze() -> str:
   """Lists all installed distributions as a requirements file for pip.
-
-  Args:
-    path: folders to look in; by default `sys.path`.
 
   Returns:
     Lines: `# Python 3.12.1`; `name==version` for each distribution; comments
     for distributions that come from no index, such as editable installs. This
     code itself is left out.
   """
-  place = {'path': list(path)} if path else {}
-  pins, elsewhere, seen = [], [], set(_OWN)
-  for one in importlib.metadata.distributions(**place):
+  pins, elsewhere = {}, {}
+  for one in importlib.metadata.distributions():
     # A broken distribution has no name. Python imports the first on the path.
     name = re.sub(r'[-_.]+', '-', one.metadata.get('Name') or '').lower()
-    if not name or name in seen:
+    if not name or name in {*_OWN, *pins, *elsewhere}:
       continue
-    seen.add(name)
     if origin := one.read_text('direct_url.json'):  # PEP 610
       # Without a user name or token.
       url = re.sub(r'//[^/@]*@', '//', json.loads(origin)['url'])
-      elsewhere.append(f'# {name} {one.version}, not from an index: {url}')
+      elsewhere[name] = f'# {name} {one.version}, not from an index: {url}'
     else:
-      pins.append(f'{name}=={one.version}')
-  lines = [f'# Python {platform.python_version()}']
-  return '\n'.join(lines + sorted(pins) + sorted(elsewhere)) + '\n'
+      pins[name] = f'{name}=={one.version}'
+  lines = [*sorted(pins.values()), *sorted(elsewhere.values())]
+  return '\n'.join([f'# Python {platform.python_version()}', *lines, ''])
 
 
-def parse(text: str) -> dict[str, str]:
-  """Parses the text of `freeze` to name -> version; skips other lines."""
-  found = {}
-  for line in filter(None, map(_LINE.fullmatch, text.splitlines())):
-    name, version, *origin = filter(None, line.groups())
-    found[name.lower() if name == 'Python' else name] = ' '.join(
-      [version, *(f'({one})' for one in origin)]
-    )
-  return found
-
-
-def changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
-  """Lists changes, such as `jax 0.10.2 -> 0.12.0, libtpu none -> 0.0.50`.
-
-  Args:
-    old: name -> version, see `parse`.
-    new: name -> version.
-
-  Returns:
-    '' if nothing differs. Python and `LIBRARIES` come first.
-  """
-  first = ['python', *(name.replace('_', '-') for name in LIBRARIES)]
-  both = {*old, *new}
-  names = [name for name in first if name in both]
-  names += sorted(both.difference(first))
+def changes(old: str, new: str) -> str:
+  """Lists changes between two texts of `freeze`, such as `jax 0.10 -> 0.12`."""
+  before, after = (dict(_LINE.findall(text)) for text in (old, new))
   return ', '.join(
-    f'{name} {old.get(name, "none")} -> {new.get(name, "none")}'
-    for name in names
-    if old.get(name) != new.get(name)
+    f'{name} {before.get(name, "none")} -> {after.get(name, "none")}'
+    for name in sorted(before | after)
+    if before.get(name) != after.get(name)
   )
 
 
 # ---- This code ---------------------------------------------------------------
 
 
-def report() -> str:
-  """Returns what a bug report needs: code, libraries, system and devices."""
+def report() -> Iterator[str]:
+  """Yields lines for a bug report: code, libraries, system, then devices."""
   import vit_jax
 
   lines = {
     'vit_jax': f'{vit_jax.__version__}, commit {commit() or "unknown"}',
     **versions(),
     'system': platform.platform(),
-    'devices': devices(),
   }
-  return '\n'.join(f'{name} {found}' for name, found in lines.items())
+  yield from (f'{name} {found}' for name, found in lines.items())
+  import jax
 
-
-def devices() -> str:
-  """Returns the number and kind of JAX's devices, or why JAX finds none."""
   try:
-    done = subprocess.run(
-      [sys.executable, '-c', _ASK],
-      # A run on the same machine may hold most of a GPU's memory.
-      env={**os.environ, 'XLA_PYTHON_CLIENT_PREALLOCATE': 'false'},
-      capture_output=True,
-      text=True,
-      timeout=_DEVICE_PATIENCE,
-    )
-  except subprocess.TimeoutExpired:
-    return f'unknown: they did not open within {_DEVICE_PATIENCE:g} seconds'
-  if done.returncode:
-    lines = done.stderr.strip().splitlines() or [f'exit code {done.returncode}']
-    return f'unknown: {lines[-1]}'
-  return done.stdout.strip().splitlines()[-1]
+    found = jax.devices()
+    yield f'devices {len(found)} {found[0].platform} {found[0].device_kind}'
+  except RuntimeError as error:
+    yield f'devices unknown: {error}'
 
 
 def commit(root: pathlib.Path = _ROOT) -> str:
@@ -247,15 +194,6 @@ def path(name: str) -> pathlib.Path:
   )
 
 
-def names(flag: str) -> list[str]:
-  """Returns the names that a flag accepts without a path: `pretrain`, ...
-
-  Args:
-    flag: `config`, `also` or `sweep`.
-  """
-  return sorted(f.stem for f in path(_FOLDERS[flag]).glob('[!_]*.py'))
-
-
 def find(flag: str, text: str) -> str:
   """Finds the file that `--config=TEXT` or `--sweep=TEXT` names.
 
@@ -271,30 +209,22 @@ def find(flag: str, text: str) -> str:
     `PATH[:ARGUMENT]` of an existing file.
 
   Raises:
-    ValueError: there is no such file; the message lists similar names and all
-      available ones.
+    ValueError: there is no such file; the message lists those that come with
+      the code.
   """
   name, colon, argument = text.partition(':')
   if os.path.isfile(name):
     return text
-  folder, shipped = _FOLDERS[flag], names(flag)
+  folder = _FOLDERS[flag]
+  shipped = sorted(f.stem for f in path(folder).glob('[!_]*.py'))
   above, _, stem = name.removesuffix('.py').rpartition('/')
   # The path may begin with `configs/sweeps/`, `sweeps/` or nothing.
   if stem in shipped and (not above or f'/{folder}'.endswith(f'/{above}')):
     return f'{path(folder) / stem}.py{colon}{argument}'
-  # The folder that the user named may hold files of the user's own.
-  place = pathlib.Path(os.path.dirname(name) or folder)
-  own = []
-  if place.resolve() != path(folder).resolve():
-    own = sorted(file.stem for file in place.glob('[!_]*.py'))
-  close = difflib.get_close_matches
-  similar = [f'{place}/{near}.py' for near in close(stem, own)]
-  similar += close(stem, shipped)
-  listed = ', '.join(f'{one}.py' for one in own)
+  similar = difflib.get_close_matches(stem, shipped)
   raise ValueError(
     f'--{flag}={text}: there is no file {name!r}. '
     + (f'Did you mean {" or ".join(similar)}? ' if similar else '')
-    + (f'{place} holds {listed}. ' if own else '')
     + f'vit_jax comes with {", ".join(shipped)}.'
   )
 

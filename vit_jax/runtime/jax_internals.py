@@ -1,48 +1,19 @@
 """All uses of private interfaces of JAX, in one place.
 
-This package needs four things without a public interface: the parameters and
-name stacks of the equations of a trace, the removal of equations that nobody
-needs, JAX's cluster detection, and what JAX asks a GPU before it lowers
-attention. A new release may change each of them without notice. A test checks
-that no other module of this package uses them.
+This package needs three things without a public interface: the removal of
+equations that nobody needs, JAX's cluster detection, and what JAX asks a GPU
+before it lowers attention. A new release may change each without notice.
+A test checks that no other module of this package imports private modules.
 
 Checked with jax 0.10.0, 0.10.2 and 0.12.0.
 """
 
-import dataclasses
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from jax.extend import core
-
-
-@dataclasses.dataclass(frozen=True)
-class Convolution:
-  """The parameters of a convolution.
-
-  Attributes:
-    padding: (before, after) of each spatial dimension.
-    strides: window strides, one per spatial dimension.
-    input_steps: dilation of the input, one per spatial dimension.
-    kernel_steps: dilation of the kernel, one per spatial dimension.
-    input_dimensions: indices of the batch, feature and spatial dimensions.
-    kernel_dimensions: indices of the output-feature, input-feature and spatial
-      dimensions.
-    output_dimensions: like `input_dimensions`.
-  """
-
-  padding: Sequence[tuple[int, int]]
-  strides: Sequence[int]
-  input_steps: Sequence[int]
-  kernel_steps: Sequence[int]
-  input_dimensions: Sequence[int]
-  kernel_dimensions: Sequence[int]
-  output_dimensions: Sequence[int]
-
-
-# ---- Traces ------------------------------------------------------------------
 
 
 def run_op_by_op(function: Callable[..., Any], *args: Any) -> Any:
@@ -80,71 +51,6 @@ def run_op_by_op(function: Callable[..., Any], *args: Any) -> Any:
   )
 
 
-def name_stack(eqn: core.JaxprEqn) -> str:
-  """Returns an equation's modules and scopes, joined by `/`."""
-  return str(eqn.source_info.name_stack)
-
-
-def called(eqn: core.JaxprEqn) -> Iterator[core.Jaxpr]:
-  """Yields the functions that an equation calls, without their constants."""
-  values = eqn.params.values()
-  for value in values:
-    for item in value if isinstance(value, tuple | list) else (value,):
-      # Up to JAX 0.10, a jaxpr with constants has its own class, ClosedJaxpr.
-      if isinstance(item, core.ClosedJaxpr | core.Jaxpr):
-        yield getattr(item, 'jaxpr', item)
-
-
-def trips(scan: core.JaxprEqn) -> int:
-  """Returns how often a `scan` runs its body."""
-  return scan.params['length']
-
-
-def carried(scan: core.JaxprEqn, body: core.Jaxpr) -> tuple[int, int]:
-  """Returns how many constants and how many carried values a `scan` has.
-
-  The arguments of a scan are constants, carried values and sliced arrays; its
-  results are carried values and stacked arrays. In the body, the sliced and
-  stacked arrays have one dimension less, which identifies them.
-
-  Args:
-    scan: the equation.
-    body: the function that it calls.
-  """
-
-  def whole(outer, inner):
-    return sum(
-      out.aval.ndim == within.aval.ndim
-      for out, within in zip(outer, inner, strict=True)
-    )
-
-  carry = whole(scan.outvars, body.outvars)
-  return whole(scan.invars, body.invars) - carry, carry
-
-
-def contracted(product: core.JaxprEqn) -> Sequence[int]:
-  """Returns the left operand's dimensions that a `dot_general` sums over."""
-  (left, _), _ = product.params['dimension_numbers']
-  return left
-
-
-def convolution(eqn: core.JaxprEqn) -> Convolution:
-  """Returns the parameters of a `conv_general_dilated`."""
-  numbers = eqn.params['dimension_numbers']
-  return Convolution(
-    padding=eqn.params['padding'],
-    strides=eqn.params['window_strides'],
-    input_steps=eqn.params['lhs_dilation'],
-    kernel_steps=eqn.params['rhs_dilation'],
-    input_dimensions=numbers.lhs_spec,
-    kernel_dimensions=numbers.rhs_spec,
-    output_dimensions=numbers.out_spec,
-  )
-
-
-# ---- Clusters ----------------------------------------------------------------
-
-
 def detect_cluster(
   address: str | None,
   num_processes: int | None,
@@ -173,9 +79,6 @@ def detect_cluster(
 
   detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
   return detect(address, num_processes, process_id, None, None, timeout)
-
-
-# ---- GPUs that are not here --------------------------------------------------
 
 
 def assume_gpu(capability: tuple[int, int]) -> None:

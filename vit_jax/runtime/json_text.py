@@ -4,37 +4,18 @@ import json
 import os
 from typing import Any
 
-# Levels of nesting: far more than any of our files has, and few enough that
-# code which walks the content recursively does not exhaust Python's stack.
-_DEEPEST = 100
-
 
 def loads(text: str | bytes) -> Any:
-  """Parses JSON like `json.loads`, but also refuses deeply nested JSON.
+  """Parses JSON like `json.loads`, but raises no RecursionError.
 
   Raises:
-    json.JSONDecodeError: `text` is not JSON, or has more than 100 levels.
+    json.JSONDecodeError: `text` is not JSON, or is nested too deeply.
     ValueError: `text` is not UTF-8, or a number has thousands of digits.
   """
   try:
-    content = json.loads(text)
+    return json.loads(text)
   except RecursionError:
-    raise _too_deep() from None
-  level = [content]
-  for _ in range(_DEEPEST + 1):
-    level = [one for one in level if isinstance(one, dict | list)]
-    if not level:
-      return content
-    level = [
-      inner
-      for one in level
-      for inner in (one.values() if isinstance(one, dict) else one)
-    ]
-  raise _too_deep()
-
-
-def _too_deep() -> json.JSONDecodeError:
-  return json.JSONDecodeError(f'Nested in more than {_DEEPEST} levels', '', 0)
+    raise json.JSONDecodeError('Nested too deeply', '', 0) from None
 
 
 def read(path: os.PathLike) -> Any:

@@ -7,11 +7,12 @@ import os
 import pathlib
 import stat
 import sys
+import traceback
 
 from absl import logging
 from etils import epath
 
-from vit_jax.runtime import errors, printable
+from vit_jax.runtime import printable
 
 _PACKAGE = str(pathlib.Path(__file__).parents[1])
 
@@ -44,35 +45,16 @@ def _own_or_warning(record: python_logging.LogRecord) -> bool:
   return _is_own(record) or record.levelno >= python_logging.WARNING
 
 
-def _for_console(record: python_logging.LogRecord) -> bool:
-  """Returns False also for libraries' errors of a save, which are raised."""
-  if not _is_own(record) and (
-    record.name == 'asyncio' or '/orbax/' in record.pathname
-  ):
-    return record.levelno == python_logging.WARNING
-  return _own_or_warning(record)
-
-
 def _is_own(record: python_logging.LogRecord) -> bool:
   return record.pathname.startswith(_PACKAGE)
 
 
-def _tell_unraisable(found) -> None:
-  """Reports like Python, except errors of TensorStore after a failed save.
-
-  Its threads print the same traceback for each array.
-  """
-  if 'Event loop is closed' not in str(found.exc_value):
-    sys.__unraisablehook__(found)
-
-
 def set_up_console() -> None:
   """Logs short lines of this package, and only warnings of libraries."""
-  sys.unraisablehook = _tell_unraisable
   logging.use_absl_handler()
   handler = logging.get_absl_handler()
   handler.setFormatter(_Formatter('%(asctime)s %(message)s', '%H:%M:%S'))
-  handler.addFilter(_for_console)
+  handler.addFilter(_own_or_warning)
   logging.set_stderrthreshold('info')
 
 
@@ -101,10 +83,9 @@ class _File(python_logging.FileHandler):
   def handleError(self, record):
     if not self._failed:
       self._failed = True
-      error = sys.exc_info()[1]
-      if isinstance(error, OSError):
-        error = errors.described(error)
-      print(f'warning: {self.baseFilename}: {error}', file=sys.stderr)
+      print(
+        f'warning: {self.baseFilename}: {sys.exc_info()[1]}', file=sys.stderr
+      )
 
   def close(self):
     # An error of the last write must not replace the run's own error.
@@ -130,17 +111,10 @@ def log_file(workdir: epath.PathLike):
   logger.addHandler(handler)
   try:
     yield
-  except Exception:
-    handler.handle(
-      python_logging.makeLogRecord(
-        dict(
-          levelname='ERROR',
-          levelno=python_logging.ERROR,
-          msg='Failed:',
-          exc_info=sys.exc_info(),
-        )
-      )
-    )
+  except Exception as error:
+    # Not on the console, where the error gets its own message.
+    text = 'Failed:\n' + ''.join(traceback.format_exception(error))
+    handler.handle(logger.makeRecord('', 40, _PACKAGE, 0, text, (), None))
     raise
   finally:
     logger.removeHandler(handler)

@@ -8,6 +8,7 @@ handler of SIGTERM of its own, and tells all processes at which call of
 """
 
 import contextlib
+import functools
 import http.client
 import itertools
 import os
@@ -25,7 +26,7 @@ from jax.experimental import multihost_utils
 from vit_jax.runtime import distributed, errors, logs
 
 _PRODUCT_NAME = pathlib.Path('/sys/class/dmi/id/product_name')
-_METADATA_SERVER = 'metadata.google.internal'
+_PREEMPTED = 'http://{}/computeMetadata/v1/instance/preempted'
 _NAMES = {
   signal.SIGTERM: 'SIGTERM',
   signal.SIGHUP: 'SIGHUP',
@@ -56,8 +57,7 @@ class Notice:
 
   Attributes:
     reason: why the run should stop: 'SIGTERM', 'SIGHUP', 'Ctrl-C', 'preempted'
-      or 'maintenance-event ...' of the cloud, or 'Ctrl-C of another process';
-      '' if it should go on.
+      of the cloud, or 'Ctrl-C of another process'; '' if it should go on.
     nothing_to_save: whether a signal ends a single process at once, even while
       its main thread compiles.
   """
@@ -72,7 +72,7 @@ class Notice:
     self.reason = ''
     self.nothing_to_save = False
     self._poll_seconds = poll_seconds
-    self._cloud_reason = ''
+    self._cloud_reason = ''  # Set before the SIGTERM that it causes.
     self._requested = False
     self._several = False
     self._previous = {}
@@ -83,26 +83,30 @@ class Notice:
     self._several = jax.process_count() > 1
     if threading.current_thread() is not threading.main_thread():
       return self
-    self._end.clear()
-    # Python runs its handlers only when the main thread returns from C++, such
-    # as after minutes of compilation. The byte of each signal comes at once.
-    self._bytes, self._writer = socket.socketpair()
-    self._writer.setblocking(False)
-    self._previous_fd = signal.set_wakeup_fd(
-      self._writer.fileno(), warn_on_full_buffer=False
-    )
     handled = set(_NAMES)
     if self._several:  # JAX's own handler has it.
       handled.discard(signal.SIGTERM)
-    if _is_interactive():
+    # In an interactive Python, Ctrl-C must interrupt.
+    if hasattr(sys, 'ps1') or 'ipykernel' in sys.modules:
       handled.discard(signal.SIGINT)
     # A process in the background may ignore Ctrl-C, which is not meant for it;
     # `nohup` makes it ignore SIGHUP.
     handled -= {n for n in handled if signal.getsignal(n) is signal.SIG_IGN}
+    # Python runs its handlers only when the main thread returns from C++, such
+    # as after minutes of compilation. The byte of each signal comes at once.
+    received, self._writer = socket.socketpair()
+    self._writer.setblocking(False)
+    self._previous_fd = signal.set_wakeup_fd(
+      self._writer.fileno(), warn_on_full_buffer=False
+    )
     self._previous = {n: signal.signal(n, self._on_signal) for n in handled}
-    self._start('preemption-signals', self._read_signals, self._bytes)
+    todo = [(self._read_signals, received)]
     if server := metadata_server():
-      self._start('preemption-watch', self._watch, server)
+      todo.append((self._watch, server))
+    for function, argument in todo:
+      thread = threading.Thread(target=function, args=[argument], daemon=True)
+      thread.start()
+      self._threads.append(thread)
     return self
 
   def __exit__(self, *_):
@@ -110,13 +114,11 @@ class Notice:
     if self._threads:
       signal.set_wakeup_fd(self._previous_fd)
       self._writer.close()  # Ends the reading thread.
-      for thread in self._threads:
-        thread.join()
-      self._bytes.close()
+    for thread in self._threads:
+      thread.join()
     for number, previous in self._previous.items():
       # None means a handler that Python did not set and cannot restore.
       signal.signal(number, signal.SIG_DFL if previous is None else previous)
-    self._previous, self._threads = {}, []
 
   def requested(self) -> bool:
     """Returns whether to save and stop now; stays True after the first True.
@@ -152,10 +154,7 @@ class Notice:
 
   def stopped(self, text: str) -> errors.PreemptedError:
     """Returns the error that ends a run that stopped on request and saved."""
-    kind = errors.PreemptedError
-    if self.reason.startswith(_NAMES[signal.SIGINT]):
-      kind = errors.InterruptedByUserError
-    return kind(f'{self.reason}: {text}')
+    return _kind(self.reason)(f'{self.reason}: {text}')
 
   def _on_signal(self, signum, frame) -> None:
     if signum == signal.SIGHUP:
@@ -171,13 +170,13 @@ class Notice:
           logs.leave_closed_terminal()
         name = _NAMES[number]
         reason = name if came else self._cloud_reason or name
+        end = functools.partial(distributed.end_process, _kind(name).exit_code)
         if self.nothing_to_save and not self._several:
-          _end(number, f'{reason}: nothing was trained since the start.')
+          end(f'{reason}: ended; nothing was trained since the start.')
         if number == signal.SIGINT and name in came:
-          _end(number, f'{name} again: what is not in a checkpoint is lost.')
+          end(f'{name} again: ended; what is not in a checkpoint is lost.')
         if came:
-          again = f'{name} again' if name in came else name
-          logging.warning('%s: the run is already saving and stopping.', again)
+          logging.warning('%s: the run is already saving and stopping.', name)
         elif self._several:
           logging.warning('%s: telling the other processes.', reason)
           os.kill(os.getpid(), signal.SIGTERM)  # JAX's handler tells them.
@@ -186,83 +185,31 @@ class Notice:
             '%s: saving after the present step, then stopping.', reason
           )
         came.append(name)
-
-  def _start(self, name, function, *args) -> None:
-    thread = threading.Thread(
-      target=function, args=args, name=name, daemon=True
-    )
-    thread.start()
-    self._threads.append(thread)
+    received.close()
 
   def _watch(self, server: str) -> None:
-    """Waits for a notice of the cloud and turns it into a SIGTERM."""
-    events = _MaintenanceEvents()
-    pause = self._poll_seconds
-    while True:
-      preempted = _ask(server, 'preempted')
-      event = _ask(server, 'maintenance-event')
-      if preempted == 'TRUE':
-        self._cloud_reason = 'preempted'
-      elif events.is_notice(event):
-        self._cloud_reason = f'maintenance-event {event}'
-      if self._cloud_reason:
-        os.kill(os.getpid(), signal.SIGTERM)
-        return
-      # Pauses grow while the server does not answer, but stay shorter than the
-      # notice.
-      pause = (
-        min(2 * pause, 5 * self._poll_seconds)
-        if preempted is None and event is None
-        else self._poll_seconds
-      )
-      if self._end.wait(pause):
-        return
-
-
-def _is_interactive() -> bool:
-  """Returns whether Python is interactive, where Ctrl-C must interrupt."""
-  return hasattr(sys, 'ps1') or 'ipykernel' in sys.modules
-
-
-def _end(number: int, text: str) -> None:
-  kind = errors.PreemptedError
-  if number == signal.SIGINT:
-    kind = errors.InterruptedByUserError
-  with contextlib.suppress(OSError):
-    print(
-      f'ended: {text} Start the same command again to go on.', file=sys.stderr
+    """Waits until the cloud preempts the machine; turns that into a SIGTERM."""
+    # See https://cloud.google.com/compute/docs/metadata/overview.
+    request = urllib.request.Request(
+      _PREEMPTED.format(server), headers={'Metadata-Flavor': 'Google'}
     )
-  distributed.end_process(kind.exit_code)
+    while True:
+      with (
+        contextlib.suppress(OSError, http.client.HTTPException),
+        urllib.request.urlopen(request, timeout=_ANSWER_LIMIT) as answer,
+      ):
+        if answer.read().strip() == b'TRUE':
+          self._cloud_reason = 'preempted'
+          os.kill(os.getpid(), signal.SIGTERM)
+          return
+      if self._end.wait(self._poll_seconds):
+        return
 
 
-class _MaintenanceEvents:
-  """Decides which maintenance events of the machine are a notice.
-
-  A machine with GPUs learns an hour in advance that it will be stopped. The run
-  then saves and stops. If it is started again within that hour, the event is
-  still there, and must not count again: the run would stop after every first
-  step.
-  """
-
-  def __init__(self):
-    self._standing: str | None = None
-
-  def is_notice(self, event: str | None) -> bool:
-    """Args: event: the current value; None if the server did not tell it."""
-    if event is None or event == self._standing:
-      return False
-    first = self._standing is None
-    self._standing = event
-    # Values are NONE, MIGRATE_ON_HOST_MAINTENANCE (the machine moves without a
-    # stop) and TERMINATE_ON_HOST_MAINTENANCE (older: SHUTDOWN_ON_HOST_...).
-    stops = event.startswith(('TERMINATE', 'SHUTDOWN'))
-    if stops and first:
-      logging.warning(
-        'maintenance-event %s was there before this run began: the run goes on'
-        ' until SIGTERM.',
-        event,
-      )
-    return stops and not first
+def _kind(reason: str) -> type[errors.PreemptedError]:
+  """Returns the error, and so the exit code, of a reason to stop."""
+  by_user = reason.startswith(_NAMES[signal.SIGINT])
+  return errors.InterruptedByUserError if by_user else errors.PreemptedError
 
 
 def metadata_server() -> str | None:
@@ -272,26 +219,7 @@ def metadata_server() -> str | None:
   """
   if server := os.environ.get('GCE_METADATA_HOST'):
     return server
-  try:
-    product = _PRODUCT_NAME.read_text()
-  except OSError:
-    return None
-  return _METADATA_SERVER if product.startswith('Google') else None
-
-
-def _ask(server: str, key: str) -> str | None:
-  """Returns the value of an entry about this machine; None if no answer.
-
-  See https://cloud.google.com/compute/docs/metadata/overview.
-  """
-  request = urllib.request.Request(
-    f'http://{server}/computeMetadata/v1/instance/{key}',
-    headers={'Metadata-Flavor': 'Google'},
-  )
-  # A proxy for the internet cannot reach the machine's own server.
-  opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-  try:
-    with opener.open(request, timeout=_ANSWER_LIMIT) as answer:
-      return answer.read().decode(errors='replace').strip()
-  except (OSError, http.client.HTTPException, ValueError):
-    return None
+  with contextlib.suppress(OSError):
+    if _PRODUCT_NAME.read_text().startswith('Google'):
+      return 'metadata.google.internal'
+  return None

@@ -1,11 +1,9 @@
 """Reports a loop that hangs, and ends its process after a time limit."""
 
 import contextlib
-import sys
+import faulthandler
+import tempfile
 import threading
-import time
-import traceback
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -13,15 +11,11 @@ from absl import logging
 
 from vit_jax.runtime import distributed, errors, progress
 
-# Seconds that the last log message may take.
-_LOG_LIMIT = 10.0
-
 
 class _Beat(NamedTuple):
-  """The last progress: what finished, when, and the least limit since then."""
+  """The last progress: what finished, and the least limit since then."""
 
   what: str
-  time: float
   allowed: float
 
 
@@ -54,31 +48,25 @@ class Watchdog:
     """
     self._report_after, self._exit_after = report_after, exit_after
     self._log = log
-    self._allowed = 0.0
-    self._beat = _Beat('nothing', time.monotonic(), 0.0)
+    self._beat = _Beat('start', 0.0)
     self._end = threading.Event()
-    self._thread = None
 
   def __enter__(self):
-    limits = [x for x in (self._report_after, self._exit_after) if x > 0]
-    self.beat('start')
-    if limits:
-      tick = min(1.0, min(limits) / 20)
-      self._thread = threading.Thread(
-        target=self._watch, args=(tick,), name='watchdog', daemon=True
-      )
-      self._thread.start()
+    if limits := [x for x in (self._report_after, self._exit_after) if x > 0]:
+      threading.Thread(
+        target=self._watch,
+        args=[min(1.0, min(limits) / 20)],
+        name='watchdog',
+        daemon=True,
+      ).start()
     return self
 
   def __exit__(self, *_):
     self._end.set()
-    if self._thread:
-      self._thread.join()
 
   def beat(self, what: str) -> None:
     """Notes that `what` finished, such as 'step 12'; cheap and thread-safe."""
-    # A single assignment, so that the thread never sees a partial update.
-    self._beat = _Beat(what, time.monotonic(), self._allowed)
+    self._beat = _Beat(what, self._beat.allowed)
 
   @contextlib.contextmanager
   def allow(self, what: str, seconds: float) -> Iterator[None]:
@@ -88,89 +76,44 @@ class Watchdog:
     The step must still have a limit, because a run whose hosts disagree hangs
     there.
     """
-    before = self._allowed
-    self._allowed = max(before, seconds)
-    self.beat(f'begin of {what}')
+    before = self._beat.allowed
+    self._beat = _Beat(f'begin of {what}', max(before, seconds))
     try:
       yield
     finally:
-      self._allowed = before
-      self.beat(f'end of {what}')
+      self._beat = _Beat(f'end of {what}', before)
 
   def _watch(self, tick: float) -> None:
-    last, still, reported = self._beat, 0.0, 0.0
-    woken = time.monotonic()
+    beat, still, reported = None, 0.0, 0.0
     while not self._end.wait(tick):
-      now = time.monotonic()
-      # After much more than a tick, the whole process has stood still.
-      passed, woken = min(now - woken, 2 * tick), now
-      beat = self._beat
-      if beat is not last:
-        if reported:
-          pause = progress.duration(beat.time - last.time)
-          self._write(f'The run goes on after {pause}: {beat.what}.')
-        last, still, reported = beat, 0.0, 0.0
+      if self._beat is not beat:
+        beat, still, reported = self._beat, 0.0, 0.0
         continue
-      still += passed
-      exit_after = max(self._exit_after, beat.allowed)
-      report_after = max(self._report_after, beat.allowed - reported)
-      if self._exit_after and still >= exit_after:
-        self._exit(beat)
-      elif self._report_after and still - reported >= report_after:
+      still += tick  # Not by a clock, which goes on while the process stands.
+      if self._exit_after and still >= max(self._exit_after, beat.allowed):
+        code = errors.StuckError.exit_code
+        distributed.end_process(
+          code,
+          f'{_described(beat.what, still)}\nThis was the time limit: the'
+          f' process ends with exit code {code}. Start it again to go on from'
+          ' the last checkpoint.',
+        )
+      if self._report_after and still >= max(
+        reported + self._report_after, beat.allowed
+      ):
         reported = still
-        self._write(beat)
-
-  def _write(self, what: str | _Beat, more: str = '') -> threading.Thread:
-    """Logs in a thread of its own, so that the watchdog itself cannot hang.
-
-    The thread that hangs may hold the log's lock. The disk with the source code
-    for the stacks may hang, too.
-    """
-
-    def write():
-      self._log((what if isinstance(what, str) else _describe(what)) + more)
-      for handler in logging.get_absl_logger().handlers:
-        handler.flush()
-      logging.flush()
-
-    thread = threading.Thread(target=write, name='watchdog-log', daemon=True)
-    thread.start()
-    return thread
-
-  def _exit(self, beat: _Beat) -> None:
-    code = errors.StuckError.exit_code
-    end = (
-      f'\nThis was the time limit: the process ends with exit code {code}.'
-      ' Start it again to go on from the last checkpoint.'
-    )
-    self._write(beat, end).join(_LOG_LIMIT)
-    distributed.end_process(code)
+        # In its own thread: the thread that hangs may hold the log's lock.
+        threading.Thread(
+          target=self._log, args=[_described(beat.what, still)], daemon=True
+        ).start()
 
 
-def _describe(beat: _Beat) -> str:
-  seconds = time.monotonic() - beat.time
-  since = time.localtime(time.time() - seconds)
+def _described(what: str, still: float) -> str:
+  with tempfile.TemporaryFile('w+') as file:
+    faulthandler.dump_traceback(file, all_threads=True)
+    file.seek(0)
+    stacks = file.read()
   return (
-    f'Nothing finished for {progress.duration(seconds)}, since'
-    f' {time.strftime("%Y-%m-%d %H:%M:%S", since)}. The last was: {beat.what}.'
-    f' The stacks of all threads:\n{stacks()}'
-  )
-
-
-def stacks() -> str:
-  """Formats all threads' stacks, the main thread first; joins equal stacks."""
-  names = {thread.ident: thread.name for thread in threading.enumerate()}
-  # Threads that C++ started have no name in `threading`.
-  threads = [
-    (names.get(ident, f'unnamed {ident}'), frame)
-    for ident, frame in sys._current_frames().items()
-  ]
-  main = threading.main_thread().name
-  groups = defaultdict(list)
-  for name, frame in sorted(threads, key=lambda x: (x[0] != main, x[0])):
-    if not name.startswith('watchdog'):
-      groups[''.join(traceback.format_stack(frame))].append(name)
-  return '\n'.join(
-    f'Thread {", ".join(threads)}:\n{stack}'
-    for stack, threads in groups.items()
+    f'Nothing finished for {progress.duration(still)}. The last was: {what}.'
+    f' The stacks of all threads:\n{stacks}'
   )

@@ -99,7 +99,8 @@ def read_config(run: Run) -> ml_collections.ConfigDict:
     'config', lock_config=True, flag_values=values, sys_argv=['run', *words]
   )
   try:
-    command_line.find_shipped(values, command_line.read_config(words))
+    command_line.read_config(words)  # Names a wrong key.
+    command_line.find_shipped(values)
     values(['run', *words])
   except (ValueError, TypeError, flags.Error) as error:
     raise ValueError(f'{run.name}: {error}') from None

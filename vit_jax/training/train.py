@@ -106,12 +106,10 @@ def train_and_evaluate(
     profiler = stack.enter_context(
       profiling.Profiler(workdir, **config.profile)
     )
-    progress = progress_lib.Progress(start_step, total_steps, batch_size)
+    progress = progress_lib.Progress(total_steps, batch_size)
     interval = progress_lib.Interval(start_step)
-    limits = progress_lib.Limits(batch_size)
 
     def on_wait(seconds):
-      progress.wait(seconds)
       r.goodput.add('input', seconds)
 
     # ---- The loop ------------------------------------------------------------
@@ -128,15 +126,13 @@ def train_and_evaluate(
     feed = sharding.feed(batches, r.mesh, total_steps - start_step, on_wait)
     for step, batch in enumerate(feed, start=start_step + 1):
       profiler.before(step, state)
-      dispatched = time.monotonic()
       state, step_metrics = train_step(state, batch)
-      limits.time(dispatched, step_metrics)
       interval.add(step_metrics)
       if step == start_step + 1:
         logging.info('First step dispatched.')
         jax.block_until_ready(step_metrics)
         logging.info('First step done.')
-        progress.reset(step)
+        progress.start(step, r.goodput.seconds())
         r.started()
       profiler.after(step, state)
       r.watchdog.beat(f'step {step}')
@@ -152,13 +148,11 @@ def train_and_evaluate(
       # before the state is evaluated or saved.
       if due or save or log:
         recorder.check_finite(interval)
-        values = interval.mean() | progress.measure(step)
+        values = interval.mean()
+        values |= progress.measure(step, r.goodput.seconds())
         recorder.write(step, values)
         progress_lib.log_line(step, total_steps, values)
-        if interval.start_step == start_step:
-          limits.log(batches.images_per_sec() * batch_size / len(rows))
         interval = progress_lib.Interval(step)
-      before = time.monotonic()
       # The save comes first, because evaluations may fail, and after the
       # metrics, so that a resumed run lacks none of before its checkpoint.
       if save:
@@ -168,11 +162,9 @@ def train_and_evaluate(
         recorder.save(state, step)
         recorder.wait(step)
         raise recorder.stopped(step)
-      progress.pause(time.monotonic() - before)
 
     # ---- The end -------------------------------------------------------------
     recorder.wait(total_steps)
-    limits.log(batches.images_per_sec() * batch_size / len(rows))
     r.started()
     recorder.save_params(checkpoint_lib.FINAL, state, total_steps)
     logging.info('Done: %s.', r.goodput.summary())
@@ -256,8 +248,6 @@ def _is_finished(r: run.Run) -> bool:
   )
   if done and intact:
     logging.info('%s is finished: nothing to do.', workdir)
-    if jax.process_index() == 0:
-      results.tell_lost_rows(workdir, total_steps)
   elif done:
     logging.warning(
       'The final weights are missing or damaged: writing them again.'
@@ -348,7 +338,6 @@ def _describe(r: run.Run, state: TrainState, step: int) -> None:
   consistency.write_data(workdir, r.digests)
   files.write_class_names(workdir, r.source.info.class_names)
   environment.write(workdir, step, r.mesh)
-  environment.write_requirements(workdir, step)
 
 
 # The loop --------------------------------------------------------------------
@@ -384,8 +373,6 @@ class _Recorder:
     self._save_after = 60 * section.every_minutes  # Seconds.
     self._saved_at, self._saved_step = time.monotonic(), step
     self._skipped_in_a_row = 0
-    if jax.process_index() == 0:
-      results.tell_lost_rows(r.workdir, step)
     rows = [row for row in metrics.read(r.workdir) if row['step'] <= step]
     self._best, self.left_out, values = distributed.broadcast(
       (

@@ -26,102 +26,82 @@ FILE = 'environment.jsonl'
 REQUIREMENTS = 'requirements.txt'
 
 
-def write(
-  workdir: epath.PathLike, step: int, mesh: jax.sharding.Mesh
-) -> dict[str, Any]:
-  """Adds a line for this launch; call this only in process 0.
+def write(workdir: epath.PathLike, step: int, mesh: jax.sharding.Mesh) -> None:
+  """Records this launch; call this only in process 0.
 
-  If the previous launch had other devices or another mesh, a warning says what
-  that changes. If the directory cannot be written, this only warns, because
-  other files of the run raise the error.
+  Warns if the launch before had other devices, another mesh or other libraries,
+  and says what that changes. If the directory cannot be written, this only
+  warns, because other files of the run raise the error.
 
   Args:
     workdir: an existing directory.
     step: the step that the launch starts from.
     mesh: the device mesh.
-
-  Returns:
-    The line: `time` (UTC), `step`, `commit` (see `installed.commit`), versions,
-    the devices and the number of processes.
   """
+  try:
+    _write_line(epath.Path(workdir), step, mesh)
+    _write_requirements(epath.Path(workdir), step)
+  except OSError as error:
+    logging.warning(
+      'The environment is not recorded: %s', errors.described(error)
+    )
+
+
+def _write_line(
+  workdir: epath.Path, step: int, mesh: jax.sharding.Mesh
+) -> None:
   device = mesh.devices.flat[0]
+  devices = {
+    'platform': device.platform,
+    'device_kind': device.device_kind,
+    'devices': mesh.size,
+    'mesh': dict(mesh.shape),
+    'processes': jax.process_count(),
+  }
   line = {
     'time': _now(),
     'step': step,
     'commit': installed.commit(),
     'vit_jax': vit_jax.__version__,
     **installed.versions(),
-    'platform': device.platform,
     'runtime': device.client.platform_version,
-    'device_kind': device.device_kind,
-    'devices': mesh.size,
-    'mesh': dict(mesh.shape),
-    'processes': jax.process_count(),
+    **devices,
   }
   # Writes the whole file again, because object stores cannot append. It is
   # short. Damaged lines are dropped.
   earlier = read(workdir)
-  text = ''.join(json.dumps(old) + '\n' for old in [*earlier, line])
-  if _write(epath.Path(workdir) / FILE, text) and earlier:
-    _tell_other_devices(earlier[-1], line)
-  return line
-
-
-def _write(path: epath.Path, text: str) -> bool:
-  """Writes a file, or warns; returns whether that worked."""
-  try:
-    with files.atomic(path) as temporary:
-      temporary.write_text(text)
-  except OSError as error:
-    logging.warning('%s was not written: %s', path, errors.described(error))
-    return False
-  return True
-
-
-def _tell_other_devices(old: dict[str, Any], now: dict[str, Any]) -> None:
-  """Warns if other devices change the numbers of the run."""
-  keys = ('platform', 'device_kind', 'devices', 'mesh', 'processes')
-  differing = [k for k in keys if k in old and old[k] != now[k]]
-  if differing:
+  files.write_shared(
+    workdir / FILE,
+    ''.join(json.dumps(x) + '\n' for x in [*earlier, line]).encode(),
+  )
+  old = earlier[-1] if earlier else {}
+  if found := [
+    f'{k} {old[k]}, now {v}' for k, v in devices.items() if old.get(k, v) != v
+  ]:
     logging.warning(
       'This launch has other devices than the one before (%s). From step %d on'
       ' rounding differs, because sums have another order. With dropout and'
       " dropout_rng='rbg' the masks differ, too. Images and their order do not"
       ' change.',
-      '; '.join(f'{k} {old[k]}, now {now[k]}' for k in differing),
-      now['step'],
+      *('; '.join(found), step),
     )
 
 
-def write_requirements(workdir: epath.PathLike, step: int) -> str:
-  """Writes the list of installed libraries; call this only in process 0.
-
-  If the file lists another environment, a warning says what changed, and the
-  earlier file is kept under another name. If the directory cannot be written,
-  this only warns.
-
-  Args:
-    workdir: an existing directory.
-    step: the step that the launch starts from.
-
-  Returns:
-    The changes since the previous launch, see `installed.changes`; '' if there
-    are none, or if this is the first launch.
-  """
-  path = epath.Path(workdir) / REQUIREMENTS
+def _write_requirements(workdir: epath.Path, step: int) -> None:
+  """Keeps an earlier list of other libraries under another name."""
+  path = workdir / REQUIREMENTS
   python, _, rest = installed.freeze().partition('\n')
   text = (
     f'{python}\n# Installed at the launch of {_now()}, from step {step} on;'
     f' vit_jax itself is left out.\n{rest}'
   )
-  changed = ''
-  if earlier := _text(path):
-    changed = installed.changes(installed.parse(earlier), installed.parse(text))
+  if earlier := files.content(path).decode(errors='replace'):
+    changed = installed.changes(earlier, text)
     if not changed:
-      return ''
+      return
     names = (f'{path.stem}_{i}{path.suffix}' for i in itertools.count(1))
     kept = next(p for p in map(path.with_name, names) if not p.exists())
-    _write(kept, earlier)
+    files.write_shared(kept, earlier.encode())
     logging.warning(
       'This launch has another environment than the one before: %s. The run'
       ' goes on, but its numbers may differ from here on, in the last digits'
@@ -129,16 +109,7 @@ def write_requirements(workdir: epath.PathLike, step: int) -> str:
       changed,
       shlex.join(['pip', 'install', '-r', str(kept)]),
     )
-  _write(path, text)
-  return changed
-
-
-def _text(path: epath.Path) -> str:
-  """Returns the text of a file; '' if the file does not exist."""
-  try:
-    return path.read_bytes().decode(errors='replace')
-  except FileNotFoundError:
-    return ''
+  files.write_shared(path, text.encode())
 
 
 def _now() -> str:
@@ -148,7 +119,7 @@ def _now() -> str:
 def read(workdir: epath.PathLike) -> list[dict[str, Any]]:
   """Returns the lines of a work directory, oldest first; [] if it has none."""
   lines = []
-  for line in _text(epath.Path(workdir) / FILE).splitlines():
+  for line in files.content(epath.Path(workdir) / FILE).splitlines():
     with contextlib.suppress(ValueError):
       found = json_text.loads(line)
       if isinstance(found, dict):

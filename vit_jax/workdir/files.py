@@ -79,6 +79,14 @@ def write_shared(path: epath.Path, content: bytes) -> None:
     temporary.write_bytes(content)
 
 
+def content(path: epath.Path) -> bytes:
+  """Returns the content of a file; b'' if it does not exist."""
+  try:
+    return path.read_bytes()
+  except FileNotFoundError:
+    return b''
+
+
 def read_object(path: epath.Path, remedy: str) -> dict[str, Any]:
   """Reads a file that holds a JSON object.
 

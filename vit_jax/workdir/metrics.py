@@ -1,15 +1,14 @@
 """Writes a run's metrics: `metrics.jsonl`, TensorBoard's files, trackers."""
 
-import contextlib
+import errno
 import json
 import math
 import os
-import pathlib
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -64,8 +63,8 @@ def content(path: epath.PathLike) -> bytes:
   parts, `metrics/OFFSET.jsonl`, which hold the bytes from that offset on.
   """
   path = epath.Path(path)
-  parts = [(int(part.stem), _bytes(part)) for part in _parts(path)]
-  whole = _bytes(path)
+  parts = [(int(part.stem), files.content(part)) for part in _parts(path)]
+  whole = files.content(path)
   for offset, part in parts:
     if offset <= len(whole) < offset + len(part):
       whole = whole[:offset] + part
@@ -84,23 +83,15 @@ def _parts(path: epath.Path) -> list[epath.Path]:
   folder = path.with_suffix('')
   if not buckets.is_store(path) or not folder.exists():
     return []
-  parts = [part for part in folder.iterdir() if part.stem.isdigit()]
-  return sorted(parts, key=lambda part: int(part.stem))
-
-
-def _bytes(path: epath.Path) -> bytes:
-  try:
-    return path.read_bytes()
-  except FileNotFoundError:
-    return b''
+  return sorted(folder.glob('*.jsonl'))  # Offsets have leading zeros.
 
 
 class MetricWriter:
   """Appends metrics to the work directory; does nothing except in process 0.
 
-  Object stores such as `gs://` cannot append. There a thread writes the whole
-  file again while there are new rows: a run of 300,000 steps with a row of 20
-  numbers every 50 steps ends with 5 MB.
+  Object stores such as `gs://` cannot append. There the files are in a local
+  folder, and a thread writes what has changed again as a whole: a run of
+  300,000 steps with a row of 20 numbers every 50 steps ends with 5 MB.
   """
 
   def __init__(
@@ -119,7 +110,7 @@ class MetricWriter:
       workdir: an existing directory.
       start_step: the last step whose row is kept; the run repeats later steps.
       tensorboard: whether to write event files too.
-      upload_every: minimum seconds between uploads to an object store.
+      upload_every: seconds between uploads to an object store.
       check: called before each upload; raises if the run must not write.
       tracked: the trackers to send the metrics to, and the config as JSON;
         see `trackers.Trackers`.
@@ -128,49 +119,55 @@ class MetricWriter:
     if not self._active:
       return
     workdir = epath.Path(workdir)
-    path = workdir / FILE
-    merge_parts(path)
+    merge_parts(workdir / FILE)
     rows = read(workdir)
     text = ''.join(
       json.dumps(row) + '\n' for row in rows if row['step'] <= start_step
-    )
-    with files.atomic(path) as temporary:
-      temporary.write_text(text)
-    purge_step = start_step + 1 if rows else None
+    ).encode()
+    files.write_shared(workdir / FILE, text)
+    folder, self._mirror = workdir, None
     if buckets.is_store(workdir):
-      self._file = _InBucket(path, text.encode(), upload_every, check)
-    else:
-      self._file = _Local(path)
+      self._mirror = _Mirror(workdir, upload_every, check, {FILE: text})
+      folder = self._mirror.folder
+    self._path, self._events = folder / FILE, None
     if tensorboard:
-      self._file.events = _Events(self._file.folder, purge_step)
+      self._events = _Events(folder, start_step + 1 if rows else None)
     self._trackers = trackers.Trackers(workdir, *tracked)
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Writes one row without NaN and infinite values.
 
-    The row is on disk when this returns, unless the disk is full; in an object
-    store it is there after `flush`.
+    The row is on disk when this returns; in an object store it is there after
+    `flush`.
 
     Raises:
+      OSError: the row could not be written, such as to a full disk.
       TakenOverError: another run has the directory (see `ownership.held`).
     """
     if not self._active:
       return
+    if self._mirror and self._mirror.taken_over:
+      raise self._mirror.taken_over
     values = {k: float(v) for k, v in values.items() if math.isfinite(v)}
-    if self._file.events:
-      self._file.events.add(step, values)
-    self._file.append((json.dumps({'step': step} | values) + '\n').encode())
+    line = (json.dumps({'step': step} | values) + '\n').encode()
+    with open(self._path, 'ab', buffering=0) as file:
+      if file.write(line) < len(line):  # The disk had room for a part.
+        raise OSError(
+          errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(self._path)
+        )
+    if self._events:
+      self._events.add(step, values)
     self._trackers.add(step, values)
 
   def flush(self) -> None:
-    """Waits until all rows are on disk or in the object store.
+    """Waits until all rows are in the object store.
 
     Raises:
-      StoreError, OSError: a row could not be written.
+      StoreError: a row could not be written.
       TakenOverError: another run has the directory (see `ownership.held`).
     """
-    if self._active:
-      self._file.flush()
+    if self._active and self._mirror:
+      self._mirror.upload()
 
   def close(self) -> None:
     """Flushes; may be called again.
@@ -178,117 +175,78 @@ class MetricWriter:
     While another exception is handled, this raises nothing.
 
     Raises:
-      StoreError, OSError: a row could not be written.
+      StoreError: a row could not be written.
       TakenOverError: another run has the directory (see `ownership.held`).
     """
     if not self._active:
       return
-    self._active = False
     handled = sys.exception()
     try:
-      self._file.close(in_time=handled is None)
+      if self._events:
+        self._events.close()
+      if self._mirror:
+        self._mirror.close(in_time=handled is None)
     except (OSError, errors.StoreError, errors.TakenOverError) as error:
       if handled is None:
         raise
-      # A run that was taken over ends with that error, which is reported.
-      if not isinstance(error, errors.TakenOverError):
-        logging.error('%s', error)
+      logging.error('%s', error)
     finally:
+      self._active = False
       # Last, since it may wait: a preempted machine must upload first.
       self._trackers.close(handled)
 
 
-class _Local:
-  """A local file of rows; rows that a full disk refuses are written later."""
+class _Mirror:
+  """A local folder; a thread writes its files to an object store.
 
-  def __init__(self, path: epath.Path):
-    self.folder = path.parent
-    self.events: _Events | None = None
-    self._path = path
-    self._waiting = b''
-
-  def append(self, line: bytes) -> None:
-    """Writes a line to disk; warns once if that fails."""
-    warned = bool(self._waiting)
-    self._waiting += line
-    try:
-      self.flush()
-    except OSError as error:
-      if not warned:
-        logging.warning(
-          '%s cannot be written: %s. The next rows are kept until the next'
-          ' checkpoint; if it still fails then, the run ends.',
-          *(self._path, error.strerror),
-        )
-
-  def flush(self) -> None:
-    """Writes the waiting lines; raises OSError if that fails."""
-    if not self._waiting:
-      return
-    with open(self._path, 'ab', buffering=0) as file:
-      size = file.seek(0, os.SEEK_END)
-      rest = self._waiting
-      try:
-        while rest:  # A disk that is full takes a part, and then says why.
-          rest = rest[file.write(rest) :]
-      except OSError as error:
-        error.filename = os.fspath(self._path)
-        with contextlib.suppress(OSError):
-          file.truncate(size)  # Removes an incomplete line.
-        raise
-    self._waiting = b''
-
-  def close(self, in_time: bool) -> None:
-    del in_time
-    if self.events:
-      self.events.close()
-    self.flush()
-
-
-class _InBucket:
-  """A file of rows in an object store, and TensorBoard's file."""
+  Attributes:
+    folder: the local folder.
+    taken_over: the error of `check`, after which nothing more is written.
+  """
 
   def __init__(
     self,
-    path: epath.Path,
-    text: bytes,
+    workdir: epath.Path,
     every: float,
     check: Callable[[], None],
+    start: Mapping[str, bytes],
   ):
     """Starts the thread.
 
     Args:
-      path: the path of the file, which is written already.
-      text: its content.
-      every: minimum seconds between two uploads.
+      workdir: the directory in the object store.
+      every: seconds between two uploads.
       check: called before each upload.
+      start: the content of files that are in the object store already.
     """
     self._temporary = tempfile.TemporaryDirectory()
-    self.folder = self._temporary.name
-    self.events: _Events | None = None
-    self._path = path
-    self._text = text
-    self._written = len(text)
-    self._every = every
-    self._check = check
-    self._taken_over: errors.TakenOverError | None = None
-    self._new, self._end = threading.Event(), threading.Event()
-    self._one = threading.Lock()
+    self.folder = epath.Path(self._temporary.name)
+    self.taken_over: errors.TakenOverError | None = None
+    for name, content in start.items():
+      (self.folder / name).write_bytes(content)
+    self._uploaded = {name: len(content) for name, content in start.items()}
+    self._workdir, self._every, self._check = workdir, every, check
+    self._end, self._one = threading.Event(), threading.Lock()
     threading.Thread(target=self._work, name='upload', daemon=True).start()
 
-  def append(self, line: bytes) -> None:
-    if self._taken_over:
-      raise self._taken_over
-    self._text += line
-    self._new.set()
+  def upload(self) -> None:
+    """Uploads the files that have grown.
 
-  def flush(self, timeout: float | None = None) -> None:
-    """Uploads what is new; raises StoreError, or the error of `check`."""
-    timeout = buckets.patience if timeout is None else timeout
+    Raises:
+      StoreError: that failed, or an earlier upload has not ended.
+      TakenOverError: `check` raised it.
+    """
+    timeout = buckets.patience
     reason = f'an upload has not ended for {timeout:g} s'
     if self._one.acquire(timeout=timeout):
       try:
-        return self._upload()
+        for file in self.folder.iterdir():
+          content = file.read_bytes()
+          if self._uploaded.get(file.name) != len(content):
+            self._check()
+            (self._workdir / file.name).write_bytes(content)
+            self._uploaded[file.name] = len(content)
+        return
       except (errors.StoreError, errors.TakenOverError):
         raise
       except Exception as error:  # Each client has its own errors.
@@ -296,53 +254,37 @@ class _InBucket:
       finally:
         self._one.release()
     raise errors.StoreError(
-      f'{self._path} cannot be written: {reason}. Start the same command again'
-      ' to go on from the last checkpoint.'
+      f'{self._workdir / FILE} cannot be written: {reason}. Start the same'
+      ' command again to go on from the last checkpoint.'
     )
 
   def close(self, in_time: bool) -> None:
     """Uploads the rest; waits a short time only if not `in_time`."""
     self._end.set()
-    self._new.set()
     if not in_time:
       buckets.patience = min(buckets.patience, _LAST_UPLOAD_TIMEOUT)
-    if self.events:
-      self.events.close()
-    self.flush()
+    self.upload()
     self._temporary.cleanup()
 
-  def _upload(self) -> None:
-    text = self._text
-    if len(text) == self._written:
-      return
-    self._check()
-    self._path.write_bytes(text)
-    for path in pathlib.Path(self.folder).iterdir():  # TensorBoard's file.
-      (self._path.parent / path.name).write_bytes(path.read_bytes())
-    self._written = len(text)
-
   def _work(self) -> None:
-    while self._new.wait() and not self._end.is_set():
-      self._new.clear()
+    while not self._end.wait(self._every):
       try:
-        self.flush()
+        self.upload()
       except errors.TakenOverError as error:
-        self._taken_over = error
+        self.taken_over = error
         return
       except errors.StoreError as error:
         logging.warning('%s The run goes on, and tries again.', error)
-        self._new.set()
-      self._end.wait(self._every)
 
 
 class _Events:
-  """TensorBoard's local file; a full disk ends it with a warning.
+  """TensorBoard's file; it is on disk after each call.
 
-  It is on disk after each call. tensorboardX would write in a thread, which
-  ends on a full disk; then the next call would wait for it forever.
+  tensorboardX's own writer has a thread, which ends on a full disk; then the
+  next call would wait for it forever.
   """
 
-  def __init__(self, folder: os.PathLike | str, purge_step: int | None):
+  def __init__(self, folder: epath.Path, purge_step: int | None):
     """Opens a new file.
 
     Args:
@@ -353,45 +295,22 @@ class _Events:
     from tensorboardX import event_file_writer
     from tensorboardX.proto import event_pb2, summary_pb2
 
-    self._event, self._summary = event_pb2, summary_pb2
-    self._folder = folder
-    self._file = None
-    with self._warned():
-      self._file = event_file_writer.EventsWriter(
-        os.path.join(folder, 'events')
-      )
+    self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+    self._file = event_file_writer.EventsWriter(os.fspath(folder / 'events'))
     if purge_step is not None:
       start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-      self._write(purge_step, session_log=start)
+      self._write(step=purge_step, session_log=start)
 
   def add(self, step: int, values: Mapping[str, float]) -> None:
     found = [
-      self._summary.Summary.Value(tag=name, simple_value=value)
+      self._summary.Value(tag=name, simple_value=value)
       for name, value in values.items()
     ]
-    self._write(step, summary=self._summary.Summary(value=found))
+    self._write(step=step, summary=self._summary(value=found))
 
   def close(self) -> None:
-    if self._file:
-      with self._warned():
-        self._file.close()
+    self._file.close()
 
-  def _write(self, step: int, **what: Any) -> None:
-    file, self._file = self._file, None
-    if file:
-      with self._warned():
-        file.write_event(
-          self._event.Event(wall_time=time.time(), step=step, **what)
-        )
-        file.flush()
-        self._file = file
-
-  @contextlib.contextmanager
-  def _warned(self) -> Iterator[None]:
-    try:
-      yield
-    except OSError as error:
-      logging.warning(
-        "TensorBoard's file in %s ends here: %s. %s has all numbers.",
-        *(self._folder, error.strerror or error, FILE),
-      )
+  def _write(self, **what: Any) -> None:
+    self._file.write_event(self._event(wall_time=time.time(), **what))
+    self._file.flush()

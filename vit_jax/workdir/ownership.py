@@ -9,7 +9,7 @@ import platform
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from typing import TextIO
+from typing import IO
 
 import jax
 from absl import logging
@@ -21,9 +21,9 @@ from vit_jax.workdir import buckets
 FILE = 'owner.json'
 # Seconds to wait for an owner that may be ending.
 PATIENCE = 10.0
-# Seconds to wait for an owner on another machine, which may be dead.
+# The same for one on another machine: it may be dead, which NFS 4 notices
+# after about 90 seconds.
 PATIENCE_ELSEWHERE = 150.0
-_TAKEN = (errno.EAGAIN, errno.EACCES)
 
 
 @contextlib.contextmanager
@@ -31,10 +31,9 @@ def held(workdir: epath.Path) -> Iterator[Callable[[], None]]:
   """Locks an existing work directory; all processes must call this.
 
   The operating system locks `WORKDIR/owner.json`, which names the current or
-  last owner. The lock ends with its process, even if that is killed. On a
-  network file system, the server decides when the lock of a dead machine ends,
-  with NFS 4 after about 90 seconds. In a bucket the file is a lease (see
-  `buckets.lease`), which ends two minutes after its process died.
+  last owner. The lock ends with its process, even if that is killed; on a
+  network file system the server decides when the lock of a dead machine ends.
+  In a bucket the file is a lease, see `buckets.lease`.
 
   Yields:
     A function to call before each write, which raises ValueError if another run
@@ -60,7 +59,6 @@ def held(workdir: epath.Path) -> Iterator[Callable[[], None]]:
 @contextlib.contextmanager
 def _held(workdir: epath.Path) -> Iterator[Callable[[], None]]:
   """Does what `held` does, for one process."""
-  path = workdir / FILE
   if buckets.is_bucket(workdir):
     # Imported late: it imports gcsfs.
     from vit_jax.workdir.buckets import lease
@@ -68,7 +66,7 @@ def _held(workdir: epath.Path) -> Iterator[Callable[[], None]]:
     # The random number identifies the run: in containers, two runs may have the
     # same host and process.
     owner = json.dumps(_owner() | {'run': secrets.token_hex(8)})
-    with lease.Lease(path, owner.encode(), _described) as taken:
+    with lease.Lease(workdir / FILE, owner.encode(), _described) as taken:
       yield taken.check
     return
   if buckets.is_store(workdir):
@@ -80,12 +78,27 @@ def _held(workdir: epath.Path) -> Iterator[Callable[[], None]]:
     yield lambda: None
     return
   # Mode 'a+' keeps the name of the present owner.
-  with open(path, 'a+', encoding='utf-8') as file:
-    if _lock(file, workdir):
-      file.truncate(0)
-      with contextlib.suppress(OSError):  # Other writes report a full disk.
-        json.dump(_owner(), file)
-        file.flush()
+  with open(workdir / FILE, 'a+', encoding='utf-8') as file:
+    file.seek(0)
+    owner = file.read()
+    here = not owner or f'"host": "{platform.node()}"' in owner
+    end = time.monotonic() + (PATIENCE if here else PATIENCE_ELSEWHERE)
+    while (taken := _lock(file, fcntl.LOCK_EX)) and time.monotonic() < end:
+      time.sleep(0.2)
+    file.seek(0)
+    if taken:
+      raise ValueError(
+        f'{workdir} is in use by {_described(file.read())}: wait until it ends,'
+        ' stop it, or use another --workdir.'
+      )
+    if taken is None:
+      logging.warning(
+        '%s has no locks: do not start a second run in it.', workdir
+      )
+    file.truncate(0)
+    with contextlib.suppress(OSError):  # Other writes report a full disk.
+      json.dump(_owner(), file)
+      file.flush()
     yield lambda: None
 
 
@@ -96,42 +109,20 @@ def is_held(workdir: epath.Path) -> bool | None:
   """
   try:
     with open(workdir / FILE, 'rb') as file:
-      fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+      return _lock(file, fcntl.LOCK_SH)
   except FileNotFoundError:
     return False
+  except OSError:
+    return None
+
+
+def _lock(file: IO, kind: int) -> bool | None:
+  """Tries to lock a file; returns whether it is taken, None if no locks."""
+  try:
+    fcntl.flock(file, kind | fcntl.LOCK_NB)
   except OSError as error:
-    return True if error.errno in _TAKEN else None
+    return True if error.errno in (errno.EAGAIN, errno.EACCES) else None
   return False
-
-
-def _lock(file: TextIO, workdir: epath.Path) -> bool:
-  """Locks a file; returns whether the file system has locks.
-
-  Raises:
-    ValueError: another run has the lock.
-  """
-  file.seek(0)
-  text = file.read()
-  here = f'"host": "{platform.node()}"' in text or not text
-  end = time.monotonic() + (PATIENCE if here else PATIENCE_ELSEWHERE)
-  while True:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      return True
-    except OSError as error:
-      if error.errno not in _TAKEN:
-        logging.warning(
-          '%s has no locks (%s): do not start a second run in it.',
-          *(workdir, error),
-        )
-        return False
-    if time.monotonic() > end:
-      file.seek(0)
-      raise ValueError(
-        f'{workdir} is in use by {_described(file.read())}: wait until it ends,'
-        ' stop it, or use another --workdir.'
-      )
-    time.sleep(0.2)
 
 
 def _owner() -> dict:

@@ -13,7 +13,6 @@ import json
 import threading
 import time
 import urllib.parse
-from collections import Counter
 
 from gcp_storage_emulator import exceptions, server, storage
 from gcp_storage_emulator.handlers import buckets
@@ -31,14 +30,12 @@ _RIGHTS = {
 
 
 class Bucket:
-  """A server with one bucket; tests may change its counters and failures.
+  """A server with one bucket, which tests can make fail.
 
   Attributes:
     url: the URL of the server.
     denied: missing rights, such as `storage.buckets.get`.
-    delay: seconds before each answer.
-    uploaded: uploaded bytes by object name, over all writes.
-    requests: numbers of requests by kind: list, bucket, read, write, delete.
+    refused: the number of requests during outages.
   """
 
   def __init__(self):
@@ -53,24 +50,17 @@ class Bucket:
     threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
   def reset(self) -> None:
-    """Empties the bucket and resets counters and failures."""
+    """Empties the bucket, and ends its failures."""
     with self.lock:
       self.storage.wipe()
       buckets.create_bucket(NAME, self.storage)
     self.denied: set[str] = set()
-    self.delay = 0.0
-    self.uploaded = Counter()
-    self.requests = Counter()
     self.refused = 0
-    self._down_until = 0.0
+    self.down_until = 0.0
 
   def fail(self, seconds: float) -> None:
     """Answers every request with 503 for `seconds` from now."""
-    self._down_until = time.monotonic() + seconds
-
-  @property
-  def down(self) -> bool:
-    return time.monotonic() < self._down_until
+    self.down_until = time.monotonic() + seconds
 
   def names(self) -> list[str]:
     with self.lock:
@@ -118,15 +108,13 @@ class _Handler(server.RequestHandler):
     # Reads the body of a refused request, too, because the next request comes
     # on the same connection.
     body = server._read_raw_data(self) or b''
-    time.sleep(bucket.delay)
     path, _, query = self.path.partition('?')
     self.query = {k: v[0] for k, v in urllib.parse.parse_qs(query).items()}
     found = path.partition('/o/')
     self.name = self.query.get('name') or urllib.parse.unquote(found[2])
     kind = self._kind(method, path)
     with bucket.lock:
-      bucket.requests[kind] += 1
-      if bucket.down:
+      if time.monotonic() < bucket.down_until:
         bucket.refused += 1
         return self._refuse(503, 'The service is down.')
       right = _RIGHTS[kind]
@@ -140,8 +128,6 @@ class _Handler(server.RequestHandler):
         return self._refuse(412, 'Another generation.')
       if self.query.get('ifGenerationNotMatch') == generation:
         return self._refuse(304, '')
-      if kind == 'write':
-        bucket.uploaded[self.name] += len(body)
       if kind == 'list' and 'startOffset' in self.query:
         return self._list()
       moved, to, target = self.path.partition('/moveTo/')

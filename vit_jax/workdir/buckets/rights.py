@@ -9,10 +9,6 @@ from etils import epath
 from vit_jax.runtime import distributed
 from vit_jax.workdir import buckets
 
-# The second is the smallest role that may read a bucket's metadata, which Orbax
-# does to delete a checkpoint.
-_ROLES = ('roles/storage.objectUser', 'roles/storage.legacyBucketReader')
-
 
 def check(workdir: epath.PathLike) -> None:
   """Tries each kind of request that a run makes; leaves nothing behind.
@@ -29,11 +25,11 @@ def check(workdir: epath.PathLike) -> None:
       which names it, and the roles that grant all permissions.
     StoreError: the bucket did not answer.
   """
+  if not buckets.is_bucket(workdir):
+    return
   problem = ''
-  if buckets.is_bucket(workdir):
-    buckets.register()
-    if jax.process_index() == 0:
-      problem = _problem(workdir)
+  if jax.process_index() == 0:
+    problem = _problem(workdir)
   if problem := distributed.broadcast(problem):
     raise ValueError(f'--workdir={workdir}: {problem}')
 
@@ -41,7 +37,9 @@ def check(workdir: epath.PathLike) -> None:
 def _problem(workdir: epath.PathLike) -> str:
   bucket, _ = buckets.split(workdir)
   try:
+    buckets.register()
     gcs = fsspec.filesystem('gs')
+    # Orbax reads the bucket's metadata to delete a checkpoint.
     gcs.call('GET', 'b/{}', bucket)
     gcs.call('GET', 'b/{}/o', bucket, maxResults=1)
     probe = epath.Path(workdir) / f'.{secrets.token_hex(8)}'
@@ -57,11 +55,9 @@ def _problem(workdir: epath.PathLike) -> str:
     refused = str(getattr(error, 'code', '')) in ('401', '403')
     if not refused and not str(error).startswith('Forbidden'):
       raise
-    answer = ' '.join(str(error).split())[-300:].rstrip('.')
-    grant = f'gcloud storage buckets add-iam-policy-binding gs://{bucket}'
     return (
-      f'a permission is missing on gs://{bucket}: {answer}.\n'
-      f'A run needs {" and ".join(_ROLES)}: {grant} --member=ACCOUNT'
-      ' --role=ROLE'
+      f'a permission is missing: {" ".join(str(error).split())}. A run needs'
+      ' roles/storage.objectUser and roles/storage.legacyBucketReader on'
+      f' gs://{bucket}.'
     )
   return ''
