@@ -347,7 +347,7 @@ def test_patterns_that_cannot_be_meant(changes, message):
 @pytest.mark.parametrize(
   'changes, message',
   [
-    ({'tuning__layer_decay': 1.5}, r'layer_decay=1.5 must lie in \(0, 1\]'),
+    ({'tuning__layer_decay': 1.5}, r'layer_decay=1.5 must be in'),
     ({'lora__rank': -1}, r'lora.rank=-1 must be at least 0'),
     ({'lora__rank': 2, 'lora__alpha': 0.0}, r'lora.alpha=0.0 must be'),
   ],
