@@ -26,7 +26,7 @@ def test_every_key_has_one_meaning():
   assert found['loss.other_share'].startswith('The share that get another')
   assert found['evals.a.kind'] == 'Accuracy and loss on a split.'
   assert found['evals.b.kind'] == 'Masked patch prediction on a split.'
-  assert 'data/ops.py' in found['evals.c.preprocess']
+  assert 'data/ops' in found['evals.c.preprocess']
 
 
 @pytest.mark.parametrize(

@@ -30,25 +30,6 @@ def test_ranges(split, expected):
 
 
 @pytest.mark.parametrize(
-  'split, expected',
-  [
-    ('train[:5]', [('Train', 0, 5)]),
-    ('TRAIN+val', [('Train', 0, 9), ('val', 0, 3)]),
-    ('test', [('test', 0, 4)]),  # Exactly that name comes first.
-    ('TEST', None),  # Which of the two is not clear.
-    ('all', [('Train', 0, 9), ('val', 0, 3), ('test', 0, 4), ('Test', 0, 2)]),
-  ],
-)
-def test_capitals_of_names(split, expected):
-  sizes = {'Train': 9, 'val': 3, 'test': 4, 'Test': 2}
-  if expected:
-    assert list(splits.resolve(split, sizes).parts) == expected
-    return
-  with pytest.raises(ValueError, match=r"'TEST'.* Test .2"):
-    splits.resolve(split, sizes)
-
-
-@pytest.mark.parametrize(
   'split, reason',
   [
     ('trian', "Unknown split 'trian'"),
@@ -125,20 +106,6 @@ def test_shuffled_expressions(split, expected):
 
 
 @pytest.mark.parametrize(
-  'split, names',
-  [
-    ('train', {'train'}),
-    ('train[:5]+test[2:]', {'train', 'test'}),
-    ('shuffled(a[:5] + b)[:2]+shuffled(shuffled(c),seed=1)', set('abc')),
-    ('all', {'all'}),
-    ('train[200:', {'train'}),
-  ],
-)
-def test_names(split, names):
-  assert splits.names(split) == names
-
-
-@pytest.mark.parametrize(
   'one, other, expected',
   [
     ('train[:90%]', 'train[90%:]', False),
@@ -167,8 +134,3 @@ def test_names(split, names):
 def test_overlap_at_any_size(one, other, expected):
   assert splits.may_overlap_at_any_size(one, other) is expected
   assert splits.may_overlap_at_any_size(other, one) is expected
-
-
-def test_split_called_all():
-  with pytest.raises(ValueError, match="cannot be called 'all'"):
-    splits.resolve('train', {'train': 3, 'all': 4})

@@ -16,7 +16,7 @@ from tests import test_vtab
 from tests.data.test_vtab_tasks import SIZES, write
 from vit_jax import vtab
 from vit_jax.configs import vtab as vtab_config
-from vit_jax.data import vtab_tasks as tasks
+from vit_jax.data.sources import vtab_tasks as tasks
 from vit_jax.training import stages
 
 pytestmark = pytest.mark.tensorflow

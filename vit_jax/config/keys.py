@@ -75,7 +75,7 @@ KEYS = {
     'label',
     'The feature or column of the label. For `tfds:` and `arrayrecord:` also'
     ' `PACKAGE.MODULE:FUNCTION`, which computes it; see'
-    ' `data/label_function.py`.',
+    ' `data/sources/tfds.py`.',
   ),
   'data.num_examples': Key(
     int,
@@ -99,7 +99,7 @@ KEYS = {
   ),
   'data.preprocess': Key(
     'inception_crop|flip',
-    'What happens to each training image, in order; see `data/ops.py`.',
+    'What happens to each training image, in order; see `data/ops`.',
   ),
   'data.batch_size': Key(
     4096,
@@ -116,9 +116,7 @@ KEYS = {
   ),
   'data.max_pixels': Key(
     2**27,
-    'A stored image with more pixels is unreadable; 2**27 are 0.4 GB decoded.'
-    ' Threads of a process decode at most 2**29 pixels of large images at'
-    ' once.',
+    'A stored image with more pixels is unreadable; 2**27 are 0.4 GB decoded.',
     least=1,
     free=True,
   ),

@@ -6,17 +6,14 @@ tenth, `shuffled(train)[:10%]`. `python -m vit_jax.data` prints what an
 expression selects.
 """
 
+import dataclasses
 import functools
+import inspect
+from typing import Any
 
 from vit_jax.data import balance, exclusion
 from vit_jax.data.balance import class_balance
-from vit_jax.data.digits import Digits
-from vit_jax.data.folder import Classes, Folder
-from vit_jax.data.huggingface import HuggingFace
 from vit_jax.data.identity import digest
-from vit_jax.data.mixture import Mixture
-from vit_jax.data.parquet import Parquet
-from vit_jax.data.shapes import Shapes
 from vit_jax.data.source import (
   Picked,
   Record,
@@ -25,11 +22,18 @@ from vit_jax.data.source import (
   View,
   read_labels,
 )
-from vit_jax.data.tars import Tar, WebDataset
-from vit_jax.data.tfds import ArrayRecord, Tfds
-from vit_jax.data.vtab_tasks import Vtab
+from vit_jax.data.sources.digits import Digits
+from vit_jax.data.sources.folder import Classes, Folder
+from vit_jax.data.sources.huggingface import HuggingFace
+from vit_jax.data.sources.mixture import Mixture
+from vit_jax.data.sources.parquet import Parquet
+from vit_jax.data.sources.shapes import Shapes
+from vit_jax.data.sources.tars import Tar, WebDataset
+from vit_jax.data.sources.tfds import ArrayRecord, Tfds
+from vit_jax.data.sources.vtab_tasks import Vtab
 
 __all__ = [
+  'Options',
   'Picked',
   'Record',
   'Source',
@@ -42,6 +46,36 @@ __all__ = [
   'open_source',
   'read_labels',
 ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """How to open a data set.
+
+  Attributes:
+    data_dir: for `tfds:` and `vtab:`, the folder of the prepared TFDS data (''
+      means TFDS's default); for `shapes:`, the folder in which to keep rendered
+      scenes ('' keeps none).
+    image_key: the TFDS feature, or the column, that holds the image. Only
+      `tfds:`, `arrayrecord:`, `hf:` and `parquet:` use this and the following
+      two.
+    label_key: the feature or column that holds the label.
+    num_classes: number of classes of a label without names; 0 takes it from the
+      data set.
+    allow_damaged: for `tar:` and `wds:`, whether tar files may end early; the
+      source then has the attribute `damaged`, a list of messages.
+  """
+
+  data_dir: str | None = None
+  image_key: str = 'image'
+  label_key: str = 'label'
+  num_classes: int | None = None
+  allow_damaged: bool = False
+
+  def keywords(self) -> dict[str, Any]:
+    """Returns the options by name; what is empty is None."""
+    return {key: value or None for key, value in vars(self).items()}
+
 
 # Kind of a data spec -> (its class, its line in the list of choices).
 SOURCES = {
@@ -81,31 +115,13 @@ SOURCES = {
 }
 
 
-def open_source(
-  spec: str,
-  *,
-  data_dir: str = '',
-  image_key: str = 'image',
-  label_key: str = 'label',
-  num_classes: int = 0,
-  allow_damaged: bool = False,
-) -> Source:
+def open_source(spec: str, **options) -> Source:
   """Opens the data set that a data spec names.
 
   Args:
     spec: `KIND` or `KIND:ARGUMENT`, such as `digits:13589`; `,exclude=FILE`
       after it leaves the examples in a list out, see `exclusion`.
-    data_dir: for `tfds:` and `vtab:`, the folder of the prepared TFDS data (''
-      means TFDS's default); for `shapes:`, the folder in which to keep rendered
-      scenes ('' keeps none).
-    image_key: the TFDS feature, or the column, that holds the image. Only
-      `tfds:`, `arrayrecord:`, `hf:` and `parquet:` use this and the following
-      arguments.
-    label_key: the feature or column that holds the label.
-    num_classes: number of classes of a label without names; 0 takes it from the
-      data set.
-    allow_damaged: for `tar:` and `wds:`, whether tar files may end early; the
-      source then has the attribute `damaged`, a list of messages.
+    **options: see `Options`. A kind of source takes those that concern it.
 
   Raises:
     ValueError: the kind is unknown, its argument is missing, or the source
@@ -113,15 +129,7 @@ def open_source(
   """
   base, excluded = exclusion.split(spec)
   if excluded:
-    whole = open_source(
-      base,
-      data_dir=data_dir,
-      image_key=image_key,
-      label_key=label_key,
-      num_classes=num_classes,
-      allow_damaged=allow_damaged,
-    )
-    return exclusion.Excluding(whole, excluded)
+    return exclusion.Excluding(open_source(base, **options), excluded)
   kind, _, argument = spec.partition(':')
   complete = argument or kind in ('digits', 'shapes')
   if kind not in SOURCES or not complete:
@@ -129,25 +137,11 @@ def open_source(
     raise ValueError(
       f'Data spec {spec!r} is unknown or incomplete; choose one of\n  {usages}'
     )
-  options = {}
-  if kind in ('tfds', 'vtab', 'shapes'):
-    options['data_dir'] = data_dir or None
-  if kind in ('tfds', 'arrayrecord', 'hf', 'parquet'):
-    options |= {
-      'image_key': image_key,
-      'label_key': label_key,
-      'num_classes': num_classes or None,
-    }
-  if kind in ('tar', 'wds'):
-    options['allow_damaged'] = allow_damaged
-  if kind == 'mix':
-    options['open_part'] = functools.partial(
-      open_source,
-      data_dir=data_dir,
-      image_key=image_key,
-      label_key=label_key,
-      num_classes=num_classes,
-      allow_damaged=allow_damaged,
-    )
-  arguments = [argument] if argument else []
-  return SOURCES[kind][0](*arguments, **options)
+  opener = SOURCES[kind][0]
+  known = Options(**options).keywords()
+  known['open_part'] = functools.partial(open_source, **options)
+  taken = inspect.signature(opener).parameters
+  return opener(
+    *[argument] * bool(argument),
+    **{key: value for key, value in known.items() if key in taken},
+  )

@@ -15,8 +15,9 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from vit_jax.data import identity, listing, source, tars
-from vit_jax.data import labels as labels_lib
+from vit_jax.data import identity, source
+from vit_jax.data.sources import labels as labels_lib
+from vit_jax.data.sources import listing, tars
 from vit_jax.runtime import installed, json_text, printable
 
 # Groups that each thread keeps after it has read a row of them.

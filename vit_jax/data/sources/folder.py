@@ -5,6 +5,7 @@ These are PATH/SPLIT/CLASS/*.jpg, or PATH/CLASS/*.jpg, which are all `train`.
 """
 
 import collections
+import hashlib
 import os
 from concurrent import futures
 
@@ -12,8 +13,8 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from vit_jax.data import identity, listing, source
-from vit_jax.data.listing import SUFFIXES as SUFFIXES
+from vit_jax.data import identity, source
+from vit_jax.data.sources import listing
 from vit_jax.runtime import printable
 from vit_jax.workdir import files
 
@@ -52,29 +53,35 @@ class Folder(source.Source):
     if not epath.Path(self._root).is_dir():
       raise ValueError(f'{spec}: there is no folder {self._root}.')
     try:
-      self._listing = listing.read(self._root, self._SPLIT)
+      self._index = listing.read(self._root, self._SPLIT)
     except ValueError as error:
       raise ValueError(f'{printable.name(spec)}: {error}') from error
-    self.class_counts = self._listing.counts
+    facts = self._index.facts
+    self.class_counts = {
+      split: np.array(counts, np.int64)
+      for split, counts in facts['counts'].items()
+    }
+    # Split -> where the files of each class end, counted from the first split.
+    self._class_ends, end = {}, 0
+    for split, counts in self.class_counts.items():
+      self._class_ends[split] = end + np.cumsum(counts)
+      end += int(counts.sum())
     self.info = source.SourceInfo(
       spec=spec,
       splits={
         split: int(counts.sum()) for split, counts in self.class_counts.items()
       },
-      class_names=self._listing.class_names,
+      class_names=tuple(facts['class_names']),
       is_remote=listing.is_remote(self._root),
     )
-    self.others = sum(
-      (collections.Counter(o) for o in self._listing.others.values()),
-      start=collections.Counter(),
-    )
+    self.others = collections.Counter(facts['others'])
     if self.others:
       logging.warning(
         '%s: %s file(s) are not read, by suffix: %s. The suffixes of images'
         ' are: %s.',
         *(self.info.spec, f'{self.others.total():,}'),
         ', '.join(f'{k} {n:,}' for k, n in self.others.most_common(10)),
-        ' '.join(SUFFIXES),
+        ' '.join(listing.SUFFIXES),
       )
 
   def read(self, split: str, index: int) -> source.Record:
@@ -87,8 +94,16 @@ class Folder(source.Source):
         image = f.read()
     return source.Record(image, self.label(split, index), path)
 
+  def _row(self, split: str, index: int) -> int:
+    """Returns the place of a file in the index."""
+    return int(self._class_ends[split][-1]) - self.info.splits[split] + index
+
   def _path(self, split: str, index: int) -> str:
-    return os.path.join(self._root, self._listing.path(split, index))
+    facts = self._index.facts
+    folders = [] if facts['flat'] else [split]
+    folders.append(facts['class_names'][self.label(split, index)])
+    name = self._index.name(self._row(split, index))
+    return '/'.join([self._root.rstrip('/'), *folders, name])
 
   def name(self, split: str, index: int) -> str:
     """Returns the file's path as `read` does, without a read."""
@@ -96,7 +111,8 @@ class Folder(source.Source):
 
   def label(self, split: str, index: int) -> int:
     """Returns the label, known from the folder's name without a read."""
-    return self._listing.label(split, index)
+    row = self._row(split, index)
+    return int(np.searchsorted(self._class_ends[split], row, side='right'))
 
   def labels(self, split: str) -> np.ndarray:
     """Returns the labels of a whole split, int32 [n], without a read."""
@@ -106,9 +122,21 @@ class Folder(source.Source):
   def facts(self, split: str) -> dict[str, str]:
     """Returns digests of all names, and of the sizes of up to 65,536 files."""
     return {
-      'names of the files': self._listing.digest_of(split),
+      'names of the files': self._names(split),
       'sizes of the files': self._sizes(split),
     }
+
+  def _names(self, split: str) -> str:
+    """Returns a digest of a split's classes and the paths of its files."""
+    ends = self._index.arrays['ends']
+    first, last = self._row(split, 0), int(self._class_ends[split][-1])
+    before = int(ends[first - 1]) if first else 0
+    names = tuple(self._index.facts['class_names'])
+    hashed = hashlib.sha256(repr(names).encode(errors='replace'))
+    hashed.update(self.class_counts[split])
+    hashed.update(ends[first:last] - before)
+    hashed.update(self._index.arrays['names'][before : int(ends[last - 1])])
+    return hashed.hexdigest()[:16]
 
   def _sizes(self, split: str) -> str:
     if listing.is_remote(self._root):

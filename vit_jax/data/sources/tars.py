@@ -24,8 +24,9 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from vit_jax.data import identity, listing, members, source
-from vit_jax.data import labels as labels_lib
+from vit_jax.data import identity, source
+from vit_jax.data.sources import labels as labels_lib
+from vit_jax.data.sources import listing, members
 from vit_jax.runtime import json_text, printable
 
 # The tar files of ImageNet-1k -> TFDS's names of the splits.
@@ -70,7 +71,7 @@ class _Archived(source.Source):
       self._members = members.find(archives)
     except ValueError as error:
       raise ValueError(f'{spec}: {error}') from error
-    self.damaged = self._members.damaged
+    self.damaged = tuple(self._members.facts['damaged'])
     if self.damaged and not allow_damaged:
       listed = '\n  '.join(self.damaged[:20])
       raise ValueError(
@@ -111,16 +112,20 @@ class _Archived(source.Source):
     """Reads one file's bytes; its name is TAR_FILE:PATH."""
     row = int(self._rows[split][index])
     return source.Record(
-      self._members.read(row), self.label(split, index), self._members.path(row)
+      members.read(self._members, row),
+      self.label(split, index),
+      members.path(self._members, row),
     )
 
   def size(self, split: str, index: int) -> int:
     """Returns the size of the image in bytes, without a read."""
-    return int(self._members.size[self._rows[split][index]])
+    return int(self._members.arrays['size'][self._rows[split][index]])
 
   def name(self, split: str, index: int) -> str:
     """Returns the name as `read` does, without a read."""
-    return printable.name(self._members.path(int(self._rows[split][index])))
+    return printable.name(
+      members.path(self._members, int(self._rows[split][index]))
+    )
 
   def label(self, split: str, index: int) -> int:
     """Returns the label without a read."""
@@ -134,8 +139,12 @@ class _Archived(source.Source):
     """Returns digests of the files' places, sizes and labels."""
     rows = self._rows[split]
     return {
-      'places of the files': identity.short_hash(self._members.start[rows]),
-      'sizes of the files': identity.short_hash(self._members.size[rows]),
+      'places of the files': identity.short_hash(
+        self._members.arrays['start'][rows]
+      ),
+      'sizes of the files': identity.short_hash(
+        self._members.arrays['size'][rows]
+      ),
       'labels': identity.short_hash(self._labels[split]),
     }
 
@@ -147,7 +156,7 @@ class Tar(_Archived):
 
   def _find(self, root, spec):
     found, flat, numbers = _splits(), collections.defaultdict(list), {}
-    prefixes = [_prefix(a, root) for a in self._members.archives]
+    prefixes = [_prefix(a, root) for a in self._members.facts['archives']]
     for row in range(len(self._members)):
       name = self._members.name(row)
       if not name.lower().endswith(listing.SUFFIXES):
@@ -158,8 +167,8 @@ class Tar(_Archived):
       folders = [
         f.removesuffix('.tar') for f in folders if f not in ('.', '..')
       ]
-      number = self._members.archive[row]
-      archive = self._members.archives[number]
+      number = self._members.arrays['archive'][row]
+      archive = self._members.facts['archives'][number]
       # A tar file that holds folders of classes is no class itself, so its name
       # may state a split, such as birds-test.tar.
       own = os.path.basename(archive).removesuffix('.tar')
@@ -198,7 +207,7 @@ class WebDataset(_Archived):
   _KIND = 'wds'
 
   def _find(self, root, spec):
-    splits = [shard_split(a, root) for a in self._members.archives]
+    splits = [shard_split(a, root) for a in self._members.facts['archives']]
     found, numbers, sample, files = _splits(), {}, None, {}
 
     def add():
@@ -207,14 +216,14 @@ class WebDataset(_Archived):
         self.others[' '.join(sorted(files))] += 1
         return
       text = self._sample_label(files, image, spec)
-      rows, labels = found[splits[self._members.archive[image]]]
+      rows, labels = found[splits[self._members.arrays['archive'][image]]]
       rows.append(image)
       labels.append(numbers.setdefault(text, len(numbers)))
 
     for row in range(len(self._members)):
       folder, base = posixpath.split(self._members.name(row))
       stem, _, suffix = base.partition('.')
-      key = self._members.archive[row], folder, stem
+      key = self._members.arrays['archive'][row], folder, stem
       if key != sample:
         if files:
           add()
@@ -222,16 +231,16 @@ class WebDataset(_Archived):
       files[f'.{suffix.lower()}'] = row
     if files:
       add()
-    folders = {os.path.dirname(a) for a in self._members.archives}
+    folders = {os.path.dirname(a) for a in self._members.facts['archives']}
     order, class_names = _order(numbers, _class_file({root, *folders}), spec)
     return _renumber(found, numbers, order), class_names
 
   def _sample_label(self, files, image, spec) -> str:
     label, source_of = None, next((s for s in _LABELS if s in files), None)
     if source_of:
-      path = self._members.path(files[source_of])
+      path = members.path(self._members, files[source_of])
       try:
-        text = self._members.read(files[source_of]).decode()
+        text = members.read(self._members, files[source_of]).decode()
         label = _json_label(text) if source_of == '.json' else text.strip()
         if label and label.isdecimal():
           label = str(int(label))
@@ -239,8 +248,9 @@ class WebDataset(_Archived):
         raise ValueError(f'{spec}: {path}: {error}') from error
     if not label:
       raise ValueError(
-        f'{spec}: {self._members.path(image)} has neither a .cls file nor a'
-        f' .json file with label or cls; beside it are {sorted(files)}.'
+        f'{spec}: {members.path(self._members, image)} has neither a .cls'
+        ' file nor a .json file with label or cls; beside it are'
+        f' {sorted(files)}.'
       )
     if re.fullmatch(r'-\d+', label):
       raise ValueError(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from vit_jax.data import changes
+from vit_jax.data.ops import changes
 
 
 def _check_channels(image: np.ndarray) -> None:

@@ -1,5 +1,6 @@
 """Numbers the labels of data whose files may state no classes."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -43,16 +44,13 @@ def same_names(
     ValueError: both differ: then the same number means different classes.
   """
   if names and found and list(names) != list(found):
-    place = next(
-      (i for i, (a, b) in enumerate(zip(names, found, strict=False)) if a != b),
-      min(len(names), len(found)),
-    )
-    mine, other = (
-      repr(of[place]) if place < len(of) else 'missing' for of in (names, found)
+    pairs = itertools.zip_longest(names, found)
+    place, mine, other = next(
+      (i, a, b) for i, (a, b) in enumerate(pairs) if a != b
     )
     raise ValueError(
       f'{where} has other class names than what comes before it: class {place}'
-      f' is {other} here and {mine} there. Write all of it with one list of'
+      f' is {other!r} here and {mine!r} there. Write all of it with one list of'
       ' classes.'
     )
   return names or found

@@ -20,9 +20,10 @@ import numpy as np
 import tensorflow_datasets as tfds
 from absl import logging
 
-from vit_jax.data import listing, source
-from vit_jax.data import tfds as tfds_source
+from vit_jax.data import source
 from vit_jax.data import vtab_labels as labels
+from vit_jax.data.sources import listing
+from vit_jax.data.sources import tfds as tfds_source
 
 GROUPS = ('natural', 'specialized', 'structured')
 

@@ -1,10 +1,7 @@
 """Decodes images to uint8 arrays, and detects truncated files."""
 
-import contextlib
 import io
 import re
-import threading
-from collections.abc import Iterator
 
 import cv2
 import numpy as np
@@ -29,6 +26,7 @@ _JPEG_END = b'\xff\xd9'
 # progressive ones; and the start of the scan.
 _SEQUENTIAL = (0xC0, 0xC1)
 _SCAN = 0xDA
+_SCAN_START = b'\xff\xda'
 # Progressive JPEGs have ten scans, few have thirty. Each costs a pass through
 # the whole picture, even if it takes ten bytes of the file. So a file of fewer
 # bytes times pixels than this decodes in some 6 s, whatever it holds.
@@ -37,16 +35,11 @@ _COUNTED_FROM = 2**37
 # 134 megapixels, which is more than most cameras have; OpenCV's own limit is
 # 2**30. A file of 34 bytes may state them all.
 MAX_PIXELS = 2**27
-# Pixels that the threads of a process may hold at once, 1.6 GB, or 3 GB with
-# what the decoder of WebP needs; and the size of an image that never waits.
-_ROOM = 2**29
-_SMALL = 2**22
 # Pillow's names of the formats that OpenCV decodes.
 _FORMATS = (
   *('AVIF', 'BMP', 'DIB', 'GIF', 'JPEG', 'JPEG2000'),
   *('PPM', 'TIFF', 'WEBP'),
 )
-_TILE_WIDTH, _TILE_LENGTH = 322, 323  # Tags of a TIFF.
 # What the JPEG decoder warns of if it meets the end before the last row: in the
 # middle of the data, or where a restart marker should be.
 _ENDS_EARLY = ('premature end', 'found marker 0xd9')
@@ -66,39 +59,6 @@ class CorruptImageError(ValueError):
   """The bytes are not a complete image."""
 
 
-class _Room:
-  """Pixels of large images that threads may hold decoded at the same time."""
-
-  def __init__(self, pixels: int):
-    self._all = self._free = pixels
-    self._changed = threading.Condition()
-
-  @contextlib.contextmanager
-  def __call__(self, pixels: int) -> Iterator[None]:
-    """Waits until there is room for an image, and holds it.
-
-    Args:
-      pixels: of the image; more than there are wait until it is the only one.
-    """
-    if pixels <= _SMALL:
-      yield
-      return
-    pixels = min(pixels, self._all)
-    with self._changed:
-      self._changed.wait_for(lambda: pixels <= self._free)
-      self._free -= pixels
-    try:
-      yield
-    finally:
-      with self._changed:
-        self._free += pixels
-        self._changed.notify_all()
-
-
-# Whoever decodes an image holds it until the large array is gone.
-room = _Room(_ROOM)
-
-
 def _jpeg_is_complete(data: bytes) -> bool:
   """Returns whether `data` holds the end marker of its first picture.
 
@@ -108,60 +68,24 @@ def _jpeg_is_complete(data: bytes) -> bool:
   # A search through all bytes takes as long as the rest of Python's work.
   if data.endswith(_JPEG_END) and _jpeg_header(data)[1] > 0:
     return True
-  return _JPEG_END[1] in _markers(data)
-
-
-def _markers(data: bytes) -> Iterator[int]:
-  """Yields the markers of a JPEG's first picture, to its end."""
   position = len(_JPEG_START)
   while found := _JPEG_MARKER.search(data, position):
     end = found.end()
-    yield data[end - 1]
     if data[end - 1] == _JPEG_END[1]:
-      return
+      return True
     position = end + int.from_bytes(data[end : end + 2], 'big')
-
-
-def _check_scans(data: bytes) -> None:
-  """Raises CorruptImageError if a JPEG has more than _MOST_SCANS scans."""
-  if _is_one_scan(data, *_jpeg_header(data)):
-    return
-  # This takes a thirtieth of decoding, and `bytes.count` a tenth.
-  pair = np.frombuffer(bytes([0xFF, _SCAN]), np.uint16)
-  found = sum(
-    np.count_nonzero(
-      np.frombuffer(data, np.uint16, (len(data) - offset) // 2, offset) == pair
-    )
-    for offset in (0, 1)
-  )
-  # Comments, thumbnails and what follows the picture may hold some, too.
-  if found > _MOST_SCANS and list(_markers(data)).count(_SCAN) > _MOST_SCANS:
-    raise CorruptImageError(
-      f'JPEG of {len(data)} bytes with more than {_MOST_SCANS} scans, which may'
-      ' take minutes to decode; save it as a baseline JPEG'
-    )
+  return False
 
 
 def _truncated_jpeg(data: bytes) -> CorruptImageError:
   return CorruptImageError(f'truncated JPEG of {len(data)} bytes')
 
 
-def _check_pixels(
-  height: int, width: int, max_pixels: int, of: str = ''
-) -> None:
-  if height * width > max_pixels:
-    raise CorruptImageError(
-      f'{height} x {width} pixels (height x width){of} are more than'
-      f' data.max_pixels={max_pixels:,}'
-    )
-
-
-def _size(data: bytes, max_pixels: int) -> tuple[int, int]:
+def _size(data: bytes) -> tuple[int, int]:
   """Reads (height, width) in pixels from the header of an encoded image.
 
   Raises:
-    CorruptImageError: no known header is found, or a tile of a TIFF has more
-      than `max_pixels` pixels, whatever the image has.
+    CorruptImageError: no known header is found.
   """
   # Data sets may hold millions of small PNGs, so this avoids a library call.
   if data.startswith(_PNG_START):
@@ -174,13 +98,9 @@ def _size(data: bytes, max_pixels: int) -> tuple[int, int]:
     pass
   try:
     with Image.open(io.BytesIO(data), formats=_FORMATS) as header:
-      size = header.height, header.width
-      tags = getattr(header, 'tag_v2', {})
-      tile = tags.get(_TILE_LENGTH, 0), tags.get(_TILE_WIDTH, 0)
+      return header.height, header.width
   except Exception as error:  # A damaged header may cause any exception.
     raise _undecodable(data) from error
-  _check_pixels(*tile, max_pixels, ' of a tile')
-  return size
 
 
 def size(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
@@ -197,10 +117,22 @@ def size(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     raise _truncated_jpeg(data)
   if data.startswith(_PNG_START) and data.rfind(_PNG_END) < 0:
     raise CorruptImageError(f'truncated PNG of {len(data)} bytes')
-  height, width = _size(data, max_pixels)
-  _check_pixels(height, width, max_pixels)
-  if is_jpeg(data) and len(data) * height * width > _COUNTED_FROM:
-    _check_scans(data)
+  height, width = _size(data)
+  if height * width > max_pixels:
+    raise CorruptImageError(
+      f'{height} x {width} pixels (height x width) are more than'
+      f' data.max_pixels={max_pixels:,}'
+    )
+  # FF DA is a scan, or lies in a comment, a thumbnail, or after the end.
+  if (
+    is_jpeg(data)
+    and len(data) * height * width > _COUNTED_FROM
+    and data.count(_SCAN_START) > _MOST_SCANS
+  ):
+    raise CorruptImageError(
+      f'JPEG of {len(data)} bytes with more than {_MOST_SCANS} scans, which may'
+      ' take minutes to decode; save it as a baseline JPEG'
+    )
   return height, width
 
 

@@ -5,12 +5,15 @@ ArrayRecord copies, the format with random access. They never prepare or
 download data; their errors name the commands that do.
 """
 
+import contextlib
 import difflib
+import importlib
 import json
 import os
 import re
+import resource
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,17 +21,15 @@ import tensorflow_datasets as tfds
 from etils import epath
 from tensorflow_datasets.core import file_adapters, read_only_builder
 
-from vit_jax.data import (
-  identity,
-  label_function,
-  listing,
-  open_files,
-  source,
-)
-from vit_jax.data import labels as labels_lib
+from vit_jax.data import identity, source
+from vit_jax.data.sources import labels as labels_lib
+from vit_jax.data.sources import listing
 
 _ARRAY_RECORD = file_adapters.FileFormat.ARRAY_RECORD
 _INFO = 'dataset_info.json'
+
+
+LabelFunction = Callable[[Mapping[str, Any]], int]
 
 
 class Tfds(source.Source):
@@ -57,7 +58,8 @@ class Tfds(source.Source):
       image_key: the feature that holds the image, a `tfds.features.Image`.
       label_key: the feature that holds the label: a `ClassLabel` or an integer,
         or a `Sequence` of either for multi-label data. `MODULE:FUNCTION`
-        computes it, see `label_function`.
+        computes it from a mapping of the record's features, without images,
+        to their values; it returns the class, from 0.
       num_classes: number of classes, if the label feature does not define it;
         the class names are then '0', '1', ...
 
@@ -69,7 +71,7 @@ class Tfds(source.Source):
     spec = f'{self._KIND}:{name}'
     builder = self._open(name, data_dir)
     info = builder.info
-    self._function = label_function.find(label_key)
+    self._function = _find_function(label_key)
     features = [] if self._function else [('label_key', label_key)]
     for flag, key in (('image_key', image_key), *features):
       if key not in info.features:
@@ -125,9 +127,7 @@ class Tfds(source.Source):
   ) -> int | tuple[int, ...]:
     if self._function:
       where = f'{self.info.spec}, {name}'
-      return label_function.call(
-        self._function, example, self.info.num_classes, where
-      )
+      return _call(self._function, example, self.info.num_classes, where)
     label = example[self._label_key]
     return tuple(map(int, label)) if self.info.multi_label else int(label)
 
@@ -197,10 +197,7 @@ class Examples:
       ValueError: the split has more files than the system lets a process open.
     """
     if split not in self._open_splits:
-      open_files.allow(
-        len(self._builder.info.splits[split].filepaths),
-        f'The shards of split {split!r} of {self._builder.data_path}',
-      )
+      _allow_open_files()
       self._open_splits[split] = self._builder.as_data_source(
         split,
         file_format=_ARRAY_RECORD,
@@ -352,3 +349,62 @@ def _class_names(
   # The names of a ClassLabel without names are made here, too.
   names = labels_lib.index_names(known or num_classes, where)
   return tuple(one.names if known else names)
+
+
+def _find_function(label_key: str) -> LabelFunction | None:
+  """Returns the function that a label key names; None if it names a feature.
+
+  Raises:
+    ValueError: there is no such module, or no such function in it.
+  """
+  path, colon, name = label_key.partition(':')
+  if not colon:
+    return None
+  try:
+    module = importlib.import_module(path)
+  except (ImportError, ValueError) as error:
+    raise ValueError(
+      f'label_key={label_key!r}: cannot import {path!r} ({error}); expected'
+      ' PACKAGE.MODULE:FUNCTION, with the module on PYTHONPATH.'
+    ) from error
+  function = getattr(module, name, None)
+  if not callable(function):
+    raise ValueError(
+      f'label_key={label_key!r}: {path} has no function {name!r}.'
+    )
+  return function
+
+
+def _call(
+  function: LabelFunction,
+  features: Mapping[str, Any],
+  num_classes: int,
+  where: str,
+) -> int:
+  """Returns the class of a record.
+
+  Args:
+    function: see `Tfds`.
+    features: the record's features, without images.
+    num_classes: the number of classes.
+    where: what a message calls the record.
+
+  Raises:
+    ValueError: the function returns no integer, or none of the classes.
+  """
+  label = function(features)
+  whole = isinstance(label, int | np.integer)
+  if not whole or not 0 <= label < num_classes:
+    raise ValueError(
+      f'{where}: {function.__module__}:{function.__name__} returned {label!r},'
+      f' expected an integer from 0 to {num_classes - 1}, as'
+      f' num_classes={num_classes}.'
+    )
+  return int(label)
+
+
+def _allow_open_files() -> None:
+  """Lets this process open as many files as it may, one for each shard."""
+  _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  with contextlib.suppress(ValueError, OSError):  # macOS refuses no limit.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -11,7 +11,7 @@ import os
 import numpy as np
 
 from vit_jax.data import identity, source
-from vit_jax.data import labels as labels_lib
+from vit_jax.data.sources import labels as labels_lib
 from vit_jax.runtime import installed
 
 
