@@ -2,6 +2,7 @@
 
 import io
 import struct
+from concurrent import futures
 
 import cv2
 import numpy as np
@@ -10,6 +11,7 @@ import simplejpeg
 from PIL import Image
 
 from vit_jax.data import ops
+from vit_jax.data.ops import decoding
 
 
 def noise(height, width, channels=3, seed=0):
@@ -219,3 +221,20 @@ def test_a_complete_thumbnail_does_not_hide_truncation():
 def test_undecodable_bytes(data):
   with pytest.raises(ops.CorruptImageError):
     ops.decode(data, 3)
+
+
+def test_large_images_wait_for_room():
+  large = encode(np.zeros((2100, 2100, 3), np.uint8), '.png')
+  parsed = ops.parse('resize', image_size=8, channels=3)
+  rng = np.random.default_rng(0)
+  with futures.ThreadPoolExecutor() as pool:
+    with decoding.room(2**40):  # More than there is, so all of it.
+      waiting = [
+        pool.submit(parsed, large, rng),
+        pool.submit(parsed.without_chance, large),
+      ]
+      small = encode(noise(9, 9), '.png')
+      assert pool.submit(parsed, small, rng).result().shape == (8, 8, 3)
+      assert not futures.wait(waiting, timeout=0.2).done
+    assert waiting[0].result(60).shape == (8, 8, 3)
+    assert waiting[1].result(60)[0].shape == (8, 8, 3)

@@ -72,7 +72,7 @@ def test_the_first_error_of_a_batch_is_raised():
 
 def waiting(cores, monkeypatch, *, load_sec, step_sec, count=None):
   """Returns how many workers start within 0.6 seconds."""
-  monkeypatch.setattr(loader.loky, 'cpu_count', lambda: cores)
+  monkeypatch.setattr(loader.joblib, 'cpu_count', lambda: cores)
   monkeypatch.setattr(loader, '_OBSERVED_SEC', 0.2)
   started = []
   monkeypatch.setattr(

@@ -189,9 +189,9 @@ if __name__ == '__main__':
   while not batches.ready():
     next(batches)
   workers = batches.worker_ids()
-  for pid in workers:
-    for number in (signal.SIGINT, signal.SIGHUP):
-      os.kill(pid, number)  # These go to the whole group of the terminal.
+  for number in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+    os.killpg(0, number)  # As a terminal does.
   time.sleep(0.5)
   for _ in range(20):
     next(batches)
@@ -203,7 +203,10 @@ def test_workers_end_with_their_parent(tmp_path):
   script = tmp_path / 'working.py'
   script.write_text(_WORKING + '  print(flush=True)\n  time.sleep(600)\n')
   with subprocess.Popen(
-    [sys.executable, script], stdout=subprocess.PIPE, text=True
+    [sys.executable, script],
+    stdout=subprocess.PIPE,
+    text=True,
+    process_group=0,
   ) as parent:
     workers = [int(pid) for pid in parent.stdout.readline().split()]
     parent.kill()

@@ -4,32 +4,35 @@ A batch is made in pieces of at most 16 rows, so that all threads share each
 batch and a slow record delays few others. Threads start at once; they decode
 outside of Python's lock, so a process makes some thousand images a second with
 threads alone. Only if the loop waits for batches, and there are cores for them,
-worker processes (those of joblib's `loky`) start in the background and take
-over. They import neither JAX nor the main program.
+worker processes start in the background and take over. They import neither JAX
+nor the main program, which those of `multiprocessing` would do. The workers of
+joblib's `loky` restart when they grow by 300 MB, as the memory of the batches
+does that they fill.
 """
 
 import collections
 import contextlib
-import functools
 import logging
 import os
 import pickle
 import queue
-import signal
+import subprocess
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
+from multiprocessing import connection
 from typing import NamedTuple, Protocol
 
 import cloudpickle
-from joblib.externals import loky
+import joblib
 
 from vit_jax.data.batches.slots import Batch, Slots
 
 # Pieces of a batch per thread, so that none waits long for the slowest; and the
-# most rows of a piece. A piece of a worker costs this process 0.3 ms.
+# most rows of a piece.
 _PIECES = 2
 _PIECE_ROWS = 16
 # Batches that the caller may hold while others are being made. If it holds
@@ -43,6 +46,10 @@ _WAITED = 0.05
 _OBSERVED_SEC = 2.0
 _REMAINING_SEC = 10.0
 _END_SEC = 5.0  # The most that ending threads takes.
+_CODE = (
+  'import sys; sys.path[:] = {path!r}; from vit_jax.data.batches import loader;'
+  ' loader.serve({files})'
+)
 
 
 class Rows(Protocol):
@@ -173,7 +180,7 @@ class Batches(Iterator[Batch]):
         f'workers={workers} needs Linux; leave data.workers unset, or set it to'
         ' 0'
       )
-    cores = loky.cpu_count()
+    cores = joblib.cpu_count()
     asked = bool(workers)
     if workers is None:
       helpful = shareable and threads != 0 and cores > 1
@@ -202,14 +209,12 @@ class Batches(Iterator[Batch]):
     self._lanes, self._made, self._busy_sec = max(1, threads), 0, 0.0
     self._pool = _Threads(threads)
     self._readers = _Threads(read_ahead) if read_ahead and threads else None
-    self._processes: loky.ProcessPoolExecutor | None = None
+    self._processes: list[_Worker] = []
     self._starting: futures.Future | None = None
     self._observed = None  # (since, batches, seconds of waiting).
     # None of these refers to this, so it ends when nobody can ask for a batch.
-    self._ends = [self._pool.close]
-    if self._readers:
-      self._ends.append(self._readers.close)
-    self._close = weakref.finalize(self, _close, self._ends)
+    self._pools = [self._pool, *filter(None, [self._readers])]
+    self._close = weakref.finalize(self, _close, self._processes, self._pools)
     if asked:
       self._start_workers()
     self._begin(self._prefetch)
@@ -225,12 +230,12 @@ class Batches(Iterator[Batch]):
     slot, pieces = self._pending.popleft()
     try:
       for rows, future in pieces:
-        self._busy_sec += self._result(future)
+        self._busy_sec += future.result()
         self._made += rows
     except BaseException:
       self.close()
       raise
-    if self._processes is None and self._workers:
+    if self._workers and not self._processes:
       self._observe(before, time.monotonic())
     if self._free.empty():
       arrays = self._slots.arrays(slot)
@@ -255,7 +260,7 @@ class Batches(Iterator[Batch]):
 
   def worker_ids(self) -> list[int]:
     """Returns the process ids of the workers."""
-    return list(self._processes._processes) if self._processes else []
+    return [worker.process.pid for worker in self._processes]
 
   def _remaining(self) -> float:
     return float('inf') if self._count is None else self._count - self._begun
@@ -263,9 +268,10 @@ class Batches(Iterator[Batch]):
   def _begin(self, batches: int) -> None:
     """Hands out the pieces of further batches, if there are free slots."""
     if self._starting and self._starting.done():
-      self._result(self._starting)
-      self._starting = None
-      self._lanes, self._made, self._busy_sec = self._workers, 0, 0.0
+      self._starting.result()
+      self._starting, self._pool = None, self._pools[-1]
+      self._lanes = self._workers * self._worker_threads
+      self._made, self._busy_sec = 0, 0.0
       logging.info('%d worker processes make batches.', self._workers)
     while self._remaining() > 0 and len(self._pending) < batches:
       try:
@@ -282,26 +288,9 @@ class Batches(Iterator[Batch]):
 
   def _submit(self, piece: _Piece) -> futures.Future:
     if self._processes and not self._starting:
-      return self._processes.submit(_work, piece)
+      return self._pool.submit(_ask, self._idle, piece)
     reads = _reads(self._make, piece, self._readers)
     return self._pool.submit(_fill, self._make, self._slots, piece, reads)
-
-  def _result(self, future: futures.Future) -> float:
-    """Waits for a piece, and logs what a worker had to say."""
-    try:
-      result = future.result()
-    except futures.process.BrokenProcessPool as error:
-      raise RuntimeError(
-        'a data worker process did not start, or ended early:'
-        f' {error}. If memory was short (SIGKILL), use fewer of them:'
-        ' --config.data.workers=N; 0 does without them'
-      ) from error
-    if isinstance(result, float):
-      return result
-    sec, messages = result
-    for message in messages:
-      logging.warning('%s', message)
-    return sec
 
   def _observe(self, before: float, now: float) -> None:
     """Starts the workers if the loop waits for batches."""
@@ -325,84 +314,128 @@ class Batches(Iterator[Batch]):
 
   def _start_workers(self) -> None:
     """Starts the processes in the background; the threads go on until then."""
-    each = -(-self._read_ahead // self._workers)
-    task = cloudpickle.dumps(
-      (self._make, self._slots, self._worker_threads, each)
+    reads = -(-self._read_ahead // self._workers)
+    threads = self._worker_threads
+    # One piece more than it works on, so that it need not wait for the next.
+    lanes = max(threads + 1, -(-reads // self._piece_rows))
+    task = cloudpickle.dumps((self._make, self._slots, threads, reads))
+    self._processes += [_Worker(lanes) for _ in range(self._workers)]
+    self._idle: queue.SimpleQueue[connection.Connection] = queue.SimpleQueue()
+    # The first task of these threads that ask the workers is to start them.
+    self._pools.append(_Threads(self._workers * lanes))
+    self._starting = self._pools[-1].submit(
+      _begin_work, self._processes, task, self._idle
     )
-    pool = loky.ProcessPoolExecutor(
-      self._workers, initializer=_begin_work, initargs=(task, os.getpid())
+
+
+class _Worker:
+  """A process that makes pieces of batches.
+
+  Attributes:
+    process: the process.
+    control: carries what it needs; closes when either end is gone.
+    lanes: each carries a piece at a time, and what came of it.
+  """
+
+  def __init__(self, lanes: int):
+    pipes = [connection.Pipe() for _ in range(1 + lanes)]
+    (self.control, *self.lanes), theirs = zip(*pipes, strict=True)
+    files = [one.fileno() for one in theirs]
+    self.process = subprocess.Popen(
+      [sys.executable, '-c', _CODE.format(path=sys.path, files=files)],
+      stdin=subprocess.DEVNULL,
+      pass_fds=files,
+      # A terminal's Ctrl-C must not reach it: the parent still needs it for
+      # what it does before it ends.
+      process_group=0,
     )
-    self._processes, self._starting = pool, futures.Future()
-    self._ends.append(functools.partial(_kill, pool))
-    threading.Thread(
-      target=_wait_for, args=(pool, self._starting), daemon=True
-    ).start()
+    for one in theirs:
+      one.close()
 
 
-def _close(ends: list[Callable[..., None]]) -> None:
-  for end in ends:
-    end()
+def _begin_work(
+  workers: Sequence[_Worker], task: bytes, idle: queue.SimpleQueue
+) -> None:
+  """Waits until all workers are ready, and puts their lanes into a queue."""
+  with _ended_early():
+    for worker in workers:
+      worker.control.send_bytes(task)
+    for worker in workers:
+      worker.control.recv()
+  for lanes in zip(*(worker.lanes for worker in workers), strict=True):
+    for lane in lanes:
+      idle.put(lane)
 
 
-def _kill(pool: loky.ProcessPoolExecutor) -> None:
-  # A clean shutdown would wait for a read that hangs.
-  for pid in list(pool._processes):
-    with contextlib.suppress(ProcessLookupError):
-      os.kill(pid, signal.SIGKILL)
-
-
-def _wait_for(pool: loky.ProcessPoolExecutor, ready: futures.Future) -> None:
-  """Starts a pool, which takes a while, and tells when it works."""
+def _ask(idle: queue.SimpleQueue, piece: _Piece) -> float:
+  """Lets an idle worker do what `_fill` does, and logs what it had to say."""
+  lane = idle.get()
   try:
-    ready.set_result(pool.submit(float).result())
-  except Exception as error:
-    ready.set_exception(error)
+    with _ended_early():
+      # `send` would leave a view of a buffer in the traceback of an error.
+      lane.send_bytes(pickle.dumps(piece))
+      result, messages = lane.recv()
+  finally:
+    idle.put(lane)
+  for message in messages:
+    logging.warning('%s', message)
+  if isinstance(result, Exception):
+    raise result
+  return result
+
+
+@contextlib.contextmanager
+def _ended_early():
+  try:
+    yield
+  except (EOFError, OSError) as error:
+    raise RuntimeError(
+      'a data worker process did not start, or ended early. If memory was'
+      ' short (SIGKILL), use fewer of them: --config.data.workers=N; 0 does'
+      ' without them'
+    ) from error
+
+
+def _close(workers: Sequence[_Worker], pools: Sequence[_Threads]) -> None:
+  for worker in workers:
+    worker.process.kill()  # It has nothing to lose, and may hang in a read.
+  for pool in pools:
+    pool.close()
+  for worker in workers:
+    worker.process.poll()  # Collects its exit status.
 
 
 # In a worker process. ---------------------------------------------------------
 
-_task: list = []  # What `_begin_work` was given; what it made of that.
-_messages: queue.SimpleQueue[str] = queue.SimpleQueue()
 
-
-def _begin_work(task: bytes, parent: int) -> None:
-  """Prepares a worker process."""
-  # The parent needs it for what it does after a terminal's Ctrl-C.
-  os.setpgid(0, 0)
-  for number in (signal.SIGINT, signal.SIGHUP):
-    signal.signal(number, signal.SIG_IGN)
-
-  def end_with_parent():
-    while os.getppid() == parent:
-      time.sleep(1)
-    os._exit(0)
-
-  threading.Thread(target=end_with_parent, daemon=True).start()
+def serve(files: Sequence[int]) -> None:
+  """Works until the parent is gone, or kills this process."""
+  control, *lanes = map(connection.Connection, files)
+  messages: queue.SimpleQueue[str] = queue.SimpleQueue()
 
   class Collect(logging.Handler):
     def emit(self, record):
-      _messages.put(record.getMessage())
+      messages.put(record.getMessage())
 
   logging.getLogger().handlers = [Collect(logging.WARNING)]
-  make, slots, threads, read_ahead = pickle.loads(task)
+  make, slots, threads, read_ahead = pickle.loads(control.recv_bytes())
   readers = _Threads(read_ahead) if read_ahead else None
-  pool = _Threads(threads if threads > 1 else 0)
-  _task[:] = make, slots, pool, readers
+  busy = threading.Semaphore(threads)
 
+  def work(lane):
+    while True:
+      piece = lane.recv()
+      reads = _reads(make, piece, readers)
+      try:
+        with busy:
+          result = _fill(make, slots, piece, reads)
+      except Exception as error:
+        result = error
+      lane.send((result, [messages.get() for _ in range(messages.qsize())]))
 
-def _work(piece: _Piece) -> tuple[float, list[str]]:
-  """Does what `_fill` does; returns the seconds, and messages to log."""
-  make, slots, pool, readers = _task
-  before = time.perf_counter()
-  rows = range(piece.start, piece.stop)
-  parts = [piece._replace(start=row, stop=row + 1) for row in rows]
-  reads = _reads(make, piece, readers)
-  for future in [
-    pool.submit(_fill, make, slots, part, [read])
-    for part, read in zip(parts, reads, strict=True)
-  ]:
-    future.result()
-  messages = []
-  while not _messages.empty():
-    messages.append(_messages.get())
-  return time.perf_counter() - before, messages
+  for lane in lanes:
+    threading.Thread(target=work, args=(lane,), daemon=True).start()
+  with contextlib.suppress(EOFError, OSError):
+    control.send(None)
+    control.recv()
+  os._exit(0)  # The parent is gone, and threads may be busy.

@@ -1,7 +1,10 @@
 """Decodes images to uint8 arrays, and detects truncated files."""
 
+import contextlib
 import io
 import re
+import threading
+from collections.abc import Iterator
 
 import cv2
 import numpy as np
@@ -35,6 +38,10 @@ _COUNTED_FROM = 2**37
 # 134 megapixels, which is more than most cameras have; OpenCV's own limit is
 # 2**30. A file of 34 bytes may state them all.
 MAX_PIXELS = 2**27
+# Pixels that the threads of a process may hold decoded at once, 1.6 GB; and the
+# size of an image that never waits.
+_ROOM = 2**29
+_SMALL = 2**22
 # Pillow's names of the formats that OpenCV decodes.
 _FORMATS = (
   *('AVIF', 'BMP', 'DIB', 'GIF', 'JPEG', 'JPEG2000'),
@@ -57,6 +64,36 @@ _JPEG_MARKER = re.compile(rb'\xff[^\x00\x01\xd0-\xd7\xff]')
 
 class CorruptImageError(ValueError):
   """The bytes are not a complete image."""
+
+
+class _Room:
+  """Pixels of large images that threads may hold decoded at the same time."""
+
+  def __init__(self, pixels: int):
+    self._all = self._free = pixels
+    self._changed = threading.Condition()
+
+  @contextlib.contextmanager
+  def __call__(self, pixels: int) -> Iterator[None]:
+    """Waits until there is room for an image, and holds it.
+
+    Args:
+      pixels: of the image; more than there are wait until it is the only one.
+    """
+    pixels = min(pixels, self._all) if pixels > _SMALL else 0
+    with self._changed:
+      self._changed.wait_for(lambda: pixels <= self._free)
+      self._free -= pixels
+    try:
+      yield
+    finally:
+      with self._changed:
+        self._free += pixels
+        self._changed.notify_all()
+
+
+# Whoever decodes an image holds it until the large array is gone.
+room = _Room(_ROOM)
 
 
 def _jpeg_is_complete(data: bytes) -> bool:

@@ -94,19 +94,20 @@ class Preprocess:
     """
     ops = self.ops[made:]
     height, width = self._size(image)
-    if (
-      ops
-      and isinstance(ops[0], geometry.Regional)
-      and isinstance(image, bytes)
-      # Others may have EXIF data too, but only OpenCV reads it.
-      and (not self.upright or decoding.is_jpeg(image))
-    ):
-      image = self._make_region(image, height, width, ops[0], rng)
-      ops = ops[1:]
-    else:
-      image = self._decode(image, width=width)
-    for op in ops:
-      image = op(image, rng)
+    with decoding.room(height * width):
+      if (
+        ops
+        and isinstance(ops[0], geometry.Regional)
+        and isinstance(image, bytes)
+        # Others may have EXIF data too, but only OpenCV reads it.
+        and (not self.upright or decoding.is_jpeg(image))
+      ):
+        image = self._make_region(image, height, width, ops[0], rng)
+        ops = ops[1:]
+      else:
+        image = self._decode(image, width=width)
+      for op in ops:
+        image = op(image, rng)
     if image.shape[:2] != self.image_size:
       raise ValueError(
         f'{self.text!r} gave an image of {image.shape[0]}x{image.shape[1]} '
@@ -126,13 +127,14 @@ class Preprocess:
       CorruptImageError: the bytes cannot be decoded.
     """
     fixed = itertools.takewhile(lambda op: not isinstance(op, RANDOM), self.ops)
-    _, width = self._size(image)
-    image = smallest = self._decode(image, width=width)
-    made = 0
-    for number, op in enumerate(fixed, start=1):
-      image = op(image, None)
-      if image.size <= smallest.size:
-        smallest, made = image, number
+    height, width = self._size(image)
+    with decoding.room(height * width):
+      image = smallest = self._decode(image, width=width)
+      made = 0
+      for number, op in enumerate(fixed, start=1):
+        image = op(image, None)
+        if image.size <= smallest.size:
+          smallest, made = image, number
     return smallest, made
 
   def _size(self, image: bytes | np.ndarray) -> tuple[int, int]:

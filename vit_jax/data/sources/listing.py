@@ -272,6 +272,7 @@ def entries(path: str) -> Iterator[tuple[str, bool | None]]:
   socket or a device, which must not be opened because a read would block.
 
   Raises:
+    ValueError: a link leads to a folder that it lies in.
     OSError: a link leads back to itself, or the folder is gone.
   """
   if is_remote(path):
@@ -295,6 +296,13 @@ def _scan(path: str) -> Iterator[tuple[str, bool | None]]:
         yield entry.name, False
         continue
       is_folder = entry.is_dir()
+      if is_folder and entry.is_symlink():
+        inside = os.path.join(os.path.realpath(path), '')
+        if inside.startswith(os.path.join(os.path.realpath(entry.path), '')):
+          raise ValueError(
+            f'{printable.name(entry.path)} links to a folder that it lies in;'
+            ' remove it.'
+          )
       # A broken link passes for a file, which a read then reports as missing.
       is_other = not is_folder and os.path.exists(entry)
       yield entry.name, None if is_other else is_folder
