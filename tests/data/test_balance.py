@@ -78,8 +78,9 @@ def test_command(run_command, monkeypatch):
     '... and 1 more classes (--classes=2 lists all).',
   ]
   monkeypatch.setattr(balance, '_RECORDS', 8)
-  assert run_command(split='train[:9]')[2:] == [
+  assert run_command(data='shapes', split='train[:9]')[2:] == [
     'classes not counted: that needs the labels of 9 examples to be read.',
     'Pass --count to count them.',
   ]
-  assert len(run_command(split='train[:9]', count=True)) == 5
+  lines = run_command(data='shapes', split='train[:9]', count=True)
+  assert len(lines) == 3 + 5

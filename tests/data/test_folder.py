@@ -82,28 +82,21 @@ def test_records_are_sorted_by_class_then_path(root):
 @pytest.mark.parametrize(
   'files, found',
   [
-    (['mappings/a.json'], "{root} holds folders ['mappings'] without any"),
-    ([], '{root} holds 0 images and no folders'),
-    (['1.jpg', '2.jpg'], '{root} holds 2 images and no folders'),
-    (['train/1.jpg', 'test/1.jpg'], "{root} holds folders ['test', 'train']"),
-    (
-      ['train/cat/1.txt'],
-      "{root}/train holds folders ['cat'] without any image",
-    ),
+    (['mappings/a.json'], 'no class folder'),
+    ([], 'no class folder'),
+    (['1.jpg', '2.jpg'], 'no class folder'),
+    (['train/1.jpg', 'test/1.jpg'], 'no class folder'),
+    (['train/cat/1.txt'], r"no class folder .*'\.txt': 1"),
     # Splits and classes side by side.
-    (['train/cat/1.jpg', 'dog/1.jpg'], '{root}/train holds class folders'),
-    (['a/cat/1.jpg', 'dog/1.jpg'], '{root}/dog holds images'),
-    (['cat/1.jpg', 'dog/more/1.jpg'], '{root}/dog holds class folders'),
-    (['cat/1.jpg', 'cat/more/2.jpg'], '{root}/cat holds images and folders'),
-    (['cat/1.jpg', 'dog/1.jpg', 'Test/1.jpg'], '{root}/Test holds images'),
+    (['train/cat/1.jpg', 'dog/1.jpg'], '/train looks like a split'),
+    (['a/cat/1.jpg', 'dog/1.jpg'], '/a looks like a split'),
+    (['cat/1.jpg', 'dog/1.jpg', 'Test/1.jpg'], '/Test looks like a split'),
   ],
 )
 def test_other_folder_layouts_are_refused(tmp_path, files, found):
   root = _make(tmp_path, files)
-  with pytest.raises(ValueError, match='expected') as error:
+  with pytest.raises(ValueError, match=f'expected .*{found}.* classes:'):
     data.open_source(f'folder:{root}')
-  assert found.format(root=root) in str(error.value)
-  assert f'{root}/train/cat/1.jpg' in str(error.value)
 
 
 @pytest.mark.parametrize('kind', ['folder', 'classes'])
@@ -134,7 +127,7 @@ def test_files_with_other_suffixes_are_counted(tmp_path, warnings):
   source = data.open_source(f'folder:{root}')
   assert source.info.splits == {'train': 3}
   assert source.info.class_names == ('a', 'b')
-  assert source.class_counts['train'].tolist() == [1, 2]
+  assert source.labels('train').tolist() == [0, 1, 1]
   [line] = warnings
   assert '3 file(s) are not read, by suffix: .heic 2, no suffix 1.' in line
   assert '.jpg' in line

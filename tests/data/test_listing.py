@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vit_jax import data
-from vit_jax.data.sources import index, listing
+from vit_jax.data.sources import folder, listing
 
 FILES = [
   'train/dog/2.jpg',
@@ -23,7 +23,7 @@ HOUR = 3600 * 10**9
 def root(tmp_path, monkeypatch):
   """Returns a small data set, changed an hour ago, whose list will be kept."""
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-  monkeypatch.setattr(index, 'KEPT_FROM', 1)
+  monkeypatch.setattr(listing, 'KEPT_FROM', 1)
   root = tmp_path / 'set'
   for file in FILES:
     (root / file).parent.mkdir(parents=True, exist_ok=True)
@@ -34,8 +34,8 @@ def root(tmp_path, monkeypatch):
 
 def _set_old_times(root):
   long_ago = time.time_ns() - HOUR
-  for folder, _, _ in os.walk(root):
-    os.utime(folder, ns=(long_ago, long_ago))
+  for path, _, _ in os.walk(root):
+    os.utime(path, ns=(long_ago, long_ago))
 
 
 def _names(source):
@@ -51,10 +51,10 @@ def _open(root):
 
 
 def _refuse_to_list(monkeypatch):
-  def walk(root):
+  def walk(root, split):
     raise AssertionError(f'{root} was listed again')
 
-  monkeypatch.setattr(listing, '_Walk', walk)
+  monkeypatch.setattr(folder, '_list', walk)
 
 
 def test_the_second_open_reads_the_kept_list(root, monkeypatch):

@@ -24,10 +24,9 @@ from vit_jax.data.source import (
 )
 from vit_jax.data.sources.digits import Digits
 from vit_jax.data.sources.folder import Classes, Folder
-from vit_jax.data.sources.huggingface import HuggingFace
 from vit_jax.data.sources.mixture import Mixture
-from vit_jax.data.sources.parquet import Parquet
 from vit_jax.data.sources.shapes import Shapes
+from vit_jax.data.sources.tables import HuggingFace, Parquet
 from vit_jax.data.sources.tars import Tar, WebDataset
 from vit_jax.data.sources.tfds import ArrayRecord, Tfds
 from vit_jax.data.sources.vtab_tasks import Vtab

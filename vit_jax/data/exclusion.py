@@ -22,10 +22,9 @@ has `facts`, a digest of the names of the split's files. Splits without an entry
 stay whole.
 """
 
-import functools
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,10 +102,10 @@ def write(
 
 def _own_facts(opened: source.Source, name: str) -> dict[str, str]:
   """Returns a digest of a split's files if names of examples tell nothing."""
-  facts = getattr(opened, 'facts', None)
-  if facts is None or type(opened).name is not source.Source.name:
+  facts = opened.facts(name)
+  if not facts or type(opened).name is not source.Source.name:
     return {}
-  return {'facts': identity.short_hash(facts(name))}
+  return {'facts': identity.short_hash(facts)}
 
 
 class Excluding(source.Source):
@@ -128,9 +127,8 @@ class Excluding(source.Source):
         set with other splits, sizes or names.
     """
     self._whole = whole
-    # What the whole data set did not read, for reports.
-    self.others = getattr(whole, 'others', {})
-    self.damaged = getattr(whole, 'damaged', ())
+    self.others, self.damaged = whole.others, whole.damaged
+    self.sorted_by_class = whole.sorted_by_class
     spec = join(whole.info.spec, path)
     _, lists = read(files.absolute(path))
     for name, entry in lists.items():
@@ -172,42 +170,20 @@ class Excluding(source.Source):
   def name(self, split: str, index: int) -> str:
     return self._whole.name(split, self._place(split, index))
 
-  # Sources have the following attributes only if they know them without reading
-  # records. So they must be missing here if the whole data set lacks them.
+  def labels(self, split: str) -> np.ndarray | None:
+    labels = self._whole.labels(split)
+    if labels is None:
+      return None
+    return np.delete(labels, self._excluded.get(split, []))
 
-  @property
-  def labels(self) -> Callable[[str], np.ndarray]:
-    """All labels of a split, int32 [n]; see `source.Source`."""
-    return functools.partial(self._labels, self._whole.labels)
-
-  def _labels(self, of_whole: Callable, split: str) -> np.ndarray:
-    return np.delete(of_whole(split), self._excluded.get(split, []))
-
-  @property
-  def class_counts(self) -> dict[str, np.ndarray]:
-    """Split -> number of images of each class; see `folder.Folder`."""
-    counts = dict(self._whole.class_counts)
-    for name, indices in self._excluded.items():
-      labels = self._whole.labels(name)[indices]
-      counts[name] = counts[name] - np.bincount(
-        labels, minlength=len(counts[name])
-      )
-    return counts
-
-  @property
-  def facts(self) -> Callable[[str], dict[str, Any]]:
-    """The facts of a split, with those of its list; see `data.digest`."""
-    return functools.partial(
-      self._facts, getattr(self._whole, 'facts', lambda split: {})
-    )
-
-  def _facts(self, of_whole: Callable, split: str) -> dict[str, Any]:
+  def facts(self, split: str) -> dict[str, Any]:
+    """Returns the facts of a split, with those of its list."""
     own = {
       'digest': self._digest,
       'excluded': len(self._excluded.get(split, ())),
       'of': self._whole.info.splits[split],
     }
-    return {**of_whole(split), FACTS: own}
+    return {**self._whole.facts(split), FACTS: own}
 
 
 def note(digest: Mapping[str, Any]) -> str:

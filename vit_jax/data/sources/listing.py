@@ -1,268 +1,46 @@
-"""Lists the image files of a tree of class folders.
+"""The names of a data set's files: how they are found, and an index of them.
 
-A kept list (`index`) is used again as long as no folder has changed.
+One array of bytes holds all names, so that 14 million names take about as much
+memory as they have letters. An index of many files is kept on disk, in
+`$XDG_CACHE_HOME/vit_jax` (`~/.cache/vit_jax`), and mapped into memory, which
+the processes of a machine share.
 """
 
-import collections
-import operator
+import array
+import dataclasses
+import functools
+import hashlib
+import json
 import os
-import time
-from collections.abc import Iterator
-from concurrent import futures
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
+from absl import logging
 from etils import epath
 
-from vit_jax.data.sources import index
-from vit_jax.data.sources.index import Index
-from vit_jax.runtime import printable
+from vit_jax.runtime import json_text, printable
 
 # The formats that OpenCV's wheels decode.
 SUFFIXES = (
   *('.jpg', '.jpeg', '.jpe', '.png', '.webp', '.bmp', '.dib', '.tif', '.tiff'),
   *('.jp2', '.ppm', '.pgm', '.pbm', '.pnm', '.gif', '.avif'),
 )
-# A list of more folders is not kept, as every start would compare their times.
-_MOST_FOLDERS = 200_000
-# A folder that changed less than this before it was listed may change again
-# within the resolution of the file system's clock.
-_SETTLED_NS = 2 * 10**9
-_NONE = b'', ()
 # Folders, and ends of the names of shards, that name a split.
 SPLITS = ('train', 'validation', 'valid', 'val', 'test')
 # Folders that archives and file systems leave beside the images.
 _CLUTTER = ('__MACOSX', '$RECYCLE.BIN', 'lost+found')
-
-
-def read(root: str, split: str = '') -> Index:
-  """Lists the files of ROOT/SPLIT/CLASS or ROOT/CLASS, or loads a kept list.
-
-  Args:
-    root: a folder, local or remote (`gs://`).
-    split: the name of the only split, whose classes are all folders in the
-      root; '' finds out whether these are splits, or the classes of `train`.
-
-  Returns:
-    The paths inside the class folders, by split, class and path. The facts:
-    sorted `class_names`; `counts`, split -> number of files of each class;
-    `flat`, whether there are no folders of splits; and `others`, suffix ->
-    number of files without an image suffix. Pipes, sockets and devices are
-    listed by their path instead of a suffix, and images outside of class
-    folders by their place.
-
-  Raises:
-    ValueError: the folder is not laid out as described.
-  """
-  if is_remote(root):
-    return _Walk(root, split).index()
-  root = os.path.abspath(root)
-
-  def make():
-    started = time.time_ns()
-    walk = _Walk(root, split)
-    settled = max(walk.folders.values()) <= started - _SETTLED_NS
-    return walk.index(), settled and len(walk.folders) <= _MOST_FOLDERS
-
-  return index.kept('folders', f'{root}\0{split}', _is_unchanged, make)
-
-
-def _is_unchanged(facts: dict) -> bool:
-  """Returns whether no folder has changed since it was listed."""
-  folders = facts['folders']
-  # In parallel, since each may be a round trip to a file server.
-  with futures.ThreadPoolExecutor(16) as pool:
-    times = pool.map(lambda path: os.stat(path).st_mtime_ns, folders)
-    return all(map(operator.eq, times, folders.values()))
+# An index of fewer files is not kept, as making it takes less than a second.
+KEPT_FROM = 50_000
+# Part of the facts, so that files of other versions are made again.
+_FORMAT = 3
 
 
 def is_remote(path: str) -> bool:
   """Returns whether a path is in a remote store such as `gs://`."""
   return '://' in path
-
-
-class _Walk:
-  """Lists a tree.
-
-  Attributes:
-    folders: folder -> time of its last change in ns; empty for a remote tree.
-  """
-
-  def __init__(self, root: str, split: str):
-    self._root = root
-    self._split = split
-    self._remote = is_remote(root)
-    self.folders: dict[str, int] = {}
-    self._found = self._walk()
-
-  def index(self) -> Index:
-    class_names, tree, others = self._found
-    ordered = [
-      classes[name]
-      for classes in tree.values()
-      for name in class_names
-      if name in classes
-    ]
-    lengths = np.concatenate([lengths for _, lengths in ordered])
-    facts = {
-      'class_names': class_names,
-      'counts': {
-        split: [len(classes.get(name, _NONE)[1]) for name in class_names]
-        for split, classes in tree.items()
-      },
-      'flat': bool(self._split),
-      'others': dict(others),
-      'folders': self.folders,
-    }
-    names = np.frombuffer(b''.join(names for names, _ in ordered), np.uint8)
-    return Index(facts, {'names': names, 'ends': np.cumsum(lengths)})
-
-  def _walk(self):
-    """Returns the class names, split -> class -> files, and other files."""
-    root, detect = self._root, not self._split
-    folders, images = self._list(root)
-    if detect and self._are_classes(folders):
-      self._split = 'train'
-    # split -> class -> (encoded paths, their lengths)
-    tree, others = {}, collections.Counter()
-    if images and folders:
-      others[_outside(root)] = images
-    if self._split and folders:
-      tree[self._split] = self._walk_classes(root, folders, others, detect)
-    for split in () if self._split else folders:
-      if classes := self._walk_split(split, others):
-        tree[split] = classes
-    if not tree:
-      found = f'folders {folders[:5]} without any image in a class folder'
-      raise self._layout_error(
-        root, found if folders else f'{images} images and no folders'
-      )
-    return sorted(set().union(*tree.values())), tree, others
-
-  def _are_classes(self, folders: list[str]) -> bool:
-    """Returns whether the folders in the root are classes, not splits.
-
-    The first folder that tells it decides. The walk checks the others.
-    """
-    unclear = ''
-    for name in folders:
-      path = f'{self._root}/{name}'
-      first = self._first(path)
-      if '/' in first:
-        return False
-      if not first:
-        continue
-      has_folders = any(self._first(f'{path}/{n}') for n in self._list(path)[0])
-      is_split = name.lower() in SPLITS
-      if has_folders == is_split:
-        return not is_split
-      # A split without classes tells nothing.
-      unclear = unclear or ('' if is_split else path)
-    if unclear:
-      raise self._layout_error(unclear, 'images and folders of images')
-    return False
-
-  def _first(self, path: str) -> str:
-    """Returns the first image that is found below a folder, or ''."""
-    return next(self._files(path, '', collections.Counter()), '')
-
-  def _walk_split(
-    self, split: str, others: collections.Counter
-  ) -> dict[str, tuple[bytes, np.ndarray]]:
-    """Returns the files of each class; {} if the folder is not a split."""
-    path = f'{self._root}/{split}'
-    folders, images = self._list(path)
-    if images:
-      others[_outside(path)] = images
-    if folders:
-      return self._walk_classes(path, folders, others)
-    if images and split.lower() not in SPLITS:
-      raise self._layout_error(
-        path, 'images, as a class does, but other folders hold class folders'
-      )
-    return {}  # A split without labels, or other things such as lists.
-
-  def _walk_classes(
-    self,
-    path: str,
-    folders: list[str],
-    others: collections.Counter,
-    detected: bool = False,
-  ) -> dict[str, tuple[bytes, np.ndarray]]:
-    classes = {}
-    for name in folders:
-      files = sorted(self._files(f'{path}/{name}', '', others))
-      if detected and files:
-        self._check_class(name, files)
-      encoded = [os.fsencode(file) for file in files]
-      lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-      classes[name] = b''.join(encoded), lengths
-    if not any(len(lengths) for _, lengths in classes.values()):
-      found = dict(others) or 'nothing'
-      raise self._layout_error(
-        path, f'folders {folders[:5]} without any image ({found})'
-      )
-    return classes
-
-  def _check_class(self, name: str, files: list[str]) -> None:
-    """Raises ValueError if a folder beside classes is rather a split."""
-    found = ''
-    if all('/' in file for file in files):
-      found = 'class folders, as a split does, but other folders hold images'
-    elif name.lower() in {*SPLITS} - {'train'}:  # A class of vehicles.
-      found = 'images, but no class folders, though it is called like a split'
-    if found:
-      raise self._layout_error(f'{self._root}/{name}', found)
-
-  def _layout_error(self, path: str, found: str) -> ValueError:
-    root = self._root
-    advice = 'Put the images of each class into a folder of their own.'
-    if path != root:
-      advice += (
-        f' If {printable.name(path)} is not a part of the data, such as what a'
-        f' command has written, move it out of {root}. classes:{root} takes'
-        f' each folder in {root} for a class, with all images below it.'
-      )
-    return ValueError(
-      f'expected {root}/CLASS/IMAGE or {root}/SPLIT/CLASS/IMAGE, such as'
-      f' {root}/cat/1.jpg or {root}/train/cat/1.jpg (suffixes:'
-      f' {", ".join(SUFFIXES)}), but {printable.name(path)} holds {found}.'
-      f' {advice}'
-    )
-
-  def _files(
-    self, path: str, prefix: str, others: collections.Counter
-  ) -> Iterator[str]:
-    """Yields all images below a folder, as paths inside the class folder."""
-    folders = []
-    for name, is_folder in self._entries(path):
-      if is_folder:
-        folders.append(name)
-      elif is_folder is None:
-        others[printable.name(f'{path}/{name} (no regular file)')] += 1
-      elif name.lower().endswith(SUFFIXES):
-        yield prefix + name
-      else:
-        others[os.path.splitext(name)[1].lower() or 'no suffix'] += 1
-    for name in folders:
-      yield from self._files(f'{path}/{name}', f'{prefix}{name}/', others)
-
-  def _list(self, path: str) -> tuple[list[str], int]:
-    """Returns the sorted folders, and the number of images beside them."""
-    entries = list(self._entries(path))
-    images = sum(
-      not is_folder and name.lower().endswith(SUFFIXES)
-      for name, is_folder in entries
-    )
-    return sorted(name for name, is_folder in entries if is_folder), images
-
-  def _entries(self, path: str) -> Iterator[tuple[str, bool | None]]:
-    if not self._remote:
-      self.folders[path] = os.stat(path).st_mtime_ns
-    return entries(path)
-
-
-def _outside(path: str) -> str:
-  return f'images of {printable.name(path)} outside of class folders'
 
 
 def entries(path: str) -> Iterator[tuple[str, bool | None]]:
@@ -306,3 +84,170 @@ def _scan(path: str) -> Iterator[tuple[str, bool | None]]:
       # A broken link passes for a file, which a read then reports as missing.
       is_other = not is_folder and os.path.exists(entry)
       yield entry.name, None if is_other else is_folder
+
+
+def shards(root: str, suffixes: tuple[str, ...]) -> list[str]:
+  """Returns a file, or the sorted files below a folder, of some suffixes.
+
+  Raises:
+    ValueError: there are none.
+  """
+
+  def walk(folder):
+    for name, is_folder in entries(folder):
+      if is_folder:
+        yield from walk(f'{folder}/{name}')
+      elif name.lower().endswith(suffixes):
+        yield f'{folder}/{name}'
+
+  if root.lower().endswith(suffixes):
+    return [root]
+  if epath.Path(root).is_dir() and (found := sorted(walk(root))):
+    return found
+  raise ValueError(
+    f'there is no file {root} with the suffix {suffixes[0]}, and no folder'
+    f' {root} that holds such files.'
+  )
+
+
+def shard_split(path: str, root: str) -> str:
+  """Returns the split that a shard's folders or its name state, or `train`.
+
+  Args:
+    path: the shard, such as ROOT/val/0001.tar or ROOT/data/birds-val-0001.tar.
+    root: the folder of all shards, or the only shard.
+  """
+  inside = path[len(root) :].strip('/') or os.path.basename(path)
+  for mark in '-_.':
+    inside = inside.replace(mark, '/')
+  return next((word for word in inside.split('/') if word in SPLITS), 'train')
+
+
+@dataclasses.dataclass(frozen=True)
+class Index:
+  """Names of files in a fixed order.
+
+  Attributes:
+    facts: JSON-able: what the index describes, and when that changes.
+    arrays: `names`, all names one after the other, uint8; `ends`, where each
+      ends, int64 [files]; and others that the maker adds.
+    place: the folder that holds it, '' if it is not kept.
+  """
+
+  facts: dict[str, Any]
+  arrays: dict[str, np.ndarray] = dataclasses.field(repr=False)
+  place: str = ''
+
+  def __len__(self) -> int:
+    return len(self.arrays['ends'])
+
+  def name(self, row: int) -> str:
+    """Returns a file's name."""
+    begin = int(self.arrays['ends'][row - 1]) if row else 0
+    end = int(self.arrays['ends'][row])
+    return os.fsdecode(self.arrays['names'][begin:end].tobytes())
+
+  @functools.cached_property
+  def _digest(self) -> str:
+    facts = json.dumps(self.facts, sort_keys=True)
+    return hashlib.sha256(facts.encode()).hexdigest()
+
+  def __reduce__(self):
+    # Pickling would copy mapped arrays, so the other process maps them itself.
+    if self.place:
+      return _load_same, (self.place, self._digest)
+    return Index, (self.facts, self.arrays)
+
+
+def encoded(names: Iterable[str]) -> dict[str, np.ndarray]:
+  """Returns the arrays of names."""
+  joined, ends = bytearray(), array.array('q')
+  for name in names:
+    joined += os.fsencode(name)
+    ends.append(len(joined))
+  return {
+    'names': np.frombuffer(bytes(joined), np.uint8),
+    'ends': np.array(ends, np.int64),
+  }
+
+
+def kept(
+  kind: str,
+  key: str,
+  is_current: Callable[[dict[str, Any]], bool],
+  make: Callable[[], tuple[Index, bool]],
+) -> Index:
+  """Returns an index that is kept if it is current, else makes it.
+
+  Args:
+    kind: what it is of.
+    key: which of these.
+    is_current: whether facts still hold.
+    make: returns the index, and whether it may be kept.
+  """
+  cache = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
+  digest = hashlib.sha256(os.fsencode(key)).hexdigest()[:16]
+  place = os.path.join(cache, 'vit_jax', kind, digest)
+  try:
+    found = _load(place)
+    if found.facts['format'] == _FORMAT and is_current(found.facts):
+      return found
+  except (OSError, ValueError, KeyError, TypeError):
+    pass  # Missing or damaged.
+  index, may_keep = make()
+  if len(index) < KEPT_FROM or not may_keep:
+    return index
+  try:
+    _write(index, place)
+    return _load(place)
+  except (OSError, ValueError) as error:
+    logging.warning(
+      'The index of a data set cannot be kept in %s, so every start makes it'
+      ' again: %s. Set XDG_CACHE_HOME to another folder.',
+      *(place, getattr(error, 'strerror', None) or error),
+    )
+    return index
+
+
+def _write(index: Index, place: str) -> None:
+  """Replaces what a folder holds, so that no reader sees a half of it.
+
+  Processes that have mapped the old arrays go on with them.
+  """
+  os.makedirs(os.path.dirname(place), exist_ok=True)
+  temporary = tempfile.mkdtemp(prefix=place + '.')
+  try:
+    for name, array in index.arrays.items():
+      np.save(f'{temporary}/{name}.npy', array)
+    with open(f'{temporary}/facts.json', 'w', encoding='utf-8') as f:
+      about = {'format': _FORMAT, 'arrays': sorted(index.arrays)}
+      json.dump(index.facts | about, f)
+    shutil.rmtree(place, ignore_errors=True)
+    try:
+      os.rename(temporary, place)
+    except OSError:  # Another process was faster.
+      if not os.path.exists(f'{place}/facts.json'):
+        raise
+  finally:
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _load(place: str) -> Index:
+  with open(f'{place}/facts.json', encoding='utf-8') as f:
+    facts = json_text.loads(f.read())
+  arrays = {
+    name: np.load(f'{place}/{name}.npy', mmap_mode='r')
+    for name in facts['arrays']
+  }
+  return Index(facts, arrays, place)
+
+
+def _load_same(place: str, digest: str) -> Index:
+  """Loads an index in another process; raises ValueError if it changed."""
+  index = _load(place)
+  if index._digest != digest:
+    raise ValueError(
+      f'The index in {place} describes data that have changed since this run'
+      ' began. Restart this run.'
+    )
+  return index

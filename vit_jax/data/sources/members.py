@@ -14,22 +14,20 @@ from concurrent import futures
 import fsspec
 import numpy as np
 
-from vit_jax.data.sources import index, listing
+from vit_jax.data.sources import listing
 from vit_jax.runtime import printable
 from vit_jax.workdir import files
 
-_COMPRESSED = ('.tar.gz', '.tgz', '.tar.bz2', '.tar.xz', '.tar.zst', '.tbz2')
 # Files whose loss would matter.
 _HELD = (*listing.SUFFIXES, '.tar')
 _GZIP = b'\x1f\x8b'
-# How many tar files may lie in one another. ImageNet-21k has two; each is read
-# through those around it.
-_DEEPEST = 8
-# How many bytes after the last file are looked at.
-_LOOK = 2**16
 
 
-def find(archives: Sequence[str]) -> index.Index:
+class _CompressedError(ValueError):
+  pass
+
+
+def find(archives: Sequence[str]) -> listing.Index:
   """Finds the regular files in tar files, or loads a kept index.
 
   Args:
@@ -53,7 +51,7 @@ def find(archives: Sequence[str]) -> index.Index:
     made.facts['states'] = states
     return made, not made.facts['damaged']
 
-  return index.kept(
+  return listing.kept(
     'archives',
     '\0'.join(archives),
     lambda facts: (facts['archives'], facts['states']) == (archives, states),
@@ -61,12 +59,12 @@ def find(archives: Sequence[str]) -> index.Index:
   )
 
 
-def path(found: index.Index, row: int) -> str:
+def path(found: listing.Index, row: int) -> str:
   """Returns the path of a file's tar file, and the file's path in it."""
   return f'{_archive(found, row)}:{found.name(row)}'
 
 
-def read(found: index.Index, row: int) -> bytes:
+def read(found: listing.Index, row: int) -> bytes:
   """Returns the bytes of a file.
 
   Raises:
@@ -85,7 +83,7 @@ def read(found: index.Index, row: int) -> bytes:
   return content
 
 
-def _archive(found: index.Index, row: int) -> str:
+def _archive(found: listing.Index, row: int) -> str:
   return found.facts['archives'][found.arrays['archive'][row]]
 
 
@@ -99,7 +97,7 @@ def _state(path: str) -> list[int | str]:
   return [info.st_size, str(info.st_mtime_ns)]
 
 
-def _walk(archives: list[str]) -> index.Index:
+def _walk(archives: list[str]) -> listing.Index:
   found, damaged = [], []
   for number, archive in enumerate(archives):
     with _open(archive) as f:
@@ -113,12 +111,10 @@ def _walk(archives: list[str]) -> index.Index:
     'size': np.array(sizes, np.int64),
   }
   facts = {'archives': archives, 'damaged': damaged}
-  return index.Index(facts, arrays | index.encoded(names))
+  return listing.Index(facts, arrays | listing.encoded(names))
 
 
 def _open(path: str) -> io.BufferedIOBase:
-  if path.lower().endswith(_COMPRESSED):
-    raise _compressed_error(path)
   if listing.is_remote(path):
     system, path = fsspec.core.url_to_fs(path)
     # Headers lie far apart, so reading ahead would read everything.
@@ -126,24 +122,8 @@ def _open(path: str) -> io.BufferedIOBase:
   return open(path, 'rb', opener=files.open_regular)
 
 
-class _CompressedError(ValueError):
-  pass
-
-
-def _compressed_error(path: str) -> _CompressedError:
-  return _CompressedError(
-    f'{printable.name(path)} is compressed, so its files cannot be read one by'
-    ' one. Uncompress it first, for example by `gunzip`; images are compressed'
-    ' already, so that takes no more room.'
-  )
-
-
 def _files(
-  f: io.BufferedIOBase,
-  path: str,
-  damaged: list[str],
-  start: int = 0,
-  depth: int = 1,
+  f: io.BufferedIOBase, path: str, damaged: list[str], start: int = 0
 ) -> Iterator[tuple[str, int, int]]:
   """Yields the name, the start and the size of the files in a tar file.
 
@@ -152,19 +132,17 @@ def _files(
     path: its path, for messages.
     damaged: gets a message if the tar file is damaged.
     start: where it begins in the outermost tar file, in bytes.
-    depth: how many tar files it lies in, with itself.
   """
   if f.read(2) == _GZIP:
-    raise _compressed_error(path)
+    raise _CompressedError(
+      f'{printable.name(path)} is compressed, so its files cannot be read one'
+      ' by one. Uncompress it first, for example by `gunzip`; images are'
+      ' compressed already, so that takes no more room.'
+    )
   total = f.seek(0, os.SEEK_END)
   f.seek(0)
-  last, unread = 'its beginning', []
+  last = 'its beginning'
   try:
-    if depth > _DEEPEST:
-      raise tarfile.ReadError(
-        f'it lies in {_DEEPEST} tar files, which are the most; unpack the outer'
-        ' ones'
-      )
     with tarfile.open(fileobj=f, mode='r:') as tar:
       while member := tar.next():
         tar.members.clear()  # All headers would stay in memory.
@@ -172,47 +150,30 @@ def _files(
         # With a negative size, the next header would lie before this one.
         if member.size < 0 or (not member.issparse() and end > total):
           raise tarfile.ReadError(f'it ends within {member.name!r}')
-        last = printable.name(member.name)
-        if _is_hidden(member.name):
+        last, held = member.name, member.name.lower().endswith(_HELD)
+        if _is_hidden(last):
           continue
-        # The bytes of a sparse file are not in one piece.
-        if member.issym() or member.islnk() or member.issparse():
-          unread += [last] * member.name.lower().endswith(_HELD)
-        elif member.isreg() and member.name.lower().endswith('.tar'):
+        if not member.isfile() or member.issparse():
+          if held and not member.isdir():
+            # The bytes of a sparse file are not in one piece.
+            raise tarfile.ReadError(
+              f'{last!r} is a link or a sparse file; pack it again with `tar'
+              ' --dereference --hard-dereference`, without `--sparse`'
+            )
+        elif last.lower().endswith('.tar'):
+          begin = start + member.offset_data
           with tar.extractfile(member) as part:
-            for name, *place in _files(
-              part,
-              f'{path}:{member.name}',
-              damaged,
-              start + member.offset_data,
-              depth + 1,
-            ):
-              yield f'{member.name}/{name}', *place
-        elif member.isreg():
-          yield member.name, start + member.offset_data, member.size
-      _check_end(f, tar.offset)
+            for name, *place in _files(part, f'{path}:{last}', damaged, begin):
+              yield f'{last}/{name}', *place
+        else:
+          yield last, start + member.offset_data, member.size
+      f.seek(tar.offset)
+      if len(f.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:
+        raise tarfile.ReadError('the mark of the end is missing')
   except (OSError, _CompressedError):
     raise
   except Exception as error:  # A damaged header may cause any exception.
-    damaged.append(f'{printable.name(path)} is damaged after {last}: {error}')
-  if unread:
-    damaged.append(
-      f'{printable.name(path)} holds {len(unread):,} links or sparse files in'
-      f' place of files, such as {unread[0]}, which are not read: pack it again'
-      ' with `tar --dereference --hard-dereference`, without `--sparse`'
-    )
-
-
-def _check_end(f: io.BufferedIOBase, end: int) -> None:
-  """Checks that a tar file ends with zeros, and that nothing follows them."""
-  f.seek(end)
-  rest = f.read(_LOOK)
-  if len(rest) < tarfile.BLOCKSIZE:
-    raise tarfile.ReadError('the mark of the end is missing')
-  if rest.strip(b'\0'):
-    raise tarfile.ReadError(
-      'more follows the mark of the end, perhaps another tar file'
-    )
+    damaged.append(printable.name(f'{path} is damaged after {last}: {error}'))
 
 
 def _is_hidden(name: str) -> bool:

@@ -15,6 +15,7 @@ are one example, such as 00017.jpg and 00017.cls.
 import array
 import collections
 import importlib.resources
+import itertools
 import os
 import posixpath
 import re
@@ -35,20 +36,13 @@ _ILSVRC = {
   'ILSVRC2012_img_val': 'validation',
   'ILSVRC2012_img_test': 'test',
 }
-_CLASS_FILES = ('classes.txt', 'classnames.txt', 'class_names.txt')
+_CLASS_FILE = 'classes.txt'
+# Split -> (members, labels); lists of Python would take 70 bytes for each.
+_Found = dict[str, tuple[array.array, array.array]]
 
 
-# Where the label of a sample of WebDataset is.
-_LABELS = ('.cls', '.json')
-
-
-class _Archived(source.Source):
-  """Images in tar files, some of whose members are the records.
-
-  Attributes:
-    damaged: what is wrong with some tar files, if that was allowed.
-    others: suffix, or what else they are -> number of files that are not read.
-  """
+class _Archived(source.Labelled):
+  """Images in tar files, some of whose members are the records."""
 
   _KIND = ''
 
@@ -66,29 +60,35 @@ class _Archived(source.Source):
     """
     spec = f'{self._KIND}:{path}'
     root = os.path.expanduser(path).rstrip('/')
-    archives = _archives(root, spec)
+    self.others = collections.Counter()
+    found: _Found = collections.defaultdict(
+      lambda: (array.array('q'), array.array('i'))
+    )
+    numbers: dict[str, int] = {}  # Labels, in the order in which they are met.
     try:
+      archives = listing.shards(root, ('.tar', '.gz', '.tgz'))
       self._members = members.find(archives)
+      self.damaged = tuple(self._members.facts['damaged'])
+      if self.damaged and not allow_damaged:
+        listed = '\n  '.join(self.damaged[:20])
+        raise ValueError(
+          f'{len(self.damaged)} tar file(s) are damaged. Copy or download them'
+          f' again.\n  {listed}'
+        )
+      order, class_names = self._find(root, found, numbers)
+      if not found:
+        raise ValueError(
+          f'{len(archives):,} tar file(s) hold {len(self._members):,} files,'
+          ' but no image. The suffixes of images are:'
+          f' {" ".join(listing.SUFFIXES)}.'
+        )
     except ValueError as error:
       raise ValueError(f'{spec}: {error}') from error
-    self.damaged = tuple(self._members.facts['damaged'])
-    if self.damaged and not allow_damaged:
-      listed = '\n  '.join(self.damaged[:20])
-      raise ValueError(
-        f'{spec}: {len(self.damaged)} tar file(s) are damaged. Copy or download'
-        f' them again.\n  {listed}'
-      )
-    self.others = collections.Counter()
-    found, class_names = self._find(root, spec)
-    if not any(found.values()):
-      raise ValueError(
-        f'{spec}: {len(archives):,} tar file(s) hold {len(self._members):,}'
-        ' files, but no image. The suffixes of images are:'
-        f' {" ".join(listing.SUFFIXES)}.'
-      )
-    # split -> the members that are its records, and their labels.
+    places = {text: place for place, text in enumerate(order)}
+    places = np.array([places[text] for text in numbers], np.int32)
+    # Split -> the members that are its records.
     self._rows = {k: np.array(found[k][0], np.int64) for k in sorted(found)}
-    self._labels = {k: np.array(found[k][1], np.int32) for k in sorted(found)}
+    self._labels = {k: places[np.array(found[k][1])] for k in sorted(found)}
     self.info = source.SourceInfo(
       spec=spec,
       splits={split: len(rows) for split, rows in self._rows.items()},
@@ -103,9 +103,13 @@ class _Archived(source.Source):
       )
 
   def _find(
-    self, root: str, spec: str
-  ) -> tuple[dict[str, tuple[Sequence[int], Sequence[int]]], Sequence[str]]:
-    """Returns the members and labels of each split, and the class names."""
+    self, root: str, found: _Found, numbers: dict[str, int]
+  ) -> tuple[Sequence[str], Sequence[str]]:
+    """Finds the records and their labels.
+
+    Returns:
+      All labels by class, and the names of these classes.
+    """
     raise NotImplementedError
 
   def read(self, split: str, index: int) -> source.Record:
@@ -117,34 +121,17 @@ class _Archived(source.Source):
       members.path(self._members, row),
     )
 
-  def size(self, split: str, index: int) -> int:
-    """Returns the size of the image in bytes, without a read."""
-    return int(self._members.arrays['size'][self._rows[split][index]])
-
   def name(self, split: str, index: int) -> str:
     """Returns the name as `read` does, without a read."""
-    return printable.name(
-      members.path(self._members, int(self._rows[split][index]))
-    )
-
-  def label(self, split: str, index: int) -> int:
-    """Returns the label without a read."""
-    return int(self._labels[split][index])
-
-  def labels(self, split: str) -> np.ndarray:
-    """Returns the labels of a whole split, int32 [n], without a read."""
-    return self._labels[split]
+    row = int(self._rows[split][index])
+    return printable.name(members.path(self._members, row))
 
   def facts(self, split: str) -> dict[str, str]:
     """Returns digests of the files' places, sizes and labels."""
-    rows = self._rows[split]
+    rows, arrays = self._rows[split], self._members.arrays
     return {
-      'places of the files': identity.short_hash(
-        self._members.arrays['start'][rows]
-      ),
-      'sizes of the files': identity.short_hash(
-        self._members.arrays['size'][rows]
-      ),
+      'places of the files': identity.short_hash(arrays['start'][rows]),
+      'sizes of the files': identity.short_hash(arrays['size'][rows]),
       'labels': identity.short_hash(self._labels[split]),
     }
 
@@ -154,46 +141,54 @@ class Tar(_Archived):
 
   _KIND = 'tar'
 
-  def _find(self, root, spec):
-    found, flat, numbers = _splits(), collections.defaultdict(list), {}
-    prefixes = [_prefix(a, root) for a in self._members.facts['archives']]
+  def _find(self, root, found, numbers):
+    flat = collections.defaultdict(list)  # Images without a class.
+
+    def add(split, row, name):
+      found[split][0].append(row)
+      found[split][1].append(numbers.setdefault(name, len(numbers)))
+
+    archives = self._members.facts['archives']
+    prefixes = [_prefix(archive, root) for archive in archives]
     for row in range(len(self._members)):
       name = self._members.name(row)
       if not name.lower().endswith(listing.SUFFIXES):
         suffix = posixpath.splitext(name)[1].lower() or 'no suffix'
         self.others[suffix] += 1
         continue
-      folders = name.split('/')[:-1]
       folders = [
-        f.removesuffix('.tar') for f in folders if f not in ('.', '..')
+        folder.removesuffix('.tar')
+        for folder in name.split('/')[:-1]
+        if folder not in ('.', '..')
       ]
       number = self._members.arrays['archive'][row]
-      archive = self._members.facts['archives'][number]
       # A tar file that holds folders of classes is no class itself, so its name
       # may state a split, such as birds-test.tar.
-      own = os.path.basename(archive).removesuffix('.tar')
+      own = os.path.basename(archives[number]).removesuffix('.tar')
       is_class = folders in ([], [own])
       split, folders = _split(
         prefixes[number] + folders,
-        'train' if is_class else shard_split(archive, root),
+        'train' if is_class else listing.shard_split(archives[number], root),
       )
       if folders:
-        label = numbers.setdefault(folders[-1], len(numbers))
-        found[split][0].append(row)
-        found[split][1].append(label)
+        add(split, row, folders[-1])
       else:
         flat[split].append(row)
-    _check_flat(flat, found, spec)
+    for split, rows in flat.items():
+      if split not in ('validation', 'test') or split in found:
+        raise ValueError(
+          f'{len(rows):,} images of split {split!r} lie in no folder of a'
+          ' class. Expected a tar file per class, or a folder per class inside'
+          ' a tar file.'
+        )
     if unknown := len(flat.get('test', ())):
       self.others['images of the test split, without a class'] = unknown
     if rows := flat.get('validation'):
       rows.sort(key=self._members.name)
-      for row, name in zip(rows, _ilsvrc_labels(len(rows), spec), strict=True):
-        label = numbers.setdefault(name, len(numbers))
-        found['validation'][0].append(row)
-        found['validation'][1].append(label)
+      for row, name in zip(rows, _ilsvrc_labels(len(rows)), strict=True):
+        add('validation', row, name)
     class_names = sorted(numbers)
-    return _renumber(found, numbers, class_names), class_names
+    return class_names, class_names
 
 
 class WebDataset(_Archived):
@@ -206,101 +201,53 @@ class WebDataset(_Archived):
 
   _KIND = 'wds'
 
-  def _find(self, root, spec):
-    splits = [shard_split(a, root) for a in self._members.facts['archives']]
-    found, numbers, sample, files = _splits(), {}, None, {}
+  def _find(self, root, found, numbers):
+    archives = self._members.facts['archives']
+    splits = [listing.shard_split(archive, root) for archive in archives]
 
-    def add():
-      image = _image(files)
-      if image is None:
-        self.others[' '.join(sorted(files))] += 1
-        return
-      text = self._sample_label(files, image, spec)
-      rows, labels = found[splits[self._members.arrays['archive'][image]]]
-      rows.append(image)
-      labels.append(numbers.setdefault(text, len(numbers)))
-
-    for row in range(len(self._members)):
+    def sample(row):
       folder, base = posixpath.split(self._members.name(row))
-      stem, _, suffix = base.partition('.')
-      key = self._members.arrays['archive'][row], folder, stem
-      if key != sample:
-        if files:
-          add()
-        sample, files = key, {}
-      files[f'.{suffix.lower()}'] = row
-    if files:
-      add()
-    folders = {os.path.dirname(a) for a in self._members.facts['archives']}
-    order, class_names = _order(numbers, _class_file({root, *folders}), spec)
-    return _renumber(found, numbers, order), class_names
+      number = int(self._members.arrays['archive'][row])
+      return number, folder, base.partition('.')[0]
 
-  def _sample_label(self, files, image, spec) -> str:
-    label, source_of = None, next((s for s in _LABELS if s in files), None)
-    if source_of:
-      path = members.path(self._members, files[source_of])
+    every = range(len(self._members))
+    for (number, _, stem), rows in itertools.groupby(every, sample):
+      files = {
+        posixpath.basename(self._members.name(row))[len(stem) :].lower(): row
+        for row in rows
+      }
+      images = [s for s in files if s.endswith(listing.SUFFIXES)]
+      if not images:
+        self.others[' '.join(sorted(files))] += 1
+        continue
+      # 1.jpg is more likely than 1.mask.png.
+      image = files[min(images, key=lambda suffix: suffix.count('.'))]
+      text = self._label_of(files, image)
+      found[splits[number]][0].append(image)
+      found[splits[number]][1].append(numbers.setdefault(text, len(numbers)))
+    folders = {root, *map(os.path.dirname, archives)}
+    return _order(numbers, _class_names(folders), self._KIND)
+
+  def _label_of(self, files: dict[str, int], image: int) -> str:
+    """Returns the label of a sample: a class index, or a name."""
+    label, row = None, files.get('.cls', files.get('.json', image))
+    path = members.path(self._members, row)
+    if row != image:
       try:
-        text = members.read(self._members, files[source_of]).decode()
-        label = _json_label(text) if source_of == '.json' else text.strip()
-        if label and label.isdecimal():
-          label = str(int(label))
-      except ValueError as error:
-        raise ValueError(f'{spec}: {path}: {error}') from error
-    if not label:
+        label = members.read(self._members, row).decode().strip()
+        if '.cls' not in files:
+          facts = json_text.loads(label)
+          label = facts.get('label', facts.get('cls'))
+        label = None if label is None else str(label)
+      except (ValueError, AttributeError) as error:
+        raise ValueError(f'{path}: {error}') from error
+    if not label or re.fullmatch(r'-\d+', label):
       raise ValueError(
-        f'{spec}: {members.path(self._members, image)} has neither a .cls'
-        ' file nor a .json file with label or cls; beside it are'
-        f' {sorted(files)}.'
+        f'{path} has the label {label!r}; expected a class index from 0, or a'
+        ' name, in a .cls file, or in a .json file as label or cls. Beside it'
+        f' are {sorted(files)}.'
       )
-    if re.fullmatch(r'-\d+', label):
-      raise ValueError(
-        f'{spec}: {path} has the label {label}; class indices begin at 0.'
-      )
-    return label
-
-
-def _json_label(text: str) -> str | None:
-  """Returns `label` or `cls` of a sample's JSON; None if it has neither."""
-  facts = json_text.loads(text)
-  if not isinstance(facts, dict):
-    return None
-  label = facts.get('label', facts.get('cls'))
-  if isinstance(label, float) and label.is_integer():
-    label = int(label)
-  if label is not None and type(label) not in (int, str):
-    raise ValueError(
-      f'the label is {label!r}; expected one whole number or text'
-    )
-  return None if label is None else str(label)
-
-
-def _image(files: dict[str, int]) -> int | None:
-  """Returns the member that is the image of an example; None if none is."""
-  images = [s for s in files if s.endswith(listing.SUFFIXES)]
-  # 1.jpg is more likely than 1.mask.png.
-  return files[min(images, key=lambda s: s.count('.'))] if images else None
-
-
-def _archives(root: str, spec: str) -> list[str]:
-  """Returns the paths of the tar files, sorted."""
-  if root.lower().endswith(('.tar', '.gz', '.tgz')):
-    found = [root]
-  else:
-    found = sorted(_walk(root)) if epath.Path(root).is_dir() else []
-  if not found:
-    raise ValueError(
-      f'{spec}: there is no file {root} with the suffix .tar, and no folder'
-      f' {root} that holds such files.'
-    )
-  return found
-
-
-def _walk(folder: str) -> Iterable[str]:
-  for name, is_folder in listing.entries(folder):
-    if is_folder:
-      yield from _walk(f'{folder}/{name}')
-    elif name.lower().endswith(('.tar', '.tar.gz', '.tgz')):
-      yield f'{folder}/{name}'
+    return str(int(label)) if label.isdecimal() else label
 
 
 def _prefix(archive: str, root: str) -> list[str]:
@@ -323,95 +270,47 @@ def _split(folders: list[str], otherwise: str) -> tuple[str, list[str]]:
   return otherwise, folders
 
 
-def _check_flat(flat, found, spec) -> None:
-  for split, rows in flat.items():
-    if split not in ('validation', 'test') or split in found:
-      raise ValueError(
-        f'{spec}: {len(rows):,} images of split {split!r} lie in no folder of a'
-        ' class. Expected a tar file per class, or a folder per class inside a'
-        ' tar file.'
-      )
-
-
-def _ilsvrc_labels(images: int, spec: str) -> list[str]:
-  """Returns the classes (WordNet ids) of ImageNet's validation images.
-
-  Args:
-    images: number of images that were found.
-    spec: the data spec.
-  """
+def _ilsvrc_labels(images: int) -> list[str]:
+  """Returns the classes (WordNet ids) of ImageNet's validation images."""
   folder = importlib.resources.files('tensorflow_datasets')
   text = folder / 'datasets/imagenet2012/validation_labels.txt'
   names = text.read_text().split()
   if images != len(names):
     raise ValueError(
-      f'{spec}: ILSVRC2012_img_val.tar holds {images:,} images, but ImageNet-1k'
-      f' has {len(names):,} for validation. Copy or download it again.'
+      f'ILSVRC2012_img_val.tar holds {images:,} images, but ImageNet-1k has'
+      f' {len(names):,} for validation. Copy or download it again.'
     )
   return names
 
 
-def shard_split(path: str, root: str) -> str:
-  """Returns the split that a shard's folders or its name state, or `train`.
-
-  Args:
-    path: the shard, such as ROOT/val/0001.tar or ROOT/data/birds-val-0001.tar.
-    root: the folder of all shards, or the only shard.
-  """
-  inside = path[len(root) :].strip('/') or os.path.basename(path)
-  words = re.split('[-_./]', inside)
-  return next((word for word in words if word in listing.SPLITS), 'train')
-
-
-def _class_file(folders: Iterable[str]) -> list[str] | None:
+def _class_names(folders: Iterable[str]) -> list[str] | None:
   """Returns the class names that lie beside the shards, if they do."""
   for folder in sorted(folders):
-    for name in _CLASS_FILES:
-      path = epath.Path(folder) / name
-      if path.exists() and not path.is_dir():
-        return path.read_text().split('\n')
+    path = epath.Path(folder) / _CLASS_FILE
+    if path.exists():
+      return path.read_text().rstrip().split('\n')
   return None
 
 
 def _order(
-  texts: Iterable[str], names: list[str] | None, spec: str
+  texts: Iterable[str], names: list[str] | None, where: str
 ) -> tuple[list[str], list[str]]:
   """Returns the texts of labels by number, and the names of these classes.
 
   Args:
     texts: all labels that occur.
     names: the list of class names that lies beside the shards; None if none.
-    spec: the data spec.
+    where: for error messages.
   """
-  are_numbers = all(text.isdecimal() for text in texts)
-  if names is None and not are_numbers:
-    order = names = sorted(texts)
-  elif names is None:
-    order = names = labels_lib.index_names(max(map(int, texts)) + 1, spec)
+  if not all(text.isdecimal() for text in texts):
+    order = names = names or sorted(texts)
   else:
-    if are_numbers:  # An empty line counts; only the file's end has some more.
-      names = '\n'.join(names).rstrip().split('\n')
-    else:
-      names = [name for name in names if name]
-    order = [str(i) for i in range(len(names))] if are_numbers else names
+    count = max(map(int, texts), default=-1) + 1
+    names = names or labels_lib.index_names(count, where)
+    order = [str(i) for i in range(len(names))]
   if unknown := set(texts) - set(order):
     raise ValueError(
-      f'{spec}: the class {min(unknown)!r} is not among the {len(names)} of the'
-      f' list beside the shards ({_CLASS_FILES[0]}). Correct the list.'
+      f'the class {min(unknown)!r} is not among the {len(names)} of the list'
+      f' beside the shards ({_CLASS_FILE}). Correct the list.'
     )
   return order, names
-
-
-def _splits() -> dict[str, tuple[array.array, array.array]]:
-  """Returns split -> (members, labels); lists of Python would take 70 bytes."""
-  return collections.defaultdict(lambda: (array.array('q'), array.array('i')))
-
-
-def _renumber(found, numbers: dict[str, int], order: Sequence[str]):
-  """Replaces the labels as they were met by their places in `order`."""
-  places = {text: place for place, text in enumerate(order)}
-  places = np.array([places[text] for text in numbers], np.int32)
-  return {
-    split: (rows, places[np.array(labels)])
-    for split, (rows, labels) in found.items()
-  }
