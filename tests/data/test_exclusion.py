@@ -89,17 +89,17 @@ def test_the_digest_tells_lists_apart_and_counts(tmp_path, birds):
 @pytest.mark.parametrize(
   'changes, message',
   [
-    ({'examples': 11}, "expects 11 examples in 'train', found 10"),
-    ({'names': ['train/1']}, "expects 'train/1' as example 3 .*'train/3'"),
+    ({'examples': 11}, "expects 11 in 'train', found 10"),
+    ({'names': ['train/1']}, "expects 'train/1' in 'train', found 'train/3'"),
     ({'excluded': [10], 'names': ['train/10']}, 'is damaged'),
     ({'excluded': [3, 3], 'names': ['train/3'] * 2}, 'is damaged'),
     ({'excluded': [True]}, 'is damaged'),
     ({'names': []}, 'is damaged'),
     (
       {'excluded': list(range(10)), 'names': [''] * 10},
-      'excludes all 10 examples',
+      'excludes all examples',
     ),
-    ({'facts': 'other'}, 'digest other in'),
+    ({'facts': 'other'}, "expects 'other'"),
   ],
 )
 def test_lists_of_other_data_are_refused(tmp_path, changes, message):
@@ -119,5 +119,5 @@ def test_files_that_are_no_lists_are_refused(tmp_path):
   path = _list(tmp_path, {'test': [0]})
   content = pathlib.Path(path).read_text().replace('"test": {', '"val": {')
   (tmp_path / 'exclude.json').write_text(content)
-  with pytest.raises(ValueError, match=r"'val', but .*\['test', 'train'\]"):
+  with pytest.raises(ValueError, match="in 'val', found .*'test'"):
     exclusion.Excluding(Numbers(), path)

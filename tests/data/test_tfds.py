@@ -125,7 +125,10 @@ def test_a_function_computes_labels(data_dir):
       {'image_key': 'picture', 'label_key': 'lable'},
       "no feature label_key='lable'.*'ratio': 'Tensor'",
     ),
-    ({'image_key': 'ratio', 'label_key': 'tags'}, "'ratio' is not an Image"),
+    (
+      {'image_key': 'ratio', 'label_key': 'tags'},
+      'that is an Image',
+    ),
     ({'image_key': 'picture', 'label_key': 'ratio'}, 'expected a ClassLabel'),
     ({'image_key': 'picture', 'label_key': 'vector'}, 'expected a ClassLabel'),
     ({'image_key': 'picture', 'label_key': 'mask'}, 'expected a ClassLabel'),

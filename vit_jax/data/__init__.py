@@ -6,10 +6,8 @@ tenth, `shuffled(train)[:10%]`. `python -m vit_jax.data` prints what an
 expression selects.
 """
 
-import dataclasses
 import functools
 import inspect
-from typing import Any
 
 from vit_jax.data import balance, exclusion
 from vit_jax.data.balance import class_balance
@@ -32,7 +30,6 @@ from vit_jax.data.sources.tfds import ArrayRecord, Tfds
 from vit_jax.data.sources.vtab_tasks import Vtab
 
 __all__ = [
-  'Options',
   'Picked',
   'Record',
   'Source',
@@ -45,35 +42,6 @@ __all__ = [
   'open_source',
   'read_labels',
 ]
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-  """How to open a data set.
-
-  Attributes:
-    data_dir: for `tfds:` and `vtab:`, the folder of the prepared TFDS data (''
-      means TFDS's default); for `shapes:`, the folder in which to keep rendered
-      scenes ('' keeps none).
-    image_key: the TFDS feature, or the column, that holds the image. Only
-      `tfds:`, `arrayrecord:`, `hf:` and `parquet:` use this and the following
-      two.
-    label_key: the feature or column that holds the label.
-    num_classes: number of classes of a label without names; 0 takes it from the
-      data set.
-    allow_damaged: for `tar:` and `wds:`, whether tar files may end early; the
-      source then has the attribute `damaged`, a list of messages.
-  """
-
-  data_dir: str | None = None
-  image_key: str = 'image'
-  label_key: str = 'label'
-  num_classes: int | None = None
-  allow_damaged: bool = False
-
-  def keywords(self) -> dict[str, Any]:
-    """Returns the options by name; what is empty is None."""
-    return {key: value or None for key, value in vars(self).items()}
 
 
 # Kind of a data spec -> (its class, its line in the list of choices).
@@ -114,21 +82,49 @@ SOURCES = {
 }
 
 
-def open_source(spec: str, **options) -> Source:
+def open_source(
+  spec: str,
+  *,
+  data_dir: str | None = None,
+  image_key: str = 'image',
+  label_key: str = 'label',
+  num_classes: int | None = None,
+  allow_damaged: bool = False,
+) -> Source:
   """Opens the data set that a data spec names.
+
+  A kind of source takes those of the options that concern it.
 
   Args:
     spec: `KIND` or `KIND:ARGUMENT`, such as `digits:13589`; `,exclude=FILE`
       after it leaves the examples in a list out, see `exclusion`.
-    **options: see `Options`. A kind of source takes those that concern it.
+    data_dir: for `tfds:` and `vtab:`, the folder of the prepared TFDS data (''
+      means TFDS's default); for `shapes:`, the folder in which to keep rendered
+      scenes ('' keeps none).
+    image_key: the TFDS feature, or the column, that holds the image. Only
+      `tfds:`, `arrayrecord:`, `hf:` and `parquet:` use this and the following
+      two.
+    label_key: the feature or column that holds the label.
+    num_classes: number of classes of a label without names; 0 takes it from the
+      data set.
+    allow_damaged: for `tar:` and `wds:`, whether tar files may end early; the
+      source then has the attribute `damaged`, a list of messages.
 
   Raises:
     ValueError: the kind is unknown, its argument is missing, or the source
       refuses the argument; or the list is about other data.
   """
+  options = {
+    'data_dir': data_dir or None,
+    'image_key': image_key,
+    'label_key': label_key,
+    'num_classes': num_classes or None,
+    'allow_damaged': allow_damaged,
+  }
+  open_part = functools.partial(open_source, **options)
   base, excluded = exclusion.split(spec)
   if excluded:
-    return exclusion.Excluding(open_source(base, **options), excluded)
+    return exclusion.Excluding(open_part(base), excluded)
   kind, _, argument = spec.partition(':')
   complete = argument or kind in ('digits', 'shapes')
   if kind not in SOURCES or not complete:
@@ -137,10 +133,9 @@ def open_source(spec: str, **options) -> Source:
       f'Data spec {spec!r} is unknown or incomplete; choose one of\n  {usages}'
     )
   opener = SOURCES[kind][0]
-  known = Options(**options).keywords()
-  known['open_part'] = functools.partial(open_source, **options)
+  options['open_part'] = open_part
   taken = inspect.signature(opener).parameters
   return opener(
     *[argument] * bool(argument),
-    **{key: value for key, value in known.items() if key in taken},
+    **{key: value for key, value in options.items() if key in taken},
   )

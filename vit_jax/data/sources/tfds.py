@@ -6,14 +6,13 @@ download data; their errors name the commands that do.
 """
 
 import contextlib
-import difflib
 import importlib
 import json
+import operator
 import os
-import re
 import resource
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,14 +28,95 @@ _ARRAY_RECORD = file_adapters.FileFormat.ARRAY_RECORD
 _INFO = 'dataset_info.json'
 
 
-LabelFunction = Callable[[Mapping[str, Any]], int]
+class Prepared(source.Source):
+  """Some features of a prepared data set, read by index.
+
+  Only these are parsed, so other features cost no time.
+  """
+
+  def __init__(
+    self,
+    spec: str,
+    builder: tfds.core.DatasetBuilder,
+    image_key: str,
+    features: Mapping[str, tfds.features.FeatureConnector],
+    label: Callable[[Mapping[str, Any]], Any],
+    class_names: Sequence[str],
+    multi_label: bool = False,
+  ):
+    """Opens nothing yet; the first read of a split opens its files.
+
+    Args:
+      spec: the data spec.
+      builder: from `open_prepared`.
+      image_key: the feature that holds the image, whose bytes stay undecoded.
+      features: the features that `label` needs.
+      label: function of these features' values that returns the label.
+      class_names: the names of the classes.
+      multi_label: whether the label is a sequence.
+    """
+    image = {image_key: builder.info.features[image_key]}
+    self._builder, self._image_key = builder, image_key
+    self._all = tfds.features.FeaturesDict({**image, **features})
+    self._without_image = tfds.features.FeaturesDict(dict(features))
+    self._function = label
+    self._open_splits = {}
+    self.info = source.SourceInfo(
+      spec=spec,
+      splits={k: s.num_examples for k, s in builder.info.splits.items()},
+      class_names=tuple(class_names),
+      multi_label=multi_label,
+      is_remote=listing.is_remote(str(builder.data_path)),
+    )
+
+  def read(self, split: str, index: int) -> source.Record:
+    """Reads one record, with the image's stored bytes, undecoded."""
+    example = self._all.deserialize_example_np(
+      self._stored(split, index),
+      decoders={self._image_key: tfds.decode.SkipDecoding()},
+    )
+    image = example.pop(self._image_key)
+    return source.Record(image, self._label(example), f'{split}/{index}')
+
+  def label(self, split: str, index: int) -> int | tuple[int, ...]:
+    """Reads a record, and parses only what its label needs."""
+    stored = self._stored(split, index)
+    return self._label(self._without_image.deserialize_example_np(stored))
+
+  def _label(self, example: Mapping[str, Any]) -> int | tuple[int, ...]:
+    label = self._function(example)
+    if self.info.multi_label:
+      return tuple(map(int, label))
+    return operator.index(label)
+
+  def _stored(self, split: str, index: int) -> bytes:
+    if split not in self._open_splits:
+      # One for each shard.
+      _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+      with contextlib.suppress(ValueError, OSError):  # macOS refuses no limit.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+      self._open_splits[split] = self._builder.as_data_source(
+        split,
+        file_format=_ARRAY_RECORD,
+        deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES,
+      )
+    return self._open_splits[split][index]
+
+  def facts(self, split: str) -> dict[str, str]:
+    """Returns a digest of the shards' names and numbers of examples."""
+    info = self._builder.info.splits[split]
+    shards = [sorted(info.filenames), list(info.shard_lengths)]
+    return {'shards': identity.short_hash(shards)}
+
+  def __getstate__(self) -> dict:
+    # Open files cannot be pickled, so each process opens its own.
+    return self.__dict__ | {'_open_splits': {}}
 
 
-class Tfds(source.Source):
+class Tfds(Prepared):
   """Encoded images and labels of a TFDS data set, in the order of its files.
 
-  Only the image and the label are parsed, so other features cost no time. A
-  label that is computed needs all features.
+  A label that is computed needs all features.
   """
 
   _KIND = 'tfds'
@@ -70,70 +150,30 @@ class Tfds(source.Source):
     """
     spec = f'{self._KIND}:{name}'
     builder = self._open(name, data_dir)
-    info = builder.info
-    self._function = _find_function(label_key)
-    features = [] if self._function else [('label_key', label_key)]
-    for flag, key in (('image_key', image_key), *features):
-      if key not in info.features:
-        raise ValueError(
-          f'{spec} has no feature {flag}={key!r}; its features are '
-          f'{_describe(info.features)}.'
-        )
-    image = info.features[image_key]
-    if not isinstance(image, tfds.features.Image):
+    features = builder.info.features
+    kinds = {key: type(features[key]).__name__ for key in sorted(features)}
+    images = {k for k in kinds if isinstance(features[k], tfds.features.Image)}
+    if image_key not in images:
       raise ValueError(
-        f'{spec}: image_key={image_key!r} is not an Image; the features '
-        f'are {_describe(info.features)}.'
+        f'{spec} has no feature image_key={image_key!r} that is an Image; its'
+        f' features are {kinds}.'
       )
-    if self._function:
-      label = tfds.features.Scalar(np.int64)
-      read = {
-        key: feature
-        for key, feature in info.features.items()
-        if not isinstance(feature, tfds.features.Image)
-      }
+    if function := _find_function(label_key):
+      feature = tfds.features.Scalar(np.int64)
+      read = {key: features[key] for key in kinds.keys() - images}
+    elif label_key in features:
+      function, feature = operator.itemgetter(label_key), features[label_key]
+      read = {label_key: feature}
     else:
-      label = info.features[label_key]
-      read = {label_key: label}
-    self._image_key, self._label_key = image_key, label_key
-    self._examples = Examples(
-      builder, {image_key: image, **read}, image_key=image_key
+      raise ValueError(
+        f'{spec} has no feature label_key={label_key!r}; its features are'
+        f' {kinds}.'
+      )
+    names = _class_names(
+      feature, num_classes, f'{spec}: label_key={label_key!r}'
     )
-    self.info = source.SourceInfo(
-      spec=spec,
-      splits={split: s.num_examples for split, s in info.splits.items()},
-      class_names=_class_names(
-        label, num_classes, f'{spec}: label_key={label_key!r}'
-      ),
-      multi_label=isinstance(label, tfds.features.Sequence),
-      is_remote=listing.is_remote(str(builder.data_path)),
-    )
-
-  def read(self, split: str, index: int) -> source.Record:
-    """Reads one record, with the image's stored bytes, undecoded."""
-    example = self._examples.read(split, index)
-    image, name = example.pop(self._image_key), f'{split}/{index}'
-    return source.Record(image, self._label(example, name), name)
-
-  def label(self, split: str, index: int) -> int | tuple[int, ...]:
-    """Reads a record, and parses only what its label needs."""
-    if self._function:
-      return self.read(split, index).label
-    example = self._examples.read(split, index, only=self._label_key)
-    return self._label(example, f'{split}/{index}')
-
-  def _label(
-    self, example: Mapping[str, Any], name: str
-  ) -> int | tuple[int, ...]:
-    if self._function:
-      where = f'{self.info.spec}, {name}'
-      return _call(self._function, example, self.info.num_classes, where)
-    label = example[self._label_key]
-    return tuple(map(int, label)) if self.info.multi_label else int(label)
-
-  def facts(self, split: str) -> dict[str, str]:
-    """Returns a digest of the shards' names and numbers of examples."""
-    return self._examples.facts(split)
+    many = isinstance(feature, tfds.features.Sequence)
+    super().__init__(spec, builder, image_key, read, function, names, many)
 
   def _open(self, name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
     return open_prepared(name, data_dir)
@@ -151,74 +191,10 @@ class ArrayRecord(Tfds):
 
   def _open(self, name, data_dir):
     spec = f'arrayrecord:{name}'
-    folder = find_version(os.path.expanduser(name), spec)
+    folder = _find_version(os.path.expanduser(name), spec)
     builder = read_only_builder.builder_from_directory(folder)
     _check_format(builder, spec)
     return builder
-
-
-class Examples:
-  """Some features of a prepared data set's examples, read by index."""
-
-  def __init__(
-    self,
-    builder: tfds.core.DatasetBuilder,
-    features: Mapping[str, tfds.features.FeatureConnector],
-    *,
-    image_key: str,
-  ):
-    """Opens nothing yet; the first read of a split opens its files.
-
-    Args:
-      builder: from `open_prepared`.
-      features: the features of the builder to parse.
-      image_key: the feature whose bytes stay undecoded.
-    """
-    self._builder = builder
-    self._features = tfds.features.FeaturesDict(features)
-    self._single = {
-      key: tfds.features.FeaturesDict({key: feature})
-      for key, feature in features.items()
-    }
-    self._image_key = image_key
-    self._open_splits = {}
-
-  def read(
-    self, split: str, index: int, only: str | None = None
-  ) -> dict[str, Any]:
-    """Returns the features' values, with the image as it is stored.
-
-    Args:
-      split: a split of the data set.
-      index: index of the example in the split.
-      only: the only feature to parse; None parses all.
-
-    Raises:
-      ValueError: the split has more files than the system lets a process open.
-    """
-    if split not in self._open_splits:
-      _allow_open_files()
-      self._open_splits[split] = self._builder.as_data_source(
-        split,
-        file_format=_ARRAY_RECORD,
-        deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES,
-      )
-    features = self._single[only] if only else self._features
-    decoders = {self._image_key: tfds.decode.SkipDecoding()}
-    return features.deserialize_example_np(
-      self._open_splits[split][index],
-      decoders={k: v for k, v in decoders.items() if k in features},
-    )
-
-  def facts(self, split: str) -> dict[str, str]:
-    """Returns a digest of the shards' names and numbers of examples."""
-    info = self._builder.info.splits[split]
-    shards = [sorted(info.filenames), list(info.shard_lengths)]
-    return {'shards': identity.short_hash(shards)}
-
-  def __getstate__(self) -> dict:
-    # Open files cannot be pickled, so each process opens its own.
-    return self.__dict__ | {'_open_splits': {}}
 
 
 def open_prepared(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
@@ -229,30 +205,22 @@ def open_prepared(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
     # TFDS ships it, to the prepared version.
     builder = read_only_builder.builder_from_files(name, data_dir=folder)
   except tfds.core.DatasetNotFoundError as e:
-    known = tfds.list_builders(with_community_datasets=False)
-    base = re.split('[/:]', name)[0]
-    similar = difflib.get_close_matches(base, known)
     place = f', data_dir={json.dumps(folder)}' if folder else ''
     code = (
       'import tensorflow_datasets as tfds;'
       f' tfds.builder({json.dumps(name)}{place})'
       '.download_and_prepare(file_format="array_record")'
     )
-    advice = (
-      'Prepare it (some data sets need TensorFlow for that) with:'
-      f' {shlex.join(["python", "-c", code])}'
-      if base in known
-      else f'TFDS knows no {base!r}; similar names: {similar}.'
-    )
     raise ValueError(
-      f'tfds:{name} is not in {folder or "the default data directory"}. '
-      f'{advice}\nTFDS says: {e}'
+      f'tfds:{name} is not in {folder or "the default data directory"}. If TFDS'
+      ' knows it, prepare it (some data sets need TensorFlow for that) with:'
+      f' {shlex.join(["python", "-c", code])}\nTFDS says: {e}'
     ) from e
   _check_format(builder, f'tfds:{name}')
   return builder
 
 
-def find_version(path: str, spec: str) -> str:
+def _find_version(path: str, spec: str) -> epath.Path:
   """Returns the folder of the newest version of the data set in a folder.
 
   Args:
@@ -263,38 +231,28 @@ def find_version(path: str, spec: str) -> str:
   Raises:
     ValueError: there is no data set, or more than one.
   """
-  found = {}  # Folder of a data set or config -> (version, folder).
-  for folder in _described(epath.Path(path), levels=3):
-    version = tfds.core.Version(folder.name)
-    key = os.fspath(folder.parent)
-    found[key] = max(found.get(key, (version, '')), (version, str(folder)))
-  if (epath.Path(path) / _INFO).exists():
-    return path
+  root = epath.Path(path)
+  levels = ('.', '*', '*/*', '*/*/*')  # NAME/CONFIG/VERSION is the deepest.
+  found = {}  # Folder of a data set or config -> folders of versions.
+  for level in levels if root.is_dir() else ():
+    for info in root.glob(f'{level}/{_INFO}'):
+      if level == '.':
+        return info.parent
+      if tfds.core.Version.is_valid(info.parent.name):
+        found.setdefault(str(info.parent.parent), []).append(info.parent)
   if not found:
-    command = ['python', '-m', 'vit_jax.prepare_data', '--source=SPEC']
-    command.append(f'--to={path}')
     raise ValueError(
       f'{spec}: {path} holds neither {_INFO} nor a folder of a version (such as'
-      f' 1.0.0) that does. To prepare data: {shlex.join(command)}'
+      ' 1.0.0) that does. To prepare data: python -m vit_jax.prepare_data'
+      f' --source=SPEC --to={shlex.quote(path)}'
     )
   if len(found) > 1:
     raise ValueError(
       f'{spec}: {path} holds {len(found)} data sets; choose one of'
       f' {sorted(found)}.'
     )
-  [(_, folder)] = found.values()
-  return folder
-
-
-def _described(folder: epath.Path, levels: int) -> Iterator[epath.Path]:
-  """Yields the folders of versions that lie up to some levels below."""
-  if not levels or not folder.is_dir():
-    return
-  for one in folder.iterdir():
-    if not tfds.core.Version.is_valid(one.name):
-      yield from _described(one, levels - 1)
-    elif (one / _INFO).exists():
-      yield one
+  [versions] = found.values()
+  return max(versions, key=lambda folder: tfds.core.Version(folder.name))
 
 
 def _check_format(builder: tfds.core.DatasetBuilder, spec: str) -> None:
@@ -312,10 +270,6 @@ def _check_format(builder: tfds.core.DatasetBuilder, spec: str) -> None:
     f'{sorted(f.value for f in formats)}, which has no random access; '
     f'expected array_record. To add an ArrayRecord copy: {shlex.join(command)}'
   )
-
-
-def _describe(features: tfds.features.FeaturesDict) -> dict[str, str]:
-  return {key: type(features[key]).__name__ for key in sorted(features)}
 
 
 def _class_names(
@@ -351,7 +305,7 @@ def _class_names(
   return tuple(one.names if known else names)
 
 
-def _find_function(label_key: str) -> LabelFunction | None:
+def _find_function(label_key: str) -> Callable | None:
   """Returns the function that a label key names; None if it names a feature.
 
   Raises:
@@ -361,50 +315,9 @@ def _find_function(label_key: str) -> LabelFunction | None:
   if not colon:
     return None
   try:
-    module = importlib.import_module(path)
-  except (ImportError, ValueError) as error:
+    return getattr(importlib.import_module(path), name)
+  except (ImportError, ValueError, AttributeError) as error:
     raise ValueError(
-      f'label_key={label_key!r}: cannot import {path!r} ({error}); expected'
-      ' PACKAGE.MODULE:FUNCTION, with the module on PYTHONPATH.'
+      f'label_key={label_key!r}: {error}; expected PACKAGE.MODULE:FUNCTION,'
+      ' with the module on PYTHONPATH.'
     ) from error
-  function = getattr(module, name, None)
-  if not callable(function):
-    raise ValueError(
-      f'label_key={label_key!r}: {path} has no function {name!r}.'
-    )
-  return function
-
-
-def _call(
-  function: LabelFunction,
-  features: Mapping[str, Any],
-  num_classes: int,
-  where: str,
-) -> int:
-  """Returns the class of a record.
-
-  Args:
-    function: see `Tfds`.
-    features: the record's features, without images.
-    num_classes: the number of classes.
-    where: what a message calls the record.
-
-  Raises:
-    ValueError: the function returns no integer, or none of the classes.
-  """
-  label = function(features)
-  whole = isinstance(label, int | np.integer)
-  if not whole or not 0 <= label < num_classes:
-    raise ValueError(
-      f'{where}: {function.__module__}:{function.__name__} returned {label!r},'
-      f' expected an integer from 0 to {num_classes - 1}, as'
-      f' num_classes={num_classes}.'
-    )
-  return int(label)
-
-
-def _allow_open_files() -> None:
-  """Lets this process open as many files as it may, one for each shard."""
-  _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-  with contextlib.suppress(ValueError, OSError):  # macOS refuses no limit.
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
