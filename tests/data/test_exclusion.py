@@ -119,5 +119,5 @@ def test_files_that_are_no_lists_are_refused(tmp_path):
   path = _list(tmp_path, {'test': [0]})
   content = pathlib.Path(path).read_text().replace('"test": {', '"val": {')
   (tmp_path / 'exclude.json').write_text(content)
-  with pytest.raises(ValueError, match="in 'val', found .*'test'"):
+  with pytest.raises(ValueError, match=r"in 'val', found .*'test'"):
     exclusion.Excluding(Numbers(), path)

@@ -17,9 +17,6 @@ def test_the_order_contains_every_record_once(seed):
   for size in SIZES:
     order = _order(size, seed)
     np.testing.assert_array_equal(np.sort(order), np.arange(size))
-    np.testing.assert_array_equal(
-      permutation.invert(order, size, seed), np.arange(size)
-    )
 
 
 def test_integers_and_arrays_agree():
@@ -28,7 +25,6 @@ def test_integers_and_arrays_agree():
     found = [permutation.permute(i, size, 7) for i in range(size)]
     assert found == expected
     assert all(type(index) is int for index in found)
-    assert [permutation.invert(i, size, 7) for i in found] == list(range(size))
   assert permutation.permute(np.int64(3), 1000, 7) == expected[3]
   assert _order(9).dtype == np.int64
 
@@ -40,6 +36,4 @@ def test_literal_orders():
   found = [permutation.permute(i, 303_000_000, 0) for i in range(4)]
   assert found == [3_390_490, 256_420_745, 109_790_059, 162_269_904]
   # This size is above 2**32.
-  index = permutation.permute(5, 10**12, 3)
-  assert index == 595_678_579_450
-  assert permutation.invert(index, 10**12, 3) == 5
+  assert permutation.permute(5, 10**12, 3) == 595_678_579_450

@@ -64,10 +64,6 @@ def test_places_equal_those_of_an_explicit_list():
     assert {
       (split, int(i)) for split, found in one.records().items() for i in found
     } == set(expected)
-    for split, size in SIZES.items():
-      assert one.contains(split, np.arange(size)).tolist() == [
-        (split, i) in set(expected) for i in range(size)
-      ]
 
 
 def _number_shared(one, other):

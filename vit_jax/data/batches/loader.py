@@ -24,7 +24,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from multiprocessing import connection
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import cloudpickle
 import joblib
@@ -52,20 +52,6 @@ _CODE = (
 )
 
 
-class Rows(Protocol):
-  """Makes any row of any batch; picklable if there are workers."""
-
-  def __call__(
-    self, batch: int, row: int, read: futures.Future | None
-  ) -> Batch:
-    """Returns a row; `read` is the future of what `read` below returns."""
-    ...
-
-  def read(self, batch: int, row: int) -> object:
-    """Reads the record of a row."""
-    ...
-
-
 class _Piece(NamedTuple):
   """Rows start to stop - 1 of a batch, and the slot that holds the batch."""
 
@@ -76,7 +62,7 @@ class _Piece(NamedTuple):
 
 
 def _fill(
-  make: Rows,
+  make: Callable,
   slots: Slots,
   piece: _Piece,
   reads: Sequence[futures.Future | None],
@@ -138,7 +124,7 @@ def _do(future: futures.Future, function: Callable, args: tuple) -> None:
     future.set_exception(error)
 
 
-def _reads(make: Rows, piece: _Piece, readers: _Threads | None):
+def _reads(make: Callable, piece: _Piece, readers: _Threads | None):
   """Begins to read the records of a piece, if there are threads for that."""
   rows = range(piece.start, piece.stop)
   if readers is None:
@@ -151,7 +137,7 @@ class Batches(Iterator[Batch]):
 
   def __init__(
     self,
-    make: Rows,
+    make: Callable,
     row: Batch,
     *,
     rows: int,
@@ -164,7 +150,7 @@ class Batches(Iterator[Batch]):
     """Starts to make batches.
 
     Args:
-      make: makes the rows.
+      make: see `rows.Rows`; picklable if there are workers.
       row: a row with the shapes and dtypes of all.
       rows: rows of a batch.
       count: number of batches; None makes them endlessly.

@@ -29,12 +29,6 @@ _JPEG_END = b'\xff\xd9'
 # progressive ones; and the start of the scan.
 _SEQUENTIAL = (0xC0, 0xC1)
 _SCAN = 0xDA
-_SCAN_START = b'\xff\xda'
-# Progressive JPEGs have ten scans, few have thirty. Each costs a pass through
-# the whole picture, even if it takes ten bytes of the file. So a file of fewer
-# bytes times pixels than this decodes in some 6 s, whatever it holds.
-_MOST_SCANS = 100
-_COUNTED_FROM = 2**37
 # 134 megapixels, which is more than most cameras have; OpenCV's own limit is
 # 2**30. A file of 34 bytes may state them all.
 MAX_PIXELS = 2**27
@@ -52,10 +46,6 @@ _FORMATS = (
 _ENDS_EARLY = ('premature end', 'found marker 0xd9')
 _EXIF_START = b'Exif\x00\x00'
 _PNG_START = b'\x89PNG\r\n\x1a\n'
-_TIFF_STARTS = (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+')
-_JPEG_2000_START = b'\0\0\0\x0cjP  '
-# A box in the header of a JPEG 2000 that states its colours: sYCC.
-_SYCC = b'colr\1\0\0\0\0\0\x12'
 _PNG_END = b'IEND\xaeB`\x82'
 # FF followed by anything but a stuffed 00, a marker without a length (TEM or a
 # restart), or a fill byte FF.
@@ -146,8 +136,8 @@ def size(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
   The size is that of the stored picture, whatever its EXIF orientation.
 
   Raises:
-    CorruptImageError: a JPEG or PNG is truncated, no known header is found, it
-      states more than `max_pixels` pixels, or a JPEG has too many scans.
+    CorruptImageError: a JPEG or PNG is truncated, no known header is found, or
+      it states more than `max_pixels` pixels.
   """
   # OpenCV may decode a truncated file to a picture that is partly grey.
   if is_jpeg(data) and not _jpeg_is_complete(data):
@@ -159,16 +149,6 @@ def size(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     raise CorruptImageError(
       f'{height} x {width} pixels (height x width) are more than'
       f' data.max_pixels={max_pixels:,}'
-    )
-  # FF DA is a scan, or lies in a comment, a thumbnail, or after the end.
-  if (
-    is_jpeg(data)
-    and len(data) * height * width > _COUNTED_FROM
-    and data.count(_SCAN_START) > _MOST_SCANS
-  ):
-    raise CorruptImageError(
-      f'JPEG of {len(data)} bytes with more than {_MOST_SCANS} scans, which may'
-      ' take minutes to decode; save it as a baseline JPEG'
     )
   return height, width
 
@@ -323,8 +303,6 @@ def decode(
     )
     if decoded is not None:
       return turn_upright(decoded, turn) if turn > 1 else decoded
-  if (decoded := _other_colours(image)) is not None:
-    return _convert_channels(decoded, channels)
   flags = _IMREAD_FLAGS[channels]
   if not upright:
     flags |= cv2.IMREAD_IGNORE_ORIENTATION
@@ -335,26 +313,6 @@ def decode(
   if decoded is None:
     raise _undecodable(image)
   return with_channels(decoded)
-
-
-def _other_colours(data: bytes) -> np.ndarray | None:
-  """Decodes a picture whose colours OpenCV gets wrong; None for any other.
-
-  These are TIFFs in CIELab (by 15 grey levels), and JPEG 2000 in sYCC (by 7).
-
-  Returns:
-    uint8 [h, w, 3], upright as OpenCV's TIFFs are.
-  """
-  sycc = data.startswith(_JPEG_2000_START) and _SYCC in data[:1024]
-  if not (sycc or data.startswith(_TIFF_STARTS)):
-    return None
-  try:
-    with Image.open(io.BytesIO(data), formats=('TIFF', 'JPEG2000')) as image:
-      if not sycc and image.mode != 'LAB':
-        return None
-      return np.asarray(image.convert('RGB'))
-  except Exception as error:  # A damaged file may cause any exception.
-    raise _undecodable(data) from error
 
 
 def _decode_jpeg(

@@ -14,6 +14,7 @@ from vit_jax.data.ops.decoding import with_channels
 Size = int | tuple[int, int]
 Op = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
+_FARTHEST = 2**16  # The most pixels of a shift.
 METHODS = ('bilinear', 'area', *resizing.PILLOW)
 PAD_MODES = {'zeros': cv2.BORDER_CONSTANT, 'reflect': cv2.BORDER_REFLECT_101}
 
@@ -31,6 +32,28 @@ def pair(size: Size) -> tuple[int, int]:
       f'got {size!r}'
     )
   return pair
+
+
+def check_ranges(op) -> None:
+  """Checks the ranges of the area and of the aspect that an operation draws."""
+  if not 0 < op.min_area <= op.max_area <= 1:
+    raise ValueError(
+      '0 < min_area <= max_area <= 1 does not hold for '
+      f'min_area={op.min_area}, max_area={op.max_area}'
+    )
+  if not 0 < op.min_aspect <= op.max_aspect:
+    raise ValueError(
+      '0 < min_aspect <= max_aspect does not hold for '
+      f'min_aspect={op.min_aspect}, max_aspect={op.max_aspect}'
+    )
+
+
+def _check_pixels(op, **least: int) -> None:
+  """Checks that attributes of an operation are whole and large enough."""
+  for name, low in least.items():
+    value = getattr(op, name)
+    if type(value) is not int or value < low:
+      raise ValueError(f'{name}={value!r} must be a whole number of pixels')
 
 
 class Region(NamedTuple):
@@ -197,16 +220,7 @@ class InceptionCrop(_Sized):
 
   def __post_init__(self):
     super().__post_init__()
-    if not 0 < self.min_area <= self.max_area <= 1:
-      raise ValueError(
-        '0 < min_area <= max_area <= 1 does not hold for '
-        f'min_area={self.min_area}, max_area={self.max_area}'
-      )
-    if not 0 < self.min_aspect <= self.max_aspect:
-      raise ValueError(
-        '0 < min_aspect <= max_aspect does not hold for '
-        f'min_aspect={self.min_aspect}, max_aspect={self.max_aspect}'
-      )
+    check_ranges(self)
 
   def region(self, height: int, width: int, rng: np.random.Generator) -> Region:
     smallest = self.min_area * height * width
@@ -261,8 +275,7 @@ class Pad:
   mode: str = 'zeros'
 
   def __post_init__(self):
-    if type(self.n) is not int or self.n < 0:
-      raise ValueError(f'n must be a non-negative integer, got {self.n!r}')
+    _check_pixels(self, n=0)
     _check_mode(self.mode)
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -285,10 +298,7 @@ class Shift:
   mode: str = 'reflect'
 
   def __post_init__(self):
-    if type(self.y) is not int or type(self.x) is not int:
-      raise ValueError(
-        f'y and x must be whole numbers of pixels, got {self.y!r}, {self.x!r}'
-      )
+    _check_pixels(self, y=-_FARTHEST, x=-_FARTHEST)
     _check_mode(self.mode)
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -311,8 +321,7 @@ class Trim:
   n: int
 
   def __post_init__(self):
-    if type(self.n) is not int or self.n < 0:
-      raise ValueError(f'n must be a non-negative integer, got {self.n!r}')
+    _check_pixels(self, n=0)
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     height, width = image.shape[:2]

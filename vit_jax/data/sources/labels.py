@@ -98,15 +98,19 @@ def number(
     ValueError: a label is missing, of another type, or no class; or there are
       more than MOST_CLASSES.
   """
-  without = [k for k, of in labels.items() if _is_unlabelled(k, of, where)]
-  others = {
-    f'records of split {split}, which has no labels': len(labels[split])
-    for split in without
-  }
-  labels = {k: of for k, of in labels.items() if k not in without}
-  multi = any(isinstance(one, list) for of in labels.values() for one in of)
+  labelled, others = {}, {}
+  for split, of in labels.items():
+    if any(label not in _NONE for label in of):
+      labelled[split] = of
+      continue
+    others[f'records of split {split}, which has no labels'] = len(of)
+    logging.warning(
+      '%s: the %d records of split %r have no label, and are not read.',
+      *(where, len(of), split),
+    )
+  multi = any(isinstance(one, list) for of in labelled.values() for one in of)
   known = set()
-  for of in labels.values():
+  for of in labelled.values():
     known.update(x for one in of for x in one) if multi else known.update(of)
   kinds = sorted({type(one).__name__ for one in known})
   if kinds == ['str']:
@@ -130,21 +134,11 @@ def number(
   if multi:
     found = {
       split: [tuple(places[x] for x in one) for one in of]
-      for split, of in labels.items()
+      for split, of in labelled.items()
     }
   else:
     found = {
       split: np.array([places[one] for one in of], np.int32)
-      for split, of in labels.items()
+      for split, of in labelled.items()
     }
   return Numbered(found, tuple(names), multi, others)
-
-
-def _is_unlabelled(split: str, labels: Sequence, where: str) -> bool:
-  if any(label not in _NONE for label in labels):
-    return False
-  logging.warning(
-    '%s: the %d records of split %r have no label, and are not read.',
-    *(where, len(labels), split),
-  )
-  return True

@@ -13,7 +13,7 @@ set, then the others' new ones.
 
 import collections
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -174,9 +174,4 @@ def parse(text: str) -> tuple[list[str], list[float]]:
       )
     specs.append(one)
     weights.append(number)
-  return specs, _shares(weights)
-
-
-def _shares(weights: Sequence[float]) -> list[float]:
-  total = sum(weights)
-  return [weight / total for weight in weights]
+  return specs, [weight / sum(weights) for weight in weights]
