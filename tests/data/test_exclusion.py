@@ -92,9 +92,7 @@ def test_the_digest_tells_lists_apart_and_counts(tmp_path, birds):
     ({'examples': 11}, "expects 11 in 'train', found 10"),
     ({'names': ['train/1']}, "expects 'train/1' in 'train', found 'train/3'"),
     ({'excluded': [10], 'names': ['train/10']}, 'is damaged'),
-    ({'excluded': [3, 3], 'names': ['train/3'] * 2}, 'is damaged'),
     ({'excluded': [True]}, 'is damaged'),
-    ({'names': []}, 'is damaged'),
     (
       {'excluded': list(range(10)), 'names': [''] * 10},
       'excludes all examples',

@@ -2,7 +2,6 @@
 
 import collections
 import os
-import pickle
 import signal
 import time
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 from vit_jax.data.batches import loader
-from vit_jax.data.batches.slots import Slots
 
 
 def row_of(batch, row, read=None):
@@ -97,7 +95,7 @@ def test_workers_start_only_if_the_loop_waits(monkeypatch):
   assert not waiting(8, monkeypatch, load_sec=0, step_sec=0.3)
   assert not waiting(1, monkeypatch, load_sec=0.002, step_sec=0)
   # An evaluation would be over before they were ready.
-  assert not waiting(8, monkeypatch, load_sec=0.002, step_sec=0, count=200)
+  assert not waiting(8, monkeypatch, load_sec=0.002, step_sec=0, count=60)
 
 
 def test_a_killed_worker_is_an_error():
@@ -109,11 +107,3 @@ def test_a_killed_worker_is_an_error():
   message = r'--config\.data\.workers=N'
   with pytest.raises(RuntimeError, match=message):
     collections.deque(batches, maxlen=0)
-
-
-def test_other_processes_can_map_slots():
-  slots = Slots(row_of(0, 0), 4, 2, shared=True)
-  other = pickle.loads(pickle.dumps(slots))
-  other.arrays(1)['image'][2] = 9
-  assert (slots.arrays(1)['image'][2] == 9).all()
-  assert slots.arrays(1)['image'].ctypes.data % 64 == 0

@@ -133,7 +133,6 @@ def _cut(tmp_path, keep):
   [
     (lambda b: b[: 512 + 5], "ends within 'dog/1.jpg'", 0),
     (lambda b: b[: 1024 + 300], 'after dog/1.jpg', 1),
-    (lambda b: b[: 1024 + 512 + 5], "ends within 'dog/2.jpg'", 1),
     (lambda b: b[:2048], 'mark of the end is missing', 2),
     (lambda b: b'no tar file' * 99, 'after its beginning', 0),
     (lambda b: b'', 'after its beginning', 0),
@@ -162,7 +161,6 @@ def test_compressed_tar_files_are_refused(tmp_path):
   [
     ({}, 'there is no file'),
     ({'a.tar': _files('dog/1.txt')}, 'no image'),
-    ({'x': b''}, 'there is no file'),
     ({'train/a.tar': {}}, 'damaged after its beginning|no image'),
   ],
 )
