@@ -28,7 +28,7 @@ from absl import flags
 from benchmarks import report
 from benchmarks.measure import input as measure_input
 from benchmarks.measure import other_inputs
-from vit_jax.data import decode
+from vit_jax.data.ops import decoding
 from vit_jax.runtime import command_line
 
 flags.adopt_module_key_flags(report)
@@ -45,10 +45,10 @@ _IMAGE_SIZE = flags.DEFINE_string(
   'image_size', '224', 'In pixels: a side, or HEIGHTxWIDTH.'
 )
 _PREPROCESS = flags.DEFINE_string(
-  'preprocess', 'inception_crop|flip', 'See vit_jax/data/ops.py.'
+  'preprocess', 'inception_crop|flip', 'See vit_jax/data/ops.'
 )
 _JPEG_DCT = flags.DEFINE_enum(
-  'jpeg_dct', 'fast', decode.JPEG_DCTS, 'How the pipeline decodes.'
+  'jpeg_dct', 'fast', decoding.JPEG_DCTS, 'How the pipeline decodes.'
 )
 _SCALED = flags.DEFINE_bool(
   'scaled', False, 'Whether it decodes smaller images where that suffices.'

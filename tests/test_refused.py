@@ -13,8 +13,8 @@ from tests.tiny_run import tiny_config
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import models
-from vit_jax.data import digits
 from vit_jax.data.source import Record
+from vit_jax.data.sources import digits
 from vit_jax.training import step as step_lib
 from vit_jax.training import train
 from vit_jax.workdir import metrics

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from vit_jax.configs.sweeps import reproduce
-from vit_jax.data import vtab_tasks
+from vit_jax.data.sources import vtab_tasks
 from vit_jax.paper.numbers import values
 from vit_jax.paper.runs import Pretraining, Transfer, Vtab
 from vit_jax.sweep import reading

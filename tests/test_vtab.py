@@ -11,7 +11,7 @@ from vit_jax import vtab
 from vit_jax.config import inputs
 from vit_jax.configs import finetune
 from vit_jax.configs import vtab as vtab_config
-from vit_jax.data import vtab_tasks as tasks
+from vit_jax.data.sources import vtab_tasks as tasks
 from vit_jax.training import stages
 
 # Accuracy in percent: ViT-H/14 and L/16 from JFT-300M, L/16 from ImageNet-21k.

@@ -83,7 +83,7 @@ _RESOLUTION = flags.DEFINE_string(
 _PREPROCESS = flags.DEFINE_string(
   'preprocess',
   None,
-  'Operations on each image, as in vit_jax/data/ops.py, that are recorded in'
+  'Operations on each image, as in vit_jax/data/ops, that are recorded in'
   ' --to; by default those of --from.',
 )
 _CLASS_NAMES = flags.DEFINE_string(

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from etils import epath
 
 from vit_jax import results
-from vit_jax.data import vtab_tasks
+from vit_jax.data.sources import vtab_tasks
 from vit_jax.runtime import command_line
 from vit_jax.workdir import files
 

@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import logging
 import os
-import threading
 import time
 
 import cv2
@@ -13,7 +12,8 @@ import pytest
 
 from tests.tiny_run import tiny_config
 from vit_jax.config import inputs
-from vit_jax.data import cache, ops, pipeline
+from vit_jax.data import ops, pipeline
+from vit_jax.data.batches import cache
 from vit_jax.data.source import Record
 
 SMALL = 1 / 1024  # GiB.
@@ -91,30 +91,6 @@ def test_workers_share_it(where, tmp_path):
   assert os.listdir(tmp_path) == []  # The file has no name.
 
 
-def test_what_is_kept_is_the_smallest():
-  for text, shape, made in (
-    ('resize_small(12)|central_crop(10)|random_crop', (10, 10, 3), 2),
-    ('resize(40)|random_crop', (20, 30, 3), 0),
-    ('random_crop|resize(2)', (20, 30, 3), 0),
-  ):
-    preprocess = ops.parse(text, image_size=8, channels=3)
-    image, number = preprocess.without_chance(Counted()[0].image)
-    assert (image.shape, number) == (shape, made)
-
-
-def test_evaluations_share_it():
-  view, kept = Counted(), cache.Cache(cache.MEMORY, SMALL)
-  preprocess = ops.parse('resize', image_size=8, channels=3)
-  options = dict(batch_size=4, num_classes=9, threads=1, workers=0)
-  first, second = (
-    list(pipeline.eval_batches(view, preprocess, cache=kept, **options))
-    for _ in range(2)
-  )
-  same(first, pipeline.eval_batches(Counted(), preprocess, **options))
-  same(second, first)
-  assert len(view.reads) == 9 + 1
-
-
 def test_unreadable_images_are_replaced_as_without_it():
   options = dict(unreadable='skip-and-count', threads=1)
   kept = cache.Cache(cache.MEMORY, SMALL)
@@ -135,35 +111,6 @@ def test_a_full_cache_says_so_once(caplog):
   assert len(view.reads) > 9 + 1  # Four images of 1,800 bytes fit.
 
 
-def test_a_full_disk_is_a_full_cache(monkeypatch):
-  kept, view = cache.Cache(cache.MEMORY, SMALL), Counted()
-
-  def full(*_):
-    raise OSError(28, 'No space left on device')
-
-  monkeypatch.setattr(os, 'pwritev', full)
-  same(rows(view, 'resize', cache=kept), rows(Counted(), 'resize'))
-
-
-def test_threads_add_at_the_same_time():
-  kept, view = cache.Cache(cache.MEMORY, SMALL), Counted()
-  images = kept.of(view, ops.parse('', image_size=8, channels=3))
-  record = dataclasses.replace(view[0], image=np.zeros((2, 2, 3), np.uint8))
-
-  def put(index):
-    for _ in range(50):
-      images.put(
-        index, dataclasses.replace(record, image=record.image + index), 0
-      )
-      assert images.get(index)[0].image.max() == index
-
-  threads = [threading.Thread(target=put, args=[i]) for i in range(9)]
-  [thread.start() for thread in threads]
-  [thread.join() for thread in threads]
-  for index in range(9):
-    assert (images.get(index)[0].image == index).all()
-
-
 @pytest.mark.parametrize(
   'values, message',
   [
@@ -179,11 +126,3 @@ def test_bad_settings_are_errors(values, message):
   config.data.update(values)
   with pytest.raises(ValueError, match=message):
     inputs.reading(config)
-
-
-def test_a_run_has_one_cache():
-  config = tiny_config()
-  assert inputs.reading(config)['cache'] is None
-  config.data.update({'cache': 'memory', 'cache_gib': 0.01})
-  first = inputs.reading(config)['cache']
-  assert first is inputs.reading(config)['cache'] is not None

@@ -1,6 +1,5 @@
 """Guards lists of image files on disk: used while valid, made again if not."""
 
-import json
 import os
 import pickle
 import time
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 
 from vit_jax import data
-from vit_jax.data import listing
+from vit_jax.data.sources import folder, listing
 
 FILES = [
   'train/dog/2.jpg',
@@ -24,7 +23,7 @@ HOUR = 3600 * 10**9
 def root(tmp_path, monkeypatch):
   """Returns a small data set, changed an hour ago, whose list will be kept."""
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-  monkeypatch.setattr(listing, '_KEPT_FROM', 1)
+  monkeypatch.setattr(listing, 'KEPT_FROM', 1)
   root = tmp_path / 'set'
   for file in FILES:
     (root / file).parent.mkdir(parents=True, exist_ok=True)
@@ -35,8 +34,8 @@ def root(tmp_path, monkeypatch):
 
 def _set_old_times(root):
   long_ago = time.time_ns() - HOUR
-  for folder, _, _ in os.walk(root):
-    os.utime(folder, ns=(long_ago, long_ago))
+  for path, _, _ in os.walk(root):
+    os.utime(path, ns=(long_ago, long_ago))
 
 
 def _names(source):
@@ -52,10 +51,10 @@ def _open(root):
 
 
 def _refuse_to_list(monkeypatch):
-  def walk(root):
+  def walk(root, split):
     raise AssertionError(f'{root} was listed again')
 
-  monkeypatch.setattr(listing, '_Walk', walk)
+  monkeypatch.setattr(folder, '_list', walk)
 
 
 def test_the_second_open_reads_the_kept_list(root, monkeypatch):
@@ -67,59 +66,18 @@ def test_the_second_open_reads_the_kept_list(root, monkeypatch):
   ]
   _refuse_to_list(monkeypatch)
   again = _open(root)
-  assert isinstance(again._listing.names, np.memmap)
+  assert isinstance(again._index.arrays['names'], np.memmap)
   assert again.info == first.info
   assert _names(again) == _names(first)
   assert again.labels('train').tolist() == [0, 2, 2]
 
 
-def test_processes_share_the_kept_list(root, monkeypatch):
-  source = _open(root)
-  _refuse_to_list(monkeypatch)
-  dump = pickle.dumps(source._listing)
-  assert len(dump) < 400  # The pickle holds only a path and a digest.
-  copy = pickle.loads(dump)
-  assert isinstance(copy.names, np.memmap)
-  assert copy.path('val', 0) == 'val/cat/é.png'
-
-
-def test_processes_that_list_at_the_same_time_agree(root, tmp_path):
-  first = _open(root)
-  dump = pickle.dumps(first._listing)
-  kept = first._listing.kept
-  before = os.stat(f'{kept}/names.npy').st_ino
-  # Act as another process that found no kept list.
-  walk = listing._Walk(root, '')
-  again = listing._keep(walk.listing, walk.folders, root, kept)
-  assert again.digest == first._listing.digest
-  assert os.stat(f'{kept}/names.npy').st_ino == before
-  assert pickle.loads(dump).digest == again.digest
-  assert [p.name for p in (tmp_path / 'cache/vit_jax/folders').iterdir()] == [
-    os.path.basename(kept)
-  ]
-
-
-def test_the_kept_list_says_whether_there_are_splits(root, monkeypatch):
-  first = _open(f'{root}/train')
-  _refuse_to_list(monkeypatch)
-  again = _open(f'{root}/train')
-  assert again.info.splits == {'train': 3}
-  assert _names(again) == _names(first)
-
-
-def test_a_relative_path_uses_the_same_list(root, monkeypatch):
-  _open(root)
-  _refuse_to_list(monkeypatch)
-  monkeypatch.chdir(os.path.dirname(root))
-  assert _open(os.path.basename(root)).info.splits == {'train': 3, 'val': 1}
-
-
 def test_a_changed_folder_cannot_be_unpickled_by_a_later_process(root):
-  dump = pickle.dumps(_open(root)._listing)
+  dump = pickle.dumps(_open(root)._index)
   open(f'{root}/train/dog/0.jpg', 'w').close()
   _set_old_times(root)
   assert _open(root).info.splits['train'] == 4
-  with pytest.raises(ValueError, match='have changed since this run began'):
+  with pytest.raises(ValueError, match='Restart this run'):
     pickle.loads(dump)
 
 
@@ -170,18 +128,3 @@ def test_a_damaged_list_is_rebuilt(root, tmp_path, file, how):
   else:
     path.unlink()
   assert _names(_open(root)) == names
-  facts = json.loads((_cache_folder(tmp_path) / 'facts.json').read_text())
-  assert facts['root'] == root
-
-
-def test_an_unwritable_cache_folder_is_a_warning(root, monkeypatch, caplog):
-  monkeypatch.setenv('XDG_CACHE_HOME', '/dev/null')
-  assert len(_names(_open(root))) == 4
-  assert 'list of the 4 files' in caplog.text
-  assert 'Set XDG_CACHE_HOME to another folder' in caplog.text
-
-
-def test_lists_of_few_files_are_not_kept(root, tmp_path, monkeypatch):
-  monkeypatch.setattr(listing, '_KEPT_FROM', 5)
-  _open(root)
-  assert not (tmp_path / 'cache').exists()

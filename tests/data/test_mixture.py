@@ -61,13 +61,6 @@ def test_weights(one, other, weights, of_one, of_other):
     assert max(mine) - min(mine) <= 1
 
 
-def test_classes_are_joined_by_name(one, other):
-  source = data.open_source(f'mix:{one}@5+{other}@1')
-  assert source.info.class_names == ('auk', 'owl', 'wren')
-  balance = data.class_balance(data.View(source, 'train'))
-  assert balance.tolist() == [20, 35, 5]
-
-
 def test_a_mixture_is_the_same_everywhere(one, other):
   spec = f'mix:{one}@0.3+{other}@0.7'
   source = data.open_source(spec)
@@ -85,12 +78,7 @@ def test_several_labels(one):
   last = len(data.View(source, 'train')) - 1
   assert isinstance(source.read('train', 0).label, tuple)
   assert isinstance(source.label('train', last), tuple)
-  assert not hasattr(source, 'labels')
-
-
-def test_only_shared_splits(one):
-  source = data.open_source(f'mix:{one}@1+digits@1')
-  assert set(source.info.splits) == {'train'}
+  assert source.labels('train') is None
 
 
 @pytest.mark.parametrize(
@@ -107,11 +95,3 @@ def test_only_shared_splits(one):
 def test_wrong_texts(text, words):
   with pytest.raises(ValueError, match=words):
     data.open_source(f'mix:{text}')
-
-
-def test_no_shared_split(tmp_path):
-  path = tmp_path / 'x/dev/a/1.jpg'
-  path.parent.mkdir(parents=True)
-  path.write_bytes(JPEG)
-  with pytest.raises(ValueError, match='no split occurs in all'):
-    data.open_source(f'mix:folder:{tmp_path}/x@1+digits@1')

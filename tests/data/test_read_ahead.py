@@ -78,20 +78,6 @@ def test_threads_read_many_at_the_same_time():
   same(actual, itertools.islice(train(SlowView(0), threads=0), 6))
 
 
-def test_workers_read_many_at_the_same_time():
-  batches = train(SlowView(), workers=2, read_ahead=32)
-  actual = []
-  while not batches.ready():
-    actual.append(next(batches))
-  actual += itertools.islice(batches, 6)  # May have been read before.
-  start = time.monotonic()
-  actual += itertools.islice(batches, 12)
-  assert time.monotonic() - start < 0.5 * 12 * 16 * 0.05 / 2
-  batches.close()
-  expected = train(SlowView(0), threads=0)
-  same(actual, itertools.islice(expected, len(actual)))
-
-
 @pytest.mark.parametrize('workers', [0, 1])
 def test_an_error_of_a_read_is_that_of_its_batch(workers):
   batches = train(SlowView(0, broken=7), workers=workers, read_ahead=8)
@@ -100,18 +86,6 @@ def test_an_error_of_a_read_is_that_of_its_batch(workers):
   # Four batches are all records.
   with pytest.raises(errors.ReadError, match='the bucket is gone'):
     list(itertools.islice(batches, 4))
-
-
-def test_evaluation_reads_each_record_once():
-  view = SlowView(0)
-  batches = pipeline.eval_batches(
-    view,
-    ops.parse(TEXT, image_size=8, channels=3),
-    **dict(batch_size=10, num_classes=64, workers=0, read_ahead=20),
-  )
-  labels = np.concatenate([batch['label'] for batch in batches])
-  assert labels.tolist() == [*range(64), *[-1] * 6]
-  assert sorted(view.read) == [0, *range(64)]  # One tells the labels' shape.
 
 
 def test_a_read_that_hangs_does_not_keep_a_program():
@@ -144,13 +118,3 @@ def test_only_buckets_are_read_ahead_unless_told(remote):
   next(batches)
   batches.close()
   assert (view.most > 5) == remote
-
-
-@pytest.mark.parametrize('read_ahead', [0, 8])
-def test_no_thread_goes_on_after_the_end(read_ahead):
-  before = set(threading.enumerate())
-  batches = train(SlowView(), workers=0, threads=2, read_ahead=read_ahead)
-  next(batches)
-  assert set(threading.enumerate()) - before
-  batches.close()
-  assert set(threading.enumerate()) - before == set()

@@ -33,12 +33,6 @@ def pauses(monkeypatch):
   return found
 
 
-def test_a_passing_error(pauses):
-  view = _view(4, OSError('no answer'))
-  assert retrying.read(view, 3).name == 'train/3'
-  assert pauses == [1, 2, 4, 8]
-
-
 def test_an_error_that_stays(pauses):
   with pytest.raises(errors.ReadError, match='after 5 tries: no answer'):
     retrying.read(_view(9, OSError('no answer')), 3)

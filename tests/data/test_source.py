@@ -30,34 +30,10 @@ def test_view_of_a_sum_of_slices():
   ]
 
 
-def test_view_of_one_split():
-  assert _records('test') == [
-    ('test', 0),
-    ('test', 1),
-    ('test', 2),
-    ('test', 3),
-  ]
-  assert _records('test[-1:]') == [('test', 3)]
-
-
-def test_view_is_iterable():
-  view = data.View(Numbers(), 'test[2:]+test[:1]')
-  assert [record.label for record in view] == [2, 3, 0]
-
-
 @pytest.mark.parametrize('index', [-1, 4])
 def test_an_index_out_of_bounds_is_an_error(index):
   with pytest.raises(IndexError, match=f'has 4 records, and no record {index}'):
     data.View(Numbers(), 'test')[index]
-
-
-def test_view_errors_list_the_splits():
-  with pytest.raises(ValueError, match=r'train \(10\), test \(4\)'):
-    data.View(Numbers(), 'validation')
-
-
-def test_num_classes():
-  assert Numbers.info.num_classes == 3
 
 
 @pytest.mark.parametrize(
@@ -69,11 +45,6 @@ def test_unknown_or_incomplete_specs_list_the_choices(spec):
   assert repr(spec) in str(error.value)
   for kind in ('digits', 'shapes', 'folder:PATH', 'tfds:NAME'):
     assert f'\n  {kind}' in str(error.value)
-
-
-def test_default_arguments():
-  assert data.open_source('digits').info.num_classes == 10
-  assert data.open_source('shapes').info.spec == 'shapes:shape'
 
 
 @pytest.mark.parametrize('kind', ['digits', 'shapes', 'folder', 'classes'])

@@ -1,9 +1,6 @@
 """Guards the 19 tasks: their table, labels, splits, and records."""
 
 import io
-import json
-import pickle
-import shutil
 import sys
 
 import cv2
@@ -12,7 +9,9 @@ import pytest
 import tensorflow_datasets as tfds
 
 from vit_jax import data
-from vit_jax.data import decode, splits, vtab_labels, vtab_tasks
+from vit_jax.data import splits
+from vit_jax.data.ops import decoding
+from vit_jax.data.sources import vtab_tasks
 
 # The table --------------------------------------------------------------------
 
@@ -77,12 +76,6 @@ SIZES = {
 }
 
 
-def test_the_nineteen_tasks():
-  assert list(vtab_tasks.TASKS) == list(ROWS)
-  groups = [task.group for task in vtab_tasks.TASKS.values()]
-  assert groups == 7 * ['natural'] + 4 * ['specialized'] + 8 * ['structured']
-
-
 @pytest.mark.parametrize('name', ROWS)
 def test_the_table(name):
   task = vtab_tasks.TASKS[name]
@@ -115,12 +108,6 @@ def test_training_splits_have_1000_images_and_exclude_the_test_split(name):
   assert len(test) == tested
   assert len({*first, *held_out}) == 1000
   assert test.isdisjoint({*first, *held_out})
-
-
-def test_unknown_tasks_list_the_choices():
-  with pytest.raises(ValueError, match='vtab:clevr: unknown') as error:
-    data.open_source('vtab:clevr')
-  assert all(repr(name) in str(error.value) for name in ROWS)
 
 
 # Labels -----------------------------------------------------------------------
@@ -160,13 +147,6 @@ def test_clevr_distance(depths, label):
   assert _label('clevr_dist', objects=objects) == label
 
 
-def test_clevr_distance_names():
-  names = vtab_tasks.TASKS['clevr_dist'].class_names
-  assert names[0] == 'closest object at 0 to 8'
-  assert names[2] == 'closest object at 8.5 to 9'
-  assert names[5] == 'closest object at 10 to 100'
-
-
 @pytest.mark.parametrize(
   'objects, label',
   [
@@ -188,43 +168,6 @@ def test_kitti_distance(objects, label):
     'location': _points(*(z for _, z in objects)),
   }
   assert _label('kitti_dist', objects=record) == label
-
-
-def test_dsprites_location():
-  labels = [_label('dsprites_location', label_x_position=i) for i in range(32)]
-  assert labels == [i // 2 for i in range(32)]
-  names = vtab_tasks.TASKS['dsprites_location'].class_names
-  assert (names[0], names[15]) == ('x position 0 to 1', 'x position 30 to 31')
-
-
-def test_dsprites_orientation():
-  labels = [
-    _label('dsprites_orientation', label_orientation=i) for i in range(40)
-  ]
-  # Classes have three values, two, three, two, ...
-  assert labels[:11] == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 4]
-  assert labels[37:] == [14, 15, 15]
-  names = vtab_tasks.TASKS['dsprites_orientation'].class_names
-  assert names[:2] == ('orientation 0 to 2', 'orientation 3 to 4')
-  assert names[15] == 'orientation 38 to 39'
-
-
-def test_smallnorb():
-  assert _label('smallnorb_azimuth', label_azimuth=17, label_elevation=8) == 17
-  assert _label('smallnorb_elevation', label_azimuth=17, label_elevation=8) == 8
-  assert vtab_tasks.TASKS['smallnorb_azimuth'].class_names[17] == '340 degrees'
-  assert vtab_tasks.TASKS['smallnorb_elevation'].class_names[8] == '70 degrees'
-
-
-def test_a_mask_becomes_black_and_white():
-  mask = np.array([[[0], [1]], [[1], [0]]], np.uint8)
-  image = vtab_labels.black_and_white(_png(mask))
-  assert image.dtype == np.uint8
-  assert image[:, :, 0].tolist() == [[0, 255], [255, 0]]
-  assert image.shape == (2, 2, 3)
-  assert (image == image[:, :, :1]).all()
-  # Unreadable images pass, so that decoding reports them.
-  assert vtab_labels.black_and_white(b'no image') == b'no image'
 
 
 # Records, written with TFDS's features of each data set -----------------------
@@ -336,76 +279,8 @@ def test_records(name, data_dir):
   view = data.View(source, 'train[:2]')
   assert [record.label for record in view] == LABELS.get(name, [0, 1])
   assert [record.name for record in view] == ['train/0', 'train/1']
-  black, other = (decode.decode(record.image, 3) for record in view)
+  black, other = (decoding.decode(record.image, 3) for record in view)
   assert not black.any()
   # Only dSprites, which stores 0 and 1, becomes brighter.
   assert (other == (255 if name.startswith('dsprites') else 1)).all()
   assert 'tensorflow' not in sys.modules
-
-
-def test_names_of_the_data_set(data_dir):
-  source = data.open_source('vtab:dtd', data_dir=data_dir)
-  assert source.info.class_names[:2] == ('banded', 'blotchy')
-
-
-def test_only_needed_features_are_parsed(data_dir):
-  source = data.open_source('vtab:kitti_dist', data_dir=data_dir)
-  example = source._examples.read('train', 0)
-  assert example.keys() == {'image', 'objects'}
-  assert example['objects'].keys() == {'type', 'location'}
-
-
-def test_pickles_also_after_reading(data_dir):
-  source = data.open_source('vtab:dsprites_location', data_dir=data_dir)
-  source.read('train', 0)
-  dump = pickle.dumps(source)
-  assert b'ArrayRecordDataSource' not in dump
-  assert pickle.loads(dump).read('train', 0).label == 15
-
-
-def test_not_prepared(tmp_path):
-  for task, name in (('svhn', 'svhn_cropped:3.*.*'), ('pets', 'pet:4.*.*')):
-    with pytest.raises(ValueError, match='download_and_prepare') as error:
-      data.open_source(f'vtab:{task}', data_dir=str(tmp_path))
-    assert f'{name}' in str(error.value)
-
-
-def test_the_pinned_version_comes_first(data_dir, tmp_path):
-  shutil.copytree(f'{data_dir}/oxford_iiit_pet', tmp_path / 'oxford_iiit_pet')
-  later = tmp_path / 'oxford_iiit_pet/4.0.0'
-  pinned = shutil.copytree(later, tmp_path / 'oxford_iiit_pet/3.2.0')
-  path = pinned / 'dataset_info.json'
-  info = json.loads(path.read_text()) | {'version': '3.2.0'}
-  info['splits'] = [s for s in info['splits'] if s['name'] == 'train']
-  path.write_text(json.dumps(info))
-  source = data.open_source('vtab:pets', data_dir=str(tmp_path))
-  assert list(source.info.splits) == ['train']
-
-
-def test_a_wrong_number_of_classes_is_an_error(data_dir, tmp_path):
-  shutil.copytree(f'{data_dir}/dmlab', tmp_path / 'dmlab')
-  path = tmp_path / 'dmlab/2.0.1/features.json'
-  text = path.read_text()
-  path.write_text(text.replace('"numClasses": "6"', '"numClasses": "7"'))
-  (tmp_path / 'dmlab/2.0.1/label.labels.txt').write_text('0\n1\n2\n3\n4\n5\n6')
-  message = r'has 6 classes, but .* has 7\. Prepare the original dmlab:2.0.1 ag'
-  with pytest.raises(ValueError, match=message):
-    data.open_source('vtab:dmlab', data_dir=str(tmp_path))
-
-
-@pytest.mark.parametrize(
-  'name, objects, missing',
-  [
-    ('dtd', {}, 'label'),
-    ('kitti_dist', {}, 'objects/type'),
-    ('kitti_dist', {'type': np.int64}, 'objects/location'),
-  ],
-)
-def test_missing_features_are_an_error(name, objects, missing):
-  features = {'image': tfds.features.Image()}
-  if objects:
-    features['objects'] = tfds.features.Sequence(objects)
-  with pytest.raises(ValueError, match=f'vtab:{name} needs .*{missing!r}'):
-    vtab_tasks._select(
-      tfds.features.FeaturesDict(features), vtab_tasks.TASKS[name]
-    )

@@ -23,7 +23,7 @@ class Pixels(nn.Module):
 
 
 @dataclasses.dataclass
-class Scenes:
+class Scenes(data.Source):
   """Noisy pictures of one pattern per class; some are unreadable."""
 
   splits: dict[str, int]

@@ -39,24 +39,24 @@ class Pixels(nn.Module):
 
 
 @dataclasses.dataclass
-class Images:
+class Images(data.Source):
   """Images of random pixels with given labels; None makes a broken image."""
 
-  labels: list[int | tuple[int, ...] | None]
+  given: list[int | tuple[int, ...] | None]
   names: tuple[str, ...] = NAMES
 
   def __post_init__(self):
-    size = {'test': len(self.labels)}
+    size = {'test': len(self.given)}
     self.info = data.SourceInfo('images', size, self.names)
-    shape = (len(self.labels), 2, 3, 1)
+    shape = (len(self.given), 2, 3, 1)
     self.pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-    self.whole = [i for i, label in enumerate(self.labels) if label is not None]
+    self.whole = [i for i, label in enumerate(self.given) if label is not None]
 
   def read(self, split, index):
-    broken = self.labels[index] is None
+    broken = self.given[index] is None
     image = b'broken' if broken else self.pixels[index]
-    label = 0 if broken else self.labels[index]
-    return data.Record(image, label, f'{split} number {index}')
+    label = 0 if broken else self.given[index]
+    return data.Record(image, label, f'{split}/{index}')
 
   def logits(self):
     """Returns the logits of the images that are not broken, [count, 6]."""
@@ -120,7 +120,7 @@ def _shares(logits, loss):
 
 
 def _naive(source, loss):
-  logits, labels = source.logits(), [source.labels[i] for i in source.whole]
+  logits, labels = source.logits(), [source.given[i] for i in source.whole]
   targets = np.eye(CLASSES)[labels]
   terms = -targets * np.log(_shares(logits, 'softmax'))
   if loss == 'sigmoid':
@@ -159,7 +159,7 @@ def test_every_example_counts_once_and_is_saved(loss, devices, tmp_path):
     'split': 'test',
   }
   assert table['index'].tolist() == list(range(21))
-  assert table['name'].tolist() == [f'test number {i}' for i in range(21)]
+  assert table['name'].tolist() == [f'test/{i}' for i in range(21)]
   assert table.index[table['unreadable']].tolist() == [3, 20]
   assert not table['unlabelled'].any()
   # These are equal, not nearly equal.

@@ -16,7 +16,7 @@ from vit_jax.training import step as step_lib
 SIZE = (8, 12)  # 2 x 3 patches of 4x4 px.
 
 
-class Images:
+class Images(data.Source):
   """Dark images as PNG files; those with indices in `broken` are unreadable."""
 
   def __init__(self, count, broken=()):

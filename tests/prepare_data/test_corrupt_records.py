@@ -8,7 +8,8 @@ from tests import tiny_run
 from tests.prepare_data import imagenet21k, odd_files
 from vit_jax import config as config_lib
 from vit_jax import data
-from vit_jax.data import decode, pipeline
+from vit_jax.data import pipeline
+from vit_jax.data.ops import decoding
 from vit_jax.prepare_data import prepare, shards
 from vit_jax.training import train
 from vit_jax.workdir import metrics
@@ -74,8 +75,8 @@ def test_by_default_the_first_of_them_ends_the_run(folder, tmp_path):
 
 def test_a_preparation_finds_them(folder, tmp_path):
   source = data.open_source(f'arrayrecord:{folder}')
-  with pytest.raises(decode.CorruptImageError):
-    decode.decode(source.read('train', 7).image, 3)
+  with pytest.raises(decoding.CorruptImageError):
+    decoding.decode(source.read('train', 7).image, 3)
   job = prepare.describe(source, str(tmp_path / 'clean'), name='clean')
   report = prepare.run(job)
   assert f'{DAMAGED} were set aside' in report

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from tests.prepare_data import odd_files
-from vit_jax.data import decode
+from vit_jax.data.ops import decoding
 from vit_jax.prepare_data import images
 from vit_jax.prepare_data.images import Size
 
@@ -34,7 +34,7 @@ def test_odd_files(name):
 )
 def test_a_conversion_shows_the_same_picture(name):
   content = odd_files.FILES[name][0]
-  made = decode.decode(images.store(content, name, Size()).image, 3)
+  made = decoding.decode(images.store(content, name, Size()).image, 3)
   mode = 'L' if 'grey' in name else 'RGB'
   scene = odd_files.scene(mode, made.shape[1::-1]).convert('RGB')
   difference = np.abs(made.astype(int) - np.asarray(scene)).mean()
@@ -45,12 +45,12 @@ def test_a_conversion_shows_the_same_picture(name):
 @pytest.mark.parametrize('name', ['plain.bmp', 'plain.ppm', 'lossless.webp'])
 def test_lossless_formats_stay_lossless(name):
   made = images.store(odd_files.FILES[name][0], name, Size()).image
-  assert (decode.decode(made, 3) == np.asarray(odd_files.scene())).all()
+  assert (decoding.decode(made, 3) == np.asarray(odd_files.scene())).all()
 
 
 def test_16_bits_keep_the_upper_8():
   made = images.store(odd_files.png16(), 'a.png', Size()).image
-  assert (decode.decode(made, 3) == np.asarray(odd_files.scene())).all()
+  assert (decoding.decode(made, 3) == np.asarray(odd_files.scene())).all()
 
 
 def test_arrays_become_pngs():
@@ -59,9 +59,9 @@ def test_arrays_become_pngs():
   )
   stored = images.store(pixels, 'train/0', Size())
   assert stored.converted
-  assert (decode.decode(stored.image, 3) == pixels).all()
+  assert (decoding.decode(stored.image, 3) == pixels).all()
   grey = images.store(pixels[:, :, :1], 'train/0', Size()).image
-  assert (decode.decode(grey, 1) == pixels[:, :, :1]).all()
+  assert (decoding.decode(grey, 1) == pixels[:, :, :1]).all()
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_arrays_become_pngs():
 def test_sizes(size, expected):
   content = odd_files.encoded(odd_files.scene(size=(200, 150)), 'JPEG')
   stored = images.store(content, 'a.jpg', size)
-  assert decode.decode(stored.image, 3).shape == (*expected, 3)
+  assert decoding.decode(stored.image, 3).shape == (*expected, 3)
   assert stored.converted == (expected != (150, 200))
   assert ('resized' in stored.notes) == stored.converted
 
@@ -87,13 +87,13 @@ def test_shrinking_averages():
   pixels[::2] = 200
   content = cv2.imencode('.png', pixels)[1].tobytes()
   made = images.store(content, 'a.png', Size(shorter_side=20)).image
-  assert (decode.decode(made, 3) == 100).all()
+  assert (decoding.decode(made, 3) == 100).all()
 
 
 def test_shrinking_turns_upright_since_the_exif_data_is_lost():
   content = odd_files.FILES['rotated.jpg'][0]  # 40 wide; to turn clockwise.
   stored = images.store(content, 'a.jpg', Size(shorter_side=15))
-  made = decode.decode(stored.image, 3)
+  made = decoding.decode(stored.image, 3)
   assert made.shape == (20, 15, 3)
   expected = odd_files.scene().rotate(-90, expand=True).resize((15, 20))
   assert np.abs(made.astype(int) - np.asarray(expected)).mean() < 12
@@ -107,8 +107,8 @@ def test_a_conversion_turns_upright_too(form):
   buffer = io.BytesIO()
   odd_files.scene().save(buffer, format=form, exif=exif)
   stored = images.store(buffer.getvalue(), f'a.{form.lower()}', Size())
-  made = decode.decode(stored.image, 3)
-  seen = decode.decode(buffer.getvalue(), 3, upright=True)
+  made = decoding.decode(stored.image, 3)
+  seen = decoding.decode(buffer.getvalue(), 3, upright=True)
   assert made.shape == seen.shape
   assert np.abs(made.astype(int) - seen).mean() < 3
 
@@ -161,5 +161,5 @@ def test_cmyk_is_what_pillow_shows():
   image = Image.fromarray(pixels).resize((64, 64)).convert('CMYK')
   content = odd_files.encoded(image, 'JPEG', quality=100)
   made = images.store(content, 'a.jpg', Size(quality=100)).image
-  difference = decode.decode(made, 3).astype(int) - image.convert('RGB')
+  difference = decoding.decode(made, 3).astype(int) - image.convert('RGB')
   assert np.abs(difference).mean() < 6

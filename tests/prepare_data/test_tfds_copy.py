@@ -12,7 +12,7 @@ from tensorflow_datasets.core import read_only_builder
 from tests.data import test_vtab_tasks, tfds_from_folder
 from tests.prepare_data.odd_files import PNG
 from vit_jax import data
-from vit_jax.data import vtab_tasks
+from vit_jax.data.sources import vtab_tasks
 from vit_jax.prepare_data import tfds_copy
 
 

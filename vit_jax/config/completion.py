@@ -125,15 +125,13 @@ def check_classes(
 
   Args:
     config: the result of `settle`.
-    source: the training data. Only sources that know how many images each
-      class has (`class_counts`), and sort them by class, are checked. For a
-      random part, the range from which it is drawn counts.
+    source: the training data. Only sources that are sorted by class are
+      checked. For a random part, the range from which it is drawn counts.
 
   Raises:
     ValueError: there is only one class, and labels are learnt.
   """
-  counts = getattr(source, 'class_counts', None)
-  if counts is None or config.loss.name == MASKED_PATCH:
+  if not source.sorted_by_class or config.loss.name == MASKED_PATCH:
     return
   names = source.info.class_names
   if len(names) == 1:

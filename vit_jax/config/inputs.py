@@ -8,7 +8,7 @@ import ml_collections
 from vit_jax import config as config_lib
 from vit_jax import data
 from vit_jax.data import ops, pipeline
-from vit_jax.data.cache import Cache
+from vit_jax.data.batches.cache import Cache
 
 
 def open_source(
@@ -50,7 +50,7 @@ def parse_preprocess(
 
   Args:
     config: a resolved config.
-    text: see `data/ops.py`.
+    text: see `data/ops`.
     dataset: the data spec to preprocess; '' is the training data's.
     train: whether it is for training, which may decode smaller images.
   """

@@ -75,7 +75,7 @@ KEYS = {
     'label',
     'That of the label. For `tfds:` and `arrayrecord:` also'
     ' `PACKAGE.MODULE:FUNCTION`, which computes it; see'
-    ' `data/label_function.py`.',
+    ' `data/sources/tfds.py`.',
   ),
   'data.num_examples': Key(int, 'Those of `train_split`; the data must agree.'),
   'data.examples_per_epoch': Key(
@@ -91,7 +91,7 @@ KEYS = {
   'data.train_split': Key('train', 'A split, or parts of some: `train[:98%]`.'),
   'data.preprocess': Key(
     'inception_crop|flip',
-    'What happens to each training image, in order; see `data/ops.py`.',
+    'What happens to each training image, in order; see `data/ops`.',
   ),
   'data.batch_size': Key(
     4096,

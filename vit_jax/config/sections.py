@@ -101,7 +101,7 @@ _EVALUATION = {
   'dataset': Key('', "A data spec; '' is the training data's."),
   'split': Key(str, 'The split to evaluate on.'),
   'preprocess': Key(
-    'resize', 'What happens to each image, in order; see `data/ops.py`.'
+    'resize', 'What happens to each image, in order; see `data/ops`.'
   ),
   'label_key': Key(
     '', "'': `data.label_key`, or 'label' for another data set."

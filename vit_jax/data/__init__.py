@@ -7,16 +7,11 @@ expression selects.
 """
 
 import functools
+import inspect
 
 from vit_jax.data import balance, exclusion
 from vit_jax.data.balance import class_balance
-from vit_jax.data.digits import Digits
-from vit_jax.data.folder import Classes, Folder
-from vit_jax.data.huggingface import HuggingFace
 from vit_jax.data.identity import digest
-from vit_jax.data.mixture import Mixture
-from vit_jax.data.parquet import Parquet
-from vit_jax.data.shapes import Shapes
 from vit_jax.data.source import (
   Picked,
   Record,
@@ -25,9 +20,14 @@ from vit_jax.data.source import (
   View,
   read_labels,
 )
-from vit_jax.data.tars import Tar, WebDataset
-from vit_jax.data.tfds import ArrayRecord, Tfds
-from vit_jax.data.vtab_tasks import Vtab
+from vit_jax.data.sources.digits import Digits
+from vit_jax.data.sources.folder import Classes, Folder
+from vit_jax.data.sources.mixture import Mixture
+from vit_jax.data.sources.shapes import Shapes
+from vit_jax.data.sources.tables import HuggingFace, Parquet
+from vit_jax.data.sources.tars import Tar, WebDataset
+from vit_jax.data.sources.tfds import ArrayRecord, Tfds
+from vit_jax.data.sources.vtab_tasks import Vtab
 
 __all__ = [
   'Picked',
@@ -42,6 +42,7 @@ __all__ = [
   'open_source',
   'read_labels',
 ]
+
 
 # Kind of a data spec -> (its class, its line in the list of choices).
 SOURCES = {
@@ -84,13 +85,15 @@ SOURCES = {
 def open_source(
   spec: str,
   *,
-  data_dir: str = '',
+  data_dir: str | None = None,
   image_key: str = 'image',
   label_key: str = 'label',
-  num_classes: int = 0,
+  num_classes: int | None = None,
   allow_damaged: bool = False,
 ) -> Source:
   """Opens the data set that a data spec names.
+
+  A kind of source takes those of the options that concern it.
 
   Args:
     spec: `KIND` or `KIND:ARGUMENT`, such as `digits:13589`; `,exclude=FILE`
@@ -100,7 +103,7 @@ def open_source(
       scenes ('' keeps none).
     image_key: the TFDS feature, or the column, that holds the image. Only
       `tfds:`, `arrayrecord:`, `hf:` and `parquet:` use this and the following
-      arguments.
+      two.
     label_key: the feature or column that holds the label.
     num_classes: number of classes of a label without names; 0 takes it from the
       data set.
@@ -111,17 +114,17 @@ def open_source(
     ValueError: the kind is unknown, its argument is missing, or the source
       refuses the argument; or the list is about other data.
   """
+  options = {
+    'data_dir': data_dir or None,
+    'image_key': image_key,
+    'label_key': label_key,
+    'num_classes': num_classes or None,
+    'allow_damaged': allow_damaged,
+  }
+  open_part = functools.partial(open_source, **options)
   base, excluded = exclusion.split(spec)
   if excluded:
-    whole = open_source(
-      base,
-      data_dir=data_dir,
-      image_key=image_key,
-      label_key=label_key,
-      num_classes=num_classes,
-      allow_damaged=allow_damaged,
-    )
-    return exclusion.Excluding(whole, excluded)
+    return exclusion.Excluding(open_part(base), excluded)
   kind, _, argument = spec.partition(':')
   complete = argument or kind in ('digits', 'shapes')
   if kind not in SOURCES or not complete:
@@ -129,25 +132,10 @@ def open_source(
     raise ValueError(
       f'Data spec {spec!r} is unknown or incomplete; choose one of\n  {usages}'
     )
-  options = {}
-  if kind in ('tfds', 'vtab', 'shapes'):
-    options['data_dir'] = data_dir or None
-  if kind in ('tfds', 'arrayrecord', 'hf', 'parquet'):
-    options |= {
-      'image_key': image_key,
-      'label_key': label_key,
-      'num_classes': num_classes or None,
-    }
-  if kind in ('tar', 'wds'):
-    options['allow_damaged'] = allow_damaged
-  if kind == 'mix':
-    options['open_part'] = functools.partial(
-      open_source,
-      data_dir=data_dir,
-      image_key=image_key,
-      label_key=label_key,
-      num_classes=num_classes,
-      allow_damaged=allow_damaged,
-    )
-  arguments = [argument] if argument else []
-  return SOURCES[kind][0](*arguments, **options)
+  opener = SOURCES[kind][0]
+  options['open_part'] = open_part
+  taken = inspect.signature(opener).parameters
+  return opener(
+    *[argument] * bool(argument),
+    **{key: value for key, value in options.items() if key in taken},
+  )

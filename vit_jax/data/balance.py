@@ -49,7 +49,8 @@ def class_balance(
 
 def is_cheap(view: View) -> bool:
   """Returns False if a count would have to read many records."""
-  return hasattr(view.source, 'labels') or len(view) <= _RECORDS
+  split = view.selection.ranges[0].split
+  return view.source.labels(split) is not None or len(view) <= _RECORDS
 
 
 def describe(view: View, counts: np.ndarray | None) -> str:

@@ -22,10 +22,8 @@ has `facts`, a digest of the names of the split's files. Splits without an entry
 stay whole.
 """
 
-import functools
-import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,25 +86,28 @@ def write(
     opened: the whole data set.
     excluded: split -> indices of the examples to leave out, in any order.
   """
-  splits = {}
-  for name, indices in excluded.items():
-    indices = sorted(set(map(int, indices)))
-    splits[name] = {
-      'examples': opened.info.splits[name],
-      'excluded': indices,
-      'names': [tail(opened.name(name, index)) for index in indices],
-      **_own_facts(opened, name),
-    }
+  splits = {
+    name: _entry(opened, name, sorted(set(map(int, indices))))
+    for name, indices in excluded.items()
+  }
   content = {'kind': KIND, 'dataset': opened.info.spec, 'splits': splits}
   files.write_shared(path, (json.dumps(content) + '\n').encode())
 
 
-def _own_facts(opened: source.Source, name: str) -> dict[str, str]:
-  """Returns a digest of a split's files if names of examples tell nothing."""
-  facts = getattr(opened, 'facts', None)
-  if facts is None or type(opened).name is not source.Source.name:
-    return {}
-  return {'facts': identity.short_hash(facts(name))}
+def _entry(
+  opened: source.Source, name: str, indices: Sequence[int]
+) -> dict[str, Any]:
+  """Returns the entry of a split: the indices, and what tells the data."""
+  entry = {
+    'examples': opened.info.splits[name],
+    'excluded': indices,
+    'names': [tail(opened.name(name, index)) for index in indices],
+  }
+  facts = opened.facts(name)
+  # Other names of examples tell nothing.
+  if facts and type(opened).name is source.Source.name:
+    entry['facts'] = identity.short_hash(facts)
+  return entry
 
 
 class Excluding(source.Source):
@@ -128,13 +129,12 @@ class Excluding(source.Source):
         set with other splits, sizes or names.
     """
     self._whole = whole
-    # What the whole data set did not read, for reports.
-    self.others = getattr(whole, 'others', {})
-    self.damaged = getattr(whole, 'damaged', ())
+    self.others, self.damaged = whole.others, whole.damaged
+    self.sorted_by_class = whole.sorted_by_class
     spec = join(whole.info.spec, path)
     _, lists = read(files.absolute(path))
     for name, entry in lists.items():
-      _check(spec, whole, name, entry)
+      _check(printable.name(spec), whole, name, entry)
     self._excluded = {
       name: np.array(entry['excluded'], np.int64)
       for name, entry in lists.items()
@@ -172,42 +172,20 @@ class Excluding(source.Source):
   def name(self, split: str, index: int) -> str:
     return self._whole.name(split, self._place(split, index))
 
-  # Sources have the following attributes only if they know them without reading
-  # records. So they must be missing here if the whole data set lacks them.
+  def labels(self, split: str) -> np.ndarray | None:
+    labels = self._whole.labels(split)
+    if labels is None:
+      return None
+    return np.delete(labels, self._excluded.get(split, []))
 
-  @property
-  def labels(self) -> Callable[[str], np.ndarray]:
-    """All labels of a split, int32 [n]; see `source.Source`."""
-    return functools.partial(self._labels, self._whole.labels)
-
-  def _labels(self, of_whole: Callable, split: str) -> np.ndarray:
-    return np.delete(of_whole(split), self._excluded.get(split, []))
-
-  @property
-  def class_counts(self) -> dict[str, np.ndarray]:
-    """Split -> number of images of each class; see `folder.Folder`."""
-    counts = dict(self._whole.class_counts)
-    for name, indices in self._excluded.items():
-      labels = self._whole.labels(name)[indices]
-      counts[name] = counts[name] - np.bincount(
-        labels, minlength=len(counts[name])
-      )
-    return counts
-
-  @property
-  def facts(self) -> Callable[[str], dict[str, Any]]:
-    """The facts of a split, with those of its list; see `data.digest`."""
-    return functools.partial(
-      self._facts, getattr(self._whole, 'facts', lambda split: {})
-    )
-
-  def _facts(self, of_whole: Callable, split: str) -> dict[str, Any]:
+  def facts(self, split: str) -> dict[str, Any]:
+    """Returns the facts of a split, with those of its list."""
     own = {
       'digest': self._digest,
       'excluded': len(self._excluded.get(split, ())),
       'of': self._whole.info.splits[split],
     }
-    return {**of_whole(split), FACTS: own}
+    return {**self._whole.facts(split), FACTS: own}
 
 
 def note(digest: Mapping[str, Any]) -> str:
@@ -248,63 +226,38 @@ def read(path: epath.Path) -> tuple[str, dict[str, dict[str, Any]]]:
       f' {content.get("kind")!r}, expected {KIND!r} and "splits". Lists are'
       ' written by python -m vit_jax.dedup.'
     )
-  entries = {name: _entry(path, name, entry) for name, entry in lists.items()}
-  return str(content.get('dataset', '')), entries
-
-
-def _entry(path: epath.Path, name: str, entry: Any) -> dict[str, Any]:
-  """Returns the entry of a split if it is complete and in order."""
-  try:
-    size, excluded, names = (
-      entry[key] for key in ('examples', 'excluded', 'names')
-    )
-    whole = all(type(index) is int for index in [size, *excluded])
-    ascending = all(a < b for a, b in itertools.pairwise(excluded))
-    inside = not excluded or (excluded[0] >= 0 and excluded[-1] < size)
-    if whole and ascending and inside and len(names) == len(excluded):
-      facts = {'facts': entry['facts']} if 'facts' in entry else {}
-      return {'examples': size, 'excluded': excluded, 'names': names} | facts
-  except (KeyError, TypeError):
-    pass
-  raise ValueError(
-    f'{path} is damaged: split {name!r} needs a number of "examples", ascending'
-    f' "excluded" indices below it, and their "names": {_REMEDY}.'
-  )
+  for name, entry in lists.items():
+    try:
+      size, indices, names = map(entry.get, ('examples', 'excluded', 'names'))
+      sound = len(names) == len(indices) and indices == sorted(set(indices))
+      sound &= all(type(i) is int and 0 <= i < size for i in indices)
+    except (AttributeError, TypeError):
+      sound = False
+    if not sound:
+      raise ValueError(
+        f'{path} is damaged: split {name!r} needs a number of "examples",'
+        f' ascending "excluded" indices below it, and their "names": {_REMEDY}.'
+      )
+  return str(content.get('dataset', '')), lists
 
 
 def _check(
   spec: str, whole: source.Source, name: str, entry: Mapping[str, Any]
 ) -> None:
   """Raises ValueError if an entry is about another split than the data's."""
-  advice = (
-    'The list is for other data: compare this copy of the data set with the one'
-    f' that the list was made for, or {_REMEDY} for this one.'
-  )
-  shown, sizes = printable.name(spec), whole.info.splits
-  if name not in sizes:
-    raise ValueError(
-      f'{shown}: the list is about the split {name!r}, but the data set has'
-      f' {sorted(sizes)}. {advice}'
-    )
-  if sizes[name] != entry['examples']:
-    raise ValueError(
-      f'{shown}: the list expects {entry["examples"]:,} examples in {name!r},'
-      f' found {sizes[name]:,}. {advice}'
-    )
-  if len(entry['excluded']) == sizes[name]:
-    raise ValueError(
-      f'{shown}: the list excludes all {sizes[name]:,} examples of {name!r}.'
-    )
-  own = _own_facts(whole, name).get('facts')
-  if 'facts' in entry and own != entry['facts']:
-    raise ValueError(
-      f'{shown}: the list expects files with the digest {entry["facts"]} in'
-      f' {name!r}, found {own}. {advice}'
-    )
-  for index, expected in zip(entry['excluded'], entry['names'], strict=True):
-    found = tail(whole.name(name, index))
-    if found != expected:
+  sizes = whole.info.splits
+  if sizes.get(name) != entry['examples']:
+    pairs = [(entry['examples'], sizes.get(name, f'one of {sorted(sizes)}'))]
+  elif len(entry['excluded']) == sizes[name]:
+    raise ValueError(f'{spec}: the list excludes all examples of {name!r}.')
+  else:
+    own = _entry(whole, name, entry['excluded'])
+    pairs = [*zip(entry['names'], own['names'], strict=True)]
+    pairs.append((entry.get('facts'), entry.get('facts') and own.get('facts')))
+  for expected, found in pairs:
+    if expected != found:
       raise ValueError(
-        f'{shown}: the list expects {expected!r} as example {index:,} of'
-        f' {name!r}, found {found!r}. {advice}'
+        f'{spec}: the list expects {expected!r} in {name!r}, found {found!r}.'
+        ' The list is for other data: compare this copy of the data set with'
+        f' the one that the list was made for, or {_REMEDY} for this one.'
       )

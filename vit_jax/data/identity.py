@@ -36,13 +36,12 @@ def digest(view: source.View) -> dict[str, Any]:
   indices = np.linspace(0, last, min(len(view), _SAMPLES)).astype(np.int64)
   with futures.ThreadPoolExecutor(_THREADS) as pool:
     contents = dict(pool.map(lambda i: _content(view, i), indices.tolist()))
-  of_split = getattr(view.source, 'facts', lambda split: {})
   splits = sorted({part.split for part in view.selection.ranges})
   return {
     'dataset': view.source.info.spec,
     'split': view.split,
     'examples': len(view),
-    **{split: of_split(split) for split in splits},
+    **{split: view.source.facts(split) for split in splits},
     'contents': contents,
   }
 

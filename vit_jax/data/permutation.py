@@ -41,12 +41,16 @@ def permute(index: int | np.ndarray, size: int, seed: int) -> int | np.ndarray:
     0-based indices of records, of the type of `index`. Different positions have
     different records.
   """
-  return _walk(index, size, _keys(seed))
-
-
-def invert(index: int | np.ndarray, size: int, seed: int) -> int | np.ndarray:
-  """Returns the positions of some records in the order: inverts `permute`."""
-  return _walk(index, size, _keys(seed)[::-1])
+  bits, rounds = (size - 1).bit_length(), _keys(seed)
+  if not isinstance(index, np.ndarray):
+    index = _network(int(index), bits, rounds)
+    while index >= size:
+      index = _network(index, bits, rounds)
+    return index
+  result = _network(index.astype(np.uint64), bits, rounds)
+  while (outside := result >= size).any():
+    result[outside] = _network(result[outside], bits, rounds)
+  return result.astype(np.int64)
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
@@ -62,19 +66,6 @@ def epoch_seed(seed: int, epoch: int) -> int:
   return _mix(_mix(seed + _GOLDEN & _MASK) + epoch * _GOLDEN & _MASK)
 
 
-def _walk(index, size, rounds):
-  bits = (size - 1).bit_length()
-  if not isinstance(index, np.ndarray):
-    index = _network(int(index), bits, rounds)
-    while index >= size:
-      index = _network(index, bits, rounds)
-    return index
-  result = _network(index.astype(np.uint64), bits, rounds)
-  while (outside := result >= size).any():
-    result[outside] = _network(result[outside], bits, rounds)
-  return result.astype(np.int64)
-
-
 def _network(x, bits, rounds):
   """Applies a bijection of [0, 2**bits) to an integer or a uint64 array."""
   low = bits // 2
@@ -82,7 +73,7 @@ def _network(x, bits, rounds):
   left, right = x >> low, x & low_mask
   for number, key in rounds:
     # The halves take turns to change by a function of the other half, so the
-    # same rounds in the opposite order undo it.
+    # same rounds in the opposite order would undo it.
     if number % 2:
       right = right ^ (_mix(left + key & _MASK) & low_mask)
     else:

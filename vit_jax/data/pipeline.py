@@ -8,8 +8,8 @@ epoch, position) (`permutation.py`); a row's random generator is a function of
 (seed, row of the endless stream of epochs); and hosts pick their rows of a
 global batch only after both are fixed.
 
-`load.py` makes a row of a record, and `makers.py` has the threads and worker
-processes that make batches of rows.
+`batches/load.py` makes a row of a record, `batches/rows.py` says which record a
+row has, and `batches/loader.py` has the threads and worker processes.
 
 A batch is a dict of arrays with b = len(rows) rows per host:
 
@@ -24,57 +24,31 @@ A batch is a dict of arrays with b = len(rows) rows per host:
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from concurrent import futures
+from collections.abc import Sequence
 
 import numpy as np
 
-from vit_jax.data import makers, ops
-from vit_jax.data.cache import Cache
-from vit_jax.data.load import UNREADABLE_POLICIES as UNREADABLE_POLICIES
-from vit_jax.data.load import Load, View
-from vit_jax.data.makers import Batches
-from vit_jax.data.rows import Places
-from vit_jax.data.slots import Batch
+from vit_jax.data import ops
+from vit_jax.data.batches.cache import Cache
+from vit_jax.data.batches.load import Load, View
+from vit_jax.data.batches.loader import Batches
+from vit_jax.data.batches.rows import Rows
 
 # At 0.1 s a read, which is a bucket's, 5,000 images a second.
 READ_AHEAD = 500
 
 
-def train_batches(
-  view: View,
-  preprocess: ops.Preprocess,
-  *,
-  batch_size: int,
-  seed: int,
-  num_classes: int,
-  start_step: int = 0,
-  max_labels: int = 1,
-  unreadable: str = 'error',
-  rows: Sequence[int] | None = None,
-  threads: int | None = None,
-  workers: int | None = None,
-  prefetch: int | None = None,
-  read_ahead: int | None = None,
-  cache: Cache | None = None,
-) -> Batches:
-  """Returns this host's rows of global batches start_step, start_step + 1, ...
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reading:
+  """How batches are made; no value changes a batch that has no bad record.
 
-  Epochs follow each other without a gap, each in a different order: a batch may
-  hold the end of one epoch and the beginning of the next. No row is masked.
-
-  Args:
-    view: the records; picklable if there are workers.
-    preprocess: turns a record's image into that of a row.
-    batch_size: rows of the global batch.
-    seed: seed of the order and the augmentation, 0 or more.
+  Attributes:
     num_classes: labels must lie in [0, num_classes).
-    start_step: step of the first batch, 0 or more.
     max_labels: the most labels of a record that are kept; if 1, a record with
       more labels is an error.
-    unreadable: one of UNREADABLE_POLICIES. With 'skip-and-count', a record that
-      the row's own generator draws replaces an unreadable one, and `unreadable`
-      is True in that row.
+    unreadable: 'error', or 'skip-and-count'. With the latter, in training, a
+      record that the row's own generator draws replaces an unreadable one, and
+      `unreadable` is True in that row; in evaluation, the row is masked.
     rows: the rows of a global batch that this host reads; None reads all. See
       `sharding.local_rows`.
     threads: number of threads that make a batch together; 0 makes it in the
@@ -88,8 +62,88 @@ def train_batches(
     read_ahead: number of records that are read at the same time, ahead of their
       decoding; 0: a thread reads a record when it decodes it. The default is 0,
       and READ_AHEAD if the source is remote.
-    cache: where to keep decoded images; None decodes them each time. The rows
-      are the same.
+    cache: where to keep decoded images; None decodes them each time.
+    tell: whether images that cannot be read are logged.
+  """
+
+  num_classes: int
+  max_labels: int = 1
+  unreadable: str = 'error'
+  rows: Sequence[int] | None = None
+  threads: int | None = None
+  workers: int | None = None
+  prefetch: int | None = None
+  read_ahead: int | None = None
+  cache: Cache | None = None
+  tell: bool = True
+
+  def load(self, view: View, preprocess: ops.Preprocess) -> Load:
+    """Returns what makes a row of a record."""
+    return Load(
+      view,
+      preprocess,
+      num_classes=self.num_classes,
+      max_labels=self.max_labels,
+      unreadable=self.unreadable,
+      images=self.cache and self.cache.of(view, preprocess),
+      tell=self.tell,
+    )
+
+  def batches(
+    self,
+    view: View,
+    preprocess: ops.Preprocess,
+    batch_size: int,
+    count: int | None,
+    **places,
+  ) -> Batches:
+    """Starts to make batches; `places` are further arguments of `Rows`."""
+    if batch_size < 1:
+      raise ValueError(f'batch_size={batch_size} must be positive')
+    rows = range(batch_size) if self.rows is None else self.rows
+    if not rows or min(rows) < 0 or max(rows) >= batch_size:
+      raise ValueError(
+        f'rows={rows} must be some of the batch_size={batch_size} rows of a '
+        'global batch, numbered from 0'
+      )
+    read_ahead = self.read_ahead
+    if read_ahead is None:
+      source = getattr(view, 'source', None)
+      read_ahead = READ_AHEAD if source and source.info.is_remote else 0
+    load = self.load(view, preprocess)
+    return Batches(
+      Rows(load, len(view), batch_size, tuple(rows), **places),
+      load.masked_row(),
+      rows=len(rows),
+      count=count,
+      threads=self.threads,
+      workers=self.workers,
+      prefetch=self.prefetch,
+      read_ahead=read_ahead,
+    )
+
+
+def train_batches(
+  view: View,
+  preprocess: ops.Preprocess,
+  *,
+  batch_size: int,
+  seed: int,
+  start_step: int = 0,
+  **reading,
+) -> Batches:
+  """Returns this host's rows of global batches start_step, start_step + 1, ...
+
+  Epochs follow each other without a gap, each in a different order: a batch may
+  hold the end of one epoch and the beginning of the next. No row is masked.
+
+  Args:
+    view: the records; picklable if there are workers.
+    preprocess: turns a record's image into that of a row.
+    batch_size: rows of the global batch.
+    seed: seed of the order and the augmentation, 0 or more.
+    start_step: step of the first batch, 0 or more.
+    **reading: see `Reading`; `num_classes` must be given.
 
   Raises:
     ValueError: at once if the arguments contradict each other; from the
@@ -97,49 +151,23 @@ def train_batches(
     ReadError: from the iterator if the source failed to read a record. The
       policy `unreadable` does not apply to it.
   """
-  rows = _check_rows(batch_size, rows)
   if start_step < 0 or seed < 0:
     raise ValueError(
       f'start_step and seed must be 0 or more, got {start_step} and {seed}'
     )
-  images = cache and cache.of(view, preprocess)
-  load = Load(view, preprocess, num_classes, max_labels, unreadable, images)
-  places = Places(
-    len(view),
-    batch_size=batch_size,
-    rows=rows,
+  return Reading(**reading).batches(
+    view,
+    preprocess,
+    batch_size,
+    count=None,
     seed=seed,
     start_step=start_step,
-    shuffle=True,
-  )
-  return makers.make_batches(
-    _Rows(load, load.train, places),
-    load.masked_row(),
-    rows=len(rows),
-    count=None,
-    threads=threads,
-    workers=workers,
-    prefetch=prefetch,
-    read_ahead=_read_ahead(view, read_ahead),
-    files=[cache.file] if cache else [],
+    train=True,
   )
 
 
 def eval_batches(
-  view: View,
-  preprocess: ops.Preprocess,
-  *,
-  batch_size: int,
-  num_classes: int,
-  max_labels: int = 1,
-  unreadable: str = 'error',
-  rows: Sequence[int] | None = None,
-  threads: int | None = None,
-  workers: int | None = None,
-  prefetch: int | None = None,
-  read_ahead: int | None = None,
-  cache: Cache | None = None,
-  tell: bool = True,
+  view: View, preprocess: ops.Preprocess, *, batch_size: int, **reading
 ) -> Batches:
   """Returns this host's rows of all examples, each once, in the view's order.
 
@@ -148,36 +176,15 @@ def eval_batches(
   and their `unreadable` is True. Over all hosts, rows with the mask True and
   unreadable rows add up to the number of records of the view.
 
-  Arguments and errors are those of `train_batches`. `tell` is whether images
-  that cannot be read are logged.
+  Arguments and errors are those of `train_batches`.
   """
-  rows = _check_rows(batch_size, rows)
-  images = cache and cache.of(view, preprocess)
-  load = Load(
-    view, preprocess, num_classes, max_labels, unreadable, images, tell
-  )
-  # The generators are for random operations, which evaluations usually avoid.
-  places = Places(len(view), batch_size=batch_size, rows=rows)
-  return makers.make_batches(
-    _Rows(load, load.evaluate, places),
-    load.masked_row(),
-    rows=len(rows),
-    count=num_eval_batches(view, batch_size),
-    threads=threads,
-    workers=workers,
-    prefetch=prefetch,
-    read_ahead=_read_ahead(view, read_ahead),
-    files=[cache.file] if cache else [],
+  return Reading(**reading).batches(
+    view, preprocess, batch_size, num_eval_batches(view, batch_size)
   )
 
 
 def check_first_record(
-  view: View,
-  preprocess: ops.Preprocess,
-  *,
-  num_classes: int,
-  max_labels: int = 1,
-  unreadable: str = 'error',
+  view: View, preprocess: ops.Preprocess, **reading
 ) -> None:
   """Makes one row, so that an error that affects all rows shows at once.
 
@@ -187,46 +194,10 @@ def check_first_record(
   Raises:
     ValueError, ReadError: see `train_batches`.
   """
-  load = Load(view, preprocess, num_classes, max_labels, unreadable)
+  load = Reading(**reading).load(view, preprocess)
   load.evaluate(0, np.random.default_rng(0))
 
 
 def num_eval_batches(view: View, batch_size: int) -> int:
   """Returns how many batches of `batch_size` rows hold the whole view."""
-  return -(-len(view) // batch_size)
-
-
-def _check_rows(batch_size: int, rows: Sequence[int] | None) -> Sequence[int]:
-  if batch_size < 1:
-    raise ValueError(f'batch_size={batch_size} must be positive')
-  rows = range(batch_size) if rows is None else rows
-  if not rows or min(rows) < 0 or max(rows) >= batch_size:
-    raise ValueError(
-      f'rows={rows} must be some of the batch_size={batch_size} rows of a '
-      'global batch, numbered from 0'
-    )
-  return rows
-
-
-def _read_ahead(view: View, read_ahead: int | None) -> int:
-  if read_ahead is not None:
-    return read_ahead
-  source = getattr(view, 'source', None)
-  return READ_AHEAD if source and source.info.is_remote else 0
-
-
-@dataclasses.dataclass(frozen=True)
-class _Rows:
-  """Makes any row of any batch; picklable if the view is."""
-
-  load: Load
-  make: Callable[..., Batch]
-  places: Places
-
-  def __call__(
-    self, batch: int, row: int, read: futures.Future | None = None
-  ) -> Batch:
-    return self.make(*self.places(batch, row), read)
-
-  def read(self, batch: int, row: int):
-    return self.load.read(self.places.record(batch, row))
+  return -(-len(view) // max(1, batch_size))

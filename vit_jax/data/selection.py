@@ -16,7 +16,7 @@ from vit_jax.data import permutation
 
 # `shared` compares up to this many records one by one; for more, it returns a
 # bound.
-_LISTED = 2**20
+_LISTED = 2**24
 
 
 class Range(NamedTuple):
@@ -125,45 +125,13 @@ class Selection:
           permutation.permute(inside, len(inner), part.seed), rows[of_part]
         )
 
-  def contains(self, split: str, indices: np.ndarray) -> np.ndarray:
-    """Returns which records of a split, int64 [n], are selected: bool [n]."""
-    found = np.zeros(len(indices), bool)
-    for places in self._occurrences(split, indices):
-      found |= places >= 0
-    return found
-
-  def _occurrences(
-    self, split: str, indices: np.ndarray
-  ) -> Iterator[np.ndarray]:
-    """Yields the places of records, int64 [n], -1 for those without a place.
-
-    Yields one array for each range of the split, since an expression may repeat
-    records (`train+train`).
-    """
-    for part, end in zip(self.parts, self._ends, strict=True):
-      if isinstance(part, Range):
-        places = [indices] if part.split == split else []
-      else:
-        places = part.inner._occurrences(split, indices)
-      for place in places:
-        if isinstance(part, Shuffled):
-          place = np.where(
-            place >= 0,
-            permutation.invert(
-              np.maximum(place, 0), len(part.inner), part.seed
-            ),
-            -1,
-          )
-        inside = (part.start <= place) & (place < part.stop)
-        yield np.where(inside, place + end - part.stop, -1)
-
   def shared(self, other: 'Selection') -> int:
     """Counts the distinct records that are in both selections.
 
     The count is exact for two slices of the same split or of the same shuffled
-    expression, and if either selection has at most 2**20 records. Otherwise it
-    is an upper bound: it may count repeated records again, and assumes that a
-    shuffled part holds as many records of the other selection as possible.
+    expression, and if neither selection has more than 2**24 records. Otherwise
+    it is an upper bound: it may count repeated records again, and assumes that
+    a shuffled part holds as many records of the other selection as possible.
     """
     bound = min(
       len(self),
@@ -173,12 +141,12 @@ class Selection:
     one_each = len(self.parts) == len(other.parts) == 1
     if not bound or (one_each and _comparable(self.parts[0], other.parts[0])):
       return bound
-    few, many = sorted((self, other), key=len)
-    if len(few) > _LISTED:
+    if max(len(self), len(other)) > _LISTED:
       return bound
+    mine, others = self.records(), other.records()
     return sum(
-      int(many.contains(split, indices).sum())
-      for split, indices in few.records().items()
+      len(np.intersect1d(mine[split], others[split], assume_unique=True))
+      for split in mine.keys() & others.keys()
     )
 
   def may_overlap(self, other: 'Selection') -> bool:

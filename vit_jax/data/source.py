@@ -9,7 +9,7 @@ module decodes no image; `ops.py` does.
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
@@ -66,14 +66,24 @@ class SourceInfo:
     return len(self.class_names)
 
 
-class Source(Protocol):
-  """A data set with random access. Must be picklable (worker processes)."""
+class Source:
+  """A data set with random access. Must be picklable (worker processes).
+
+  Attributes:
+    info: the facts about it.
+    others: what is not read, such as a suffix -> number of files.
+    damaged: messages about files of which only a part is read.
+    sorted_by_class: whether each split has its examples in order of the class.
+  """
 
   info: SourceInfo
+  others: Mapping[str, int] = {}
+  damaged: Sequence[str] = ()
+  sorted_by_class = False
 
   def read(self, split: str, index: int) -> Record:
     """Reads record `index` (0-based) of the named split, undecoded."""
-    ...
+    raise NotImplementedError
 
   def label(self, split: str, index: int) -> int | Sequence[int]:
     """Reads only the label; sources override this where it is cheaper."""
@@ -83,9 +93,32 @@ class Source(Protocol):
     """Returns a record's name without a read; some sources override this."""
     return f'{split}/{index}'
 
-  # A source that knows all labels without reading records also has
-  # `labels(split) -> int32 [number of examples]`. A source of files has
-  # `facts(split)`: JSON-able, equal for equal files, see `digest`.
+  def labels(self, split: str) -> np.ndarray | None:
+    """Returns the labels of a split, int32 [n]; None if reads are needed."""
+    return None
+
+  def facts(self, split: str) -> dict[str, Any]:
+    """Returns facts about a split's files: JSON-able, equal for equal files."""
+    return {}
+
+
+class Labelled(Source):
+  """A data set whose labels are known from the start.
+
+  Subclasses set `_labels`: split -> int32 [n], or a list of tuples if records
+  have several labels.
+  """
+
+  _labels: Mapping[str, np.ndarray | Sequence[tuple[int, ...]]]
+
+  def label(self, split: str, index: int) -> int | tuple[int, ...]:
+    """Returns the label without a read."""
+    label = self._labels[split][index]
+    return label if self.info.multi_label else int(label)
+
+  def labels(self, split: str) -> np.ndarray | None:
+    """Returns the labels of a split, int32 [n]; None if there are several."""
+    return None if self.info.multi_label else self._labels[split]
 
 
 class View:
@@ -110,24 +143,20 @@ class View:
 
   def label(self, index: int) -> int | Sequence[int]:
     """Returns the label of a record, if possible without reading its image."""
-    read = getattr(self.source, 'label', None)
-    name, place = self._place(index)
-    return read(name, place) if read else self.source.read(name, place).label
+    return self.source.label(*self._place(index))
 
   def name(self, index: int) -> str:
     """Returns a record's name, if possible without reading its image."""
-    name = getattr(self.source, 'name', None)
-    split, place = self._place(index)
-    return name(split, place) if name else self.source.read(split, place).name
+    return self.source.name(*self._place(index))
 
   def labels(self) -> np.ndarray | None:
     """Returns all labels, int32 [len]; None if they would have to be read."""
-    of_split = getattr(self.source, 'labels', None)
-    if of_split is None:
-      return None
     found = np.empty(len(self), np.int32)
     for split, indices, rows in self.selection.places(np.arange(len(self))):
-      found[rows] = of_split(split)[indices]
+      labels = self.source.labels(split)
+      if labels is None:
+        return None
+      found[rows] = labels[indices]
     return found
 
   def _place(self, index: int) -> tuple[str, int]:

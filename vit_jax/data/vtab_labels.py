@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.data import decode
+from vit_jax.data.ops import decoding
 
 # Labels: functions of a record's features. ------------------------------------
 
@@ -71,8 +71,8 @@ def _points(values: Sequence[np.ndarray]) -> np.ndarray:
 def black_and_white(image: bytes) -> bytes | np.ndarray:
   """Turns the 0 and 1 of a mask into black and white, uint8 [h, w, 3]."""
   try:
-    mask = decode.decode(image, 1)
-  except decode.CorruptImageError:
+    mask = decoding.decode(image, 1)
+  except decoding.CorruptImageError:
     # The later decoding applies the policy for unreadable images.
     return image
   return np.tile(mask * np.uint8(255), (1, 1, 3))

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from vit_jax.data import decode as decoding
-from vit_jax.data.decode import CorruptImageError as CorruptImageError
+from vit_jax.data.ops import decoding
+from vit_jax.data.ops.decoding import CorruptImageError as CorruptImageError
 
 BITS = 128
 # The side of the square that is transformed.

@@ -9,8 +9,8 @@ import numpy as np
 
 from vit_jax import config as config_lib
 from vit_jax import data
-from vit_jax.data import decode as decoding
 from vit_jax.data import exclusion, identity, retrying
+from vit_jax.data.ops import decoding
 from vit_jax.dedup import hashing
 
 # Images in grey that a set keeps, of about 12 kB each.

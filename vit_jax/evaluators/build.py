@@ -34,7 +34,7 @@ class Context:
     mesh: the devices to use.
     trained_on: the training data.
     source: the data of the evaluation; the same object if it is the same.
-    preprocess: see `data/ops.py`.
+    preprocess: see `data/ops`.
     batch_size: global batch size.
   """
 

@@ -96,7 +96,7 @@ def batches(
   """Returns a function that reads a view, each example once.
 
   Args:
-    preprocess: deterministic ops, see `data/ops.py`.
+    preprocess: deterministic ops, see `data/ops`.
     mesh: the devices to use.
     batch_size: global batch size; the last batch is padded and masked.
     **reading: further arguments of `pipeline.eval_batches`.

@@ -17,7 +17,8 @@ from etils import epath
 from vit_jax import accounting
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
-from vit_jax.data import exclusion, mixture, ops
+from vit_jax.data import exclusion, ops
+from vit_jax.data.sources import mixture
 from vit_jax.export import description
 from vit_jax.interop import inference
 from vit_jax.plan import chips
@@ -71,7 +72,7 @@ def write(
       card tells of the run's data, settings, results, cost and hardware.
     image_size: (height, width) in pixels.
     channels: channels of an image.
-    preprocessing: operations of the evaluation; see `data/ops.py`.
+    preprocessing: operations of the evaluation; see `data/ops`.
     decoding: see `interop.Weights`.
     license_: an identifier of Hugging Face; '' says nothing.
   """

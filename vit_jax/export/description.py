@@ -8,7 +8,8 @@ import jax
 from etils import epath
 
 import vit_jax
-from vit_jax.data import augment, ops, resizing
+from vit_jax.data import ops
+from vit_jax.data.ops import augment, resizing
 from vit_jax.export.program import Program
 from vit_jax.interop import inference, json_files
 
@@ -102,7 +103,7 @@ def decoding(preprocess: ops.Preprocess) -> str:
 
 
 def operation(op: ops.Op) -> str:
-  """Says in words what an operation does; see `data/ops.py`."""
+  """Says in words what an operation does; see `data/ops`."""
   by = ' x '.join(map(str, getattr(op, 'size', ())))
   match op:
     case ops.Resize():

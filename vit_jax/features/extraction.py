@@ -15,8 +15,9 @@ from etils import epath
 import vit_jax
 from vit_jax import data
 from vit_jax.checkpoint import fingerprint
-from vit_jax.data import identity, listing
+from vit_jax.data import identity
 from vit_jax.data.source import Record
+from vit_jax.data.sources import listing
 from vit_jax.features import store
 from vit_jax.interop import inference
 from vit_jax.models import layers

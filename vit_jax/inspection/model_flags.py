@@ -22,7 +22,7 @@ _IMAGE_SIZE = flags.DEFINE_string(
 _PREPROCESS = flags.DEFINE_string(
   'preprocess',
   None,
-  'Operations on each image, as in vit_jax/data/ops.py; by default those of the'
+  'Operations on each image, as in vit_jax/data/ops; by default those of the'
   " checkpoint's evaluation, or resize if it names none.",
 )
 _MAX_PIXELS = flags.DEFINE_integer(

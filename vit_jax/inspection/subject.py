@@ -10,7 +10,8 @@ import numpy as np
 from etils import epath
 
 from vit_jax import interop
-from vit_jax.data import listing, ops
+from vit_jax.data import ops
+from vit_jax.data.sources import listing
 from vit_jax.interop import inference, sources, weight_files
 from vit_jax.models import vit
 

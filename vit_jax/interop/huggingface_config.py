@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from vit_jax.data import resizing
+from vit_jax.data.ops import resizing
 from vit_jax.interop import json_files
 from vit_jax.interop.weights import pair
 
@@ -313,7 +313,7 @@ def _refused(
 
 
 def _operations(given: Mapping[str, Any], image_size: tuple[int, int]) -> str:
-  """Returns what an image processor does, as `data/ops.py` reads it."""
+  """Returns what an image processor does, as `data/ops` reads it."""
 
   def text(sides):  # The size of the model's images goes without saying.
     if sides == image_size or sides * 2 == image_size:

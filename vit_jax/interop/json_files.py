@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
-from vit_jax.data import decode
+from vit_jax.data.ops import decoding
 from vit_jax.interop import weight_files
 from vit_jax.runtime import json_text
 from vit_jax.workdir import files
@@ -78,12 +78,12 @@ TEXTS = Kind(
 OBJECT = Kind('an object', lambda v: isinstance(v, dict))
 DECODING = Kind(
   'an object with upright, true or false, and jpeg_dct, one of'
-  f' {", ".join(decode.JPEG_DCTS)}; both may be missing',
+  f' {", ".join(decoding.JPEG_DCTS)}; both may be missing',
   lambda v: (
     isinstance(v, dict)
     and v.keys() <= {'upright', 'jpeg_dct'}
     and isinstance(v.get('upright', True), bool)
-    and v.get('jpeg_dct', 'fast') in decode.JPEG_DCTS
+    and v.get('jpeg_dct', 'fast') in decoding.JPEG_DCTS
   ),
 )
 LIST_OF_OBJECTS = Kind(

@@ -29,7 +29,7 @@ class Weights:
     grid: (rows, columns) of the position embeddings, if known.
     class_names: one for each logit; empty if unknown. A class without a name
       is called 'class 0' and so on.
-    preprocessing: operations before the model (see `data/ops.py`); '' if
+    preprocessing: operations before the model (see `data/ops`); '' if
       unknown.
     decoding: how images are decoded before that: the arguments `upright` and
       `jpeg_dct` of `ops.parse`, as far as they are known.

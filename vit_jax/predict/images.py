@@ -9,8 +9,9 @@ import numpy as np
 from etils import epath
 from PIL import Image, ImageOps
 
-from vit_jax.data import listing, ops
+from vit_jax.data import ops
 from vit_jax.data.source import Record
+from vit_jax.data.sources import listing
 from vit_jax.inspection import subject
 from vit_jax.runtime import printable
 from vit_jax.workdir import files

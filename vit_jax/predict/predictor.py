@@ -57,7 +57,7 @@ def load(
       `augreg+imagenet2012/B_16`.
     image_size: side or (height, width) in pixels that the model sees. By
       default the checkpoint's. Position embeddings are resized to it.
-    preprocess: operations on each image, see `data/ops.py`. By default those of
+    preprocess: operations on each image, see `data/ops`. By default those of
       the run's own evaluation, which the checkpoint keeps, or else `resize`.
     batch_size: the most images of a batch, over all devices. By default it
       depends on the devices.

@@ -29,7 +29,7 @@ import shlex
 from absl import flags
 
 from vit_jax import data
-from vit_jax.data import decode
+from vit_jax.data.ops import decoding
 from vit_jax.prepare_data import parallel, prepare, tfds_copy
 from vit_jax.prepare_data.images import Size
 from vit_jax.runtime import command_line
@@ -55,7 +55,7 @@ _QUALITY = flags.DEFINE_integer(
   'quality', 95, 'Quality of JPEGs that are written, 1 to 100.'
 )
 _MAX_PIXELS = flags.DEFINE_integer(
-  'max_pixels', decode.MAX_PIXELS, 'Set aside images with more pixels.'
+  'max_pixels', decoding.MAX_PIXELS, 'Set aside images with more pixels.'
 )
 _ORDER = flags.DEFINE_enum(
   'order',

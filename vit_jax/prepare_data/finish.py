@@ -86,8 +86,8 @@ def _content(job: Job, totals: dict[str, shards.Facts]) -> dict[str, Any]:
     'version': job.version,
     'job': job.describe(),
     'class_names': list(names),
-    'others': dict(getattr(job.source, 'others', {})),
-    'damaged': list(getattr(job.source, 'damaged', ())),
+    'others': dict(job.source.others),
+    'damaged': list(job.source.damaged),
     'splits': {
       split: {
         'found': job.source.info.splits[split],

@@ -18,7 +18,7 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-from vit_jax.data import decode, resizing
+from vit_jax.data.ops import decoding, resizing
 
 # What the bytes of a file begin with -> its format. Of ISO media files, the
 # bytes from the fifth count.
@@ -136,7 +136,7 @@ def store(
   image: bytes | np.ndarray,
   name: str,
   size: Size,
-  max_pixels: int = decode.MAX_PIXELS,
+  max_pixels: int = decoding.MAX_PIXELS,
 ) -> Stored:
   """Checks an image, and converts it if necessary.
 
@@ -157,8 +157,8 @@ def store(
   if found not in ('JPEG', 'PNG', *_CONVERTED):
     raise SetAsideError(_unknown(image, found))
   try:
-    height, width = decode.size(image, max_pixels)
-  except decode.CorruptImageError as error:
+    height, width = decoding.size(image, max_pixels)
+  except decoding.CorruptImageError as error:
     raise SetAsideError(str(error)) from error
   colours, convert = _colours(image, found)
   notes += colours
@@ -199,14 +199,14 @@ def store(
 def _upright(image: bytes, found: str, pixels: np.ndarray) -> np.ndarray:
   """Returns pixels turned upright; the same array if nothing turns them."""
   if found == 'JPEG':
-    turn = decode.orientation(image)
-    return decode.turn_upright(pixels, turn) if turn > 1 else pixels
+    turn = decoding.orientation(image)
+    return decoding.turn_upright(pixels, turn) if turn > 1 else pixels
   # To look for EXIF data saves decoding most images twice.
   if found in ('PNG', 'WebP') and not (b'eXIf' in image or b'EXIF' in image):
     return pixels
   try:
-    turned = decode.decode(image, 3, upright=True)
-  except decode.CorruptImageError:  # Pillow has read it, which turns nothing.
+    turned = decoding.decode(image, 3, upright=True)
+  except decoding.CorruptImageError:  # Pillow has read it, which turns nothing.
     return pixels
   return pixels if np.array_equal(turned, pixels) else turned
 
@@ -244,7 +244,7 @@ def _notes(data: bytes, found: str, name: str) -> Iterator[str]:
   stated = _SUFFIXES.get(os.path.splitext(name)[1].lower())
   if stated and found and stated != found:
     yield f'{found} with the suffix of {stated}'
-  if found == 'JPEG' and decode.orientation(data) > 1:
+  if found == 'JPEG' and decoding.orientation(data) > 1:
     yield 'EXIF orientation'
 
 
@@ -294,10 +294,10 @@ def _decode_jpeg(data: bytes) -> tuple[np.ndarray, list[str]]:
   if any(words in warning.lower() for words in _BROKEN_JPEG):
     raise SetAsideError(f'damaged JPEG: {warning}')
   try:
-    return decode.decode(data, 3, jpeg_dct='accurate'), (
+    return decoding.decode(data, 3, jpeg_dct='accurate'), (
       ['JPEG with surplus bytes'] if 'extraneous' in warning else []
     )
-  except decode.CorruptImageError as error:
+  except decoding.CorruptImageError as error:
     raise SetAsideError(f'JPEG that is not decoded: {warning}') from error
 
 
@@ -309,8 +309,8 @@ def _decode_other(data: bytes, found: str) -> np.ndarray:
   else:
     first = _open(data, found)  # OpenCV takes some truncated files for whole.
   try:
-    return decode.decode(data, 3)
-  except decode.CorruptImageError as error:
+    return decoding.decode(data, 3)
+  except decoding.CorruptImageError as error:
     if first is None:
       raise SetAsideError(f'damaged {found}: {error}') from error
     # Older OpenCV wheels know no GIF and no AVIF.

@@ -81,12 +81,11 @@ class Job:
   def describe(self) -> dict[str, Any]:
     """Returns, JSON-able, what must not change when the job goes on."""
     info = self.source.info
-    facts = getattr(self.source, 'facts', lambda split: {})
     return {
       'format': _FORMAT,
       'source': info.spec,
       'splits': {split: info.splits[split] for split in self.splits},
-      'facts': {split: facts(split) for split in self.splits},
+      'facts': {split: self.source.facts(split) for split in self.splits},
       'classes': len(info.class_names),
       'size': dataclasses.asdict(self.size),
       'max_pixels': self.max_pixels,

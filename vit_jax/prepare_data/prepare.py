@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from vit_jax.data import decode, exclusion
+from vit_jax.data import exclusion
+from vit_jax.data.ops import decoding
 from vit_jax.data.source import Source
 from vit_jax.prepare_data import (
   budget,
@@ -35,7 +36,7 @@ def describe(
   version: str = '1.0.0',
   splits: Sequence[str] = (),
   size: Size | None = None,
-  max_pixels: int = decode.MAX_PIXELS,
+  max_pixels: int = decoding.MAX_PIXELS,
   shuffled: bool = True,
   merged: bool | None = None,
   shards: int = 0,

@@ -3,7 +3,7 @@
 import pytest
 
 from vit_jax import vtab
-from vit_jax.data import vtab_tasks as vtab_data
+from vit_jax.data.sources import vtab_tasks as vtab_data
 from vit_jax.paper import numbers
 
 # Average-5 of the rows of Table 6, in its order.

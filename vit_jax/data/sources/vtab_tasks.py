@@ -20,9 +20,9 @@ import numpy as np
 import tensorflow_datasets as tfds
 from absl import logging
 
-from vit_jax.data import listing, source
-from vit_jax.data import tfds as tfds_source
+from vit_jax.data import source
 from vit_jax.data import vtab_labels as labels
+from vit_jax.data.sources import tfds as tfds_source
 
 GROUPS = ('natural', 'specialized', 'structured')
 
@@ -224,11 +224,8 @@ def find(name: str) -> Task:
   return TASKS[name]
 
 
-class Vtab(source.Source):
-  """Images and labels of one task, from all splits of its data set.
-
-  Only the image and the features that the label needs are parsed.
-  """
+class Vtab(tfds_source.Prepared):
+  """Images and labels of one task, from all splits of its data set."""
 
   def __init__(self, task: str, *, data_dir: str | None = None):
     """Reads the data set's description; files are opened by the first read.
@@ -243,37 +240,25 @@ class Vtab(source.Source):
     """
     self.task = find(task)
     builder = _open(self.task, data_dir)
-    info = builder.info
-    self._examples = tfds_source.Examples(
-      builder, _select(info.features, self.task), image_key='image'
-    )
-    names = self.task.class_names or tuple(info.features['label'].names)
+    features = builder.info.features
+    read = _select(features, self.task)
+    names = self.task.class_names or tuple(features['label'].names)
     if len(names) != self.task.num_classes:
       raise ValueError(
         f'vtab:{task} has {self.task.num_classes} classes, but'
         f' {builder.data_path} has {len(names)}. Prepare the original'
         f' {self.task.builder} again, or set data.data_dir to a folder with it.'
       )
-    self.info = source.SourceInfo(
-      spec=f'vtab:{task}',
-      splits={split: s.num_examples for split, s in info.splits.items()},
-      class_names=names,
-      is_remote=listing.is_remote(str(builder.data_path)),
+    super().__init__(
+      f'vtab:{task}', builder, 'image', read, self.task.label, names
     )
 
   def read(self, split: str, index: int) -> source.Record:
     """Reads one record: its image as stored, or as the task changes it."""
-    example = self._examples.read(split, index)
-    image, change = example['image'], self.task.image
-    return source.Record(
-      change(image) if change else image,
-      self.task.label(example),
-      f'{split}/{index}',
-    )
-
-  def facts(self, split: str) -> dict[str, str]:
-    """Returns a digest of the shards' names and numbers of examples."""
-    return self._examples.facts(split)
+    record = super().read(split, index)
+    if not self.task.image:
+      return record
+    return dataclasses.replace(record, image=self.task.image(record.image))
 
 
 def _open(task: Task, data_dir: str | None) -> tfds.core.DatasetBuilder:
@@ -293,13 +278,13 @@ def _open(task: Task, data_dir: str | None) -> tfds.core.DatasetBuilder:
 def _select(
   features: tfds.features.FeaturesDict, task: Task
 ) -> dict[str, tfds.features.FeatureConnector]:
-  """Returns the features that a task needs, and drops all others in sequences.
+  """Returns the features that a label needs, and drops all others in sequences.
 
   `tfds.decode.PartialDecoding` does the same, but imports TensorFlow.
   """
   selected, inner = {}, {}
   try:
-    for path in ('image', *task.reads):
+    for path in task.reads:
       key, _, part = path.partition('/')
       if part:
         inner.setdefault(key, {})[part] = features[key].feature[part]

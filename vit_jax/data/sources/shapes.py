@@ -10,10 +10,11 @@ asks for the number of copies, and `shapes:colour` for their colour.
 
 Rendering a scene takes 210 us, reading it from a file 8 us. With the folder
 `data_dir`, the first process that reads a scene renders and keeps it (12 KB per
-scene, 0.7 GB for all); see `kept.py`.
+scene, 0.7 GB for all).
 """
 
 import colorsys
+import contextlib
 import functools
 import itertools
 import os
@@ -21,8 +22,9 @@ import zlib
 
 import cv2
 import numpy as np
+from absl import logging
 
-from vit_jax.data import kept, source
+from vit_jax.data import source
 
 IMAGE_SIZE = 64
 
@@ -134,15 +136,8 @@ class Shapes(source.Source):
 
   def _scene(self, split: str, index: int) -> tuple[np.ndarray, dict[str, int]]:
     """Returns what `render` returns, from the folder if it is kept there."""
-    if self._data_dir is None:
-      return render(split, index)
-    scenes = _kept(self._data_dir, split)
-    if found := scenes.read(index):
-      image, labels = found
-      return image, dict(zip(FACTORS, labels, strict=True))
-    image, labels = render(split, index)
-    scenes.write(index, image, list(labels.values()))
-    return image, labels
+    kept = self._data_dir and _kept(self._data_dir, split)
+    return kept(index) if kept else render(split, index)
 
   def _label(self, labels: dict[str, int]) -> int | tuple[int, ...]:
     sizes = [len(FACTORS[name]) for name in self._factors]
@@ -153,27 +148,60 @@ class Shapes(source.Source):
     return int(np.ravel_multi_index(chosen, sizes))
 
 
+class _Kept:
+  """Scenes of one split in a file that all processes of a machine fill.
+
+  Record k is at k times the record size: the image, its labels, and a checksum
+  of both. A record that nobody has written yet, or half of one, has a wrong
+  checksum. Processes need no locks, as all of them write the same bytes.
+  """
+
+  def __init__(self, folder: str, split: str):
+    """Opens the file; raises OSError if it cannot be written.
+
+    Its name holds a digest of the split's first scenes, so that scenes of
+    another renderer (this module, NumPy, OpenCV) are never read.
+    """
+    digest = 0
+    for index in range(_PROBES):
+      image, labels = render(split, index)
+      digest = zlib.crc32(bytes(labels.values()), zlib.crc32(image, digest))
+    folder = os.path.expanduser(folder)
+    os.makedirs(f'{folder}/shapes', exist_ok=True)
+    path = f'{folder}/shapes/{split}-{digest:08x}'
+    self._split = split
+    self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+
+  def __call__(self, index: int) -> tuple[np.ndarray, dict[str, int]]:
+    """Returns what `render` returns."""
+    size = 3 * IMAGE_SIZE**2 + len(FACTORS) + 4
+    record = os.pread(self._file, size, index * size)
+    if zlib.crc32(record[:-4]).to_bytes(4, 'little') == record[-4:]:
+      content = np.frombuffer(bytearray(record), np.uint8)[:-4]
+      labels = content[-len(FACTORS) :].tolist()
+      image = content[: -len(FACTORS)].reshape(IMAGE_SIZE, IMAGE_SIZE, 3)
+      return image, dict(zip(FACTORS, labels, strict=True))
+    image, labels = render(self._split, index)
+    content = image.tobytes() + bytes(labels.values())
+    checksum = zlib.crc32(content).to_bytes(4, 'little')
+    with contextlib.suppress(OSError):  # Such as of a full disk.
+      os.pwrite(self._file, content + checksum, index * size)
+    return image, labels
+
+
 # One open file per split and process, whatever the number of sources. A source
 # that is unpickled in another process opens the file there.
 @functools.cache
-def _kept(data_dir: str, split: str) -> kept.Kept:
-  """Opens the kept scenes of a split.
-
-  The file's name holds a digest of the split's first scenes. So scenes from an
-  earlier version of this module, or from another release of NumPy or OpenCV,
-  are in another file and are never read. A version number would be forgotten
-  and would ignore such releases; a digest of the code would change with each
-  comment.
-  """
-  digest = 0
-  for index in range(_PROBES):
-    image, labels = render(split, index)
-    digest = zlib.crc32(bytes(labels.values()), zlib.crc32(image, digest))
-  return kept.Kept(
-    os.path.join(data_dir, 'shapes', f'{split}-{digest:08x}'),
-    image_shape=(IMAGE_SIZE, IMAGE_SIZE, 3),
-    labels=len(FACTORS),
-  )
+def _kept(folder: str, split: str) -> _Kept | None:
+  try:
+    return _Kept(folder, split)
+  except OSError as error:
+    logging.warning(
+      'Scenes are rendered at every read, because none can be kept in %s: %s.'
+      " Set data.data_dir to a writable local folder, or to ''.",
+      *(folder, error.strerror),
+    )
+    return None
 
 
 def render(split: str, index: int) -> tuple[np.ndarray, dict[str, int]]:

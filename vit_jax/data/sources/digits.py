@@ -17,7 +17,7 @@ _DIGITS = '0123456789'
 _SEED = 2010
 
 
-class Digits(source.Source):
+class Digits(source.Labelled):
   """Scanned digits, uint8 [8, 8, 1], in a fixed class-balanced order.
 
   The images of each class have a fixed shuffled order, and the classes take
@@ -46,25 +46,20 @@ class Digits(source.Source):
         f'digits:{digits}: expected two or more different digits out of '
         f'{_DIGITS}; unknown: {unknown}, repeated: {repeated}.'
       )
-    self._images, self._labels = _load(digits)
-    total = len(self._labels)
-    # Record 0 of `test` follows the last record of `train`.
-    self._starts = {'train': 0, 'test': int(0.8 * total)}
+    images, labels = _load(digits)
+    end = int(0.8 * len(labels))
+    self._images = {'train': images[:end], 'test': images[end:]}
+    self._labels = {'train': labels[:end], 'test': labels[end:]}
     self.info = source.SourceInfo(
       spec=f'digits:{digits}',
-      splits={
-        'train': self._starts['test'],
-        'test': total - self._starts['test'],
-      },
+      splits={split: len(of) for split, of in self._labels.items()},
       class_names=tuple(digits),
     )
 
   def read(self, split: str, index: int) -> source.Record:
     """Reads one digit: image uint8 [8, 8, 1], 0 (paper) to 255 (ink)."""
-    i = self._starts[split] + index
-    return source.Record(
-      self._images[i], int(self._labels[i]), f'{split}/{index}'
-    )
+    label, name = self.label(split, index), self.name(split, index)
+    return source.Record(self._images[split][index], label, name)
 
 
 def _scans() -> tuple[np.ndarray, np.ndarray]:
@@ -83,7 +78,7 @@ def _scans() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _load(digits: str) -> tuple[np.ndarray, np.ndarray]:
-  """Returns images uint8 [n, 8, 8, 1] and labels int [n], in split order."""
+  """Returns images uint8 [n, 8, 8, 1] and labels int32 [n], in split order."""
   scans, targets = _scans()
   indices, turns, labels = [], [], []
   for label, digit in enumerate(digits):
@@ -92,7 +87,7 @@ def _load(digits: str) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.Generator(np.random.PCG64([_SEED, int(digit)]))
     indices.append(rng.permutation(members))
     turns.append(np.arange(len(members)))
-    labels.append(np.full(len(members), label))
+    labels.append(np.full(len(members), label, np.int32))
   indices, turns, labels = map(np.concatenate, (indices, turns, labels))
   order = np.lexsort((labels, turns))
   images = np.rint(scans[indices[order]] * (255 / 16)).astype(np.uint8)

@@ -6,7 +6,6 @@ leaves nothing behind, and never holds an image of yesterday's data.
 """
 
 import contextlib
-import errno
 import fcntl
 import mmap
 import os
@@ -35,11 +34,7 @@ _HEADER = 2 * _NUMBER
 
 
 class Cache:
-  """A file of decoded images, in reach of worker processes.
-
-  Attributes:
-    file: its descriptor, which has the same number in a worker.
-  """
+  """A file of decoded images, in reach of worker processes."""
 
   def __init__(self, place: str, gib: float):
     """Makes an empty cache.
@@ -52,14 +47,14 @@ class Cache:
       ValueError: there is no such folder, or it has less space.
     """
     size = int(gib * 2**30)
-    free, self.file = _in_memory() if place == MEMORY else _on_disk(place)
-    weakref.finalize(self, os.close, self.file).atexit = False
+    free, self._file = _in_memory() if place == MEMORY else _on_disk(place)
+    weakref.finalize(self, os.close, self._file).atexit = False
     if not _HEADER < size <= free:
       raise ValueError(
         f'data.cache_gib={gib:g} must be more than 0, and no more than the'
         f' {free / 2**30:.1f} GiB that are free in data.cache={place!r}'
       )
-    os.ftruncate(self.file, size)  # Takes no space yet.
+    os.ftruncate(self._file, size)  # Takes no space yet.
     self._open(size)
     self.write(0, _HEADER)
     self._kept: dict[tuple, tuple[View, Images]] = {}
@@ -67,10 +62,10 @@ class Cache:
   def _open(self, size: int) -> None:
     self._size = size
     self._lock = threading.Lock()
-    self.memory = mmap.mmap(self.file, size, prot=mmap.PROT_READ)
+    self.memory = mmap.mmap(self._file, size, prot=mmap.PROT_READ)
 
   def __reduce__(self):
-    return _attach, (self.file, self._size)
+    return _attach, (f'/proc/{os.getpid()}/fd/{self._file}', self._size)
 
   def of(self, view: View, preprocess: ops.Preprocess) -> 'Images':
     """Returns the place of a view's images, and the same one the next time.
@@ -91,39 +86,33 @@ class Cache:
 
   def write(self, offset: int, number: int) -> None:
     """Stores a number at an offset."""
-    os.pwrite(self.file, number.to_bytes(_NUMBER, 'little'), offset)
+    os.pwrite(self._file, number.to_bytes(_NUMBER, 'little'), offset)
 
   def add(self, parts: list) -> int:
     """Adds bytes, and returns their offset, or 0 if there is no space."""
-    with self._lock, self._locked():
-      start = self.number(0)
-      end = start + sum(map(len, parts))
-      end += -end % _NUMBER
-      if end <= self._size:
-        try:
-          if os.pwritev(self.file, parts, start) == sum(map(len, parts)):
-            self.write(0, end)
-            return start
-        except OSError as error:
-          if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-      if not self.number(_NUMBER):
-        self.write(_NUMBER, 1)
-        logging.warning(
-          'The cache is full with %.1f GiB. Images that are not in it are'
-          ' decoded each time; data.cache_gib sets its size.',
-          start / 2**30,
-        )
-      return 0
+    # Other processes wait, too; a process that dies lets go.
+    with self._lock:
+      fcntl.lockf(self._file, fcntl.LOCK_EX)
+      try:
+        return self._add(parts)
+      finally:
+        fcntl.lockf(self._file, fcntl.LOCK_UN)
 
-  @contextlib.contextmanager
-  def _locked(self):
-    """Keeps other processes from adding; a process that dies lets go."""
-    fcntl.lockf(self.file, fcntl.LOCK_EX)
-    try:
-      yield
-    finally:
-      fcntl.lockf(self.file, fcntl.LOCK_UN)
+  def _add(self, parts: list) -> int:
+    start, size = self.number(0), sum(map(len, parts))
+    if start + size <= self._size:
+      with contextlib.suppress(OSError):  # Such as of a full disk.
+        if os.pwritev(self._file, parts, start) == size:
+          self.write(0, start + size + -size % _NUMBER)
+          return start
+    if not self.number(_NUMBER):
+      self.write(_NUMBER, 1)
+      logging.warning(
+        'The cache is full with %.1f GiB. Images that are not in it are'
+        ' decoded each time; data.cache_gib sets its size.',
+        start / 2**30,
+      )
+    return 0
 
 
 class Images:
@@ -168,10 +157,10 @@ class Images:
       self.cache.write(self._table + _NUMBER * index, offset)
 
 
-def _attach(file: int, size: int) -> Cache:
-  """Opens a cache in a worker."""
+def _attach(file: str, size: int) -> Cache:
+  """Opens a cache in a worker, which lives as long as the cache."""
   cache = Cache.__new__(Cache)
-  cache.file = file
+  cache._file = os.open(file, os.O_RDWR)
   cache._open(size)
   return cache
 

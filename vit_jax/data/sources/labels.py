@@ -1,5 +1,6 @@
 """Numbers the labels of data whose files may state no classes."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -43,16 +44,13 @@ def same_names(
     ValueError: both differ: then the same number means different classes.
   """
   if names and found and list(names) != list(found):
-    place = next(
-      (i for i, (a, b) in enumerate(zip(names, found, strict=False)) if a != b),
-      min(len(names), len(found)),
-    )
-    mine, other = (
-      repr(of[place]) if place < len(of) else 'missing' for of in (names, found)
+    pairs = itertools.zip_longest(names, found)
+    place, mine, other = next(
+      (i, a, b) for i, (a, b) in enumerate(pairs) if a != b
     )
     raise ValueError(
       f'{where} has other class names than what comes before it: class {place}'
-      f' is {other} here and {mine} there. Write all of it with one list of'
+      f' is {other!r} here and {mine!r} there. Write all of it with one list of'
       ' classes.'
     )
   return names or found
@@ -100,15 +98,19 @@ def number(
     ValueError: a label is missing, of another type, or no class; or there are
       more than MOST_CLASSES.
   """
-  without = [k for k, of in labels.items() if _is_unlabelled(k, of, where)]
-  others = {
-    f'records of split {split}, which has no labels': len(labels[split])
-    for split in without
-  }
-  labels = {k: of for k, of in labels.items() if k not in without}
-  multi = any(isinstance(one, list) for of in labels.values() for one in of)
+  labelled, others = {}, {}
+  for split, of in labels.items():
+    if any(label not in _NONE for label in of):
+      labelled[split] = of
+      continue
+    others[f'records of split {split}, which has no labels'] = len(of)
+    logging.warning(
+      '%s: the %d records of split %r have no label, and are not read.',
+      *(where, len(of), split),
+    )
+  multi = any(isinstance(one, list) for of in labelled.values() for one in of)
   known = set()
-  for of in labels.values():
+  for of in labelled.values():
     known.update(x for one in of for x in one) if multi else known.update(of)
   kinds = sorted({type(one).__name__ for one in known})
   if kinds == ['str']:
@@ -132,21 +134,11 @@ def number(
   if multi:
     found = {
       split: [tuple(places[x] for x in one) for one in of]
-      for split, of in labels.items()
+      for split, of in labelled.items()
     }
   else:
     found = {
       split: np.array([places[one] for one in of], np.int32)
-      for split, of in labels.items()
+      for split, of in labelled.items()
     }
   return Numbered(found, tuple(names), multi, others)
-
-
-def _is_unlabelled(split: str, labels: Sequence, where: str) -> bool:
-  if any(label not in _NONE for label in labels):
-    return False
-  logging.warning(
-    '%s: the %d records of split %r have no label, and are not read.',
-    *(where, len(labels), split),
-  )
-  return True

@@ -14,7 +14,7 @@ import math
 import cv2
 import numpy as np
 
-from vit_jax.data.decode import with_channels
+from vit_jax.data.ops.decoding import with_channels
 
 # Fills what a change of shape leaves empty, as in the TensorFlow code.
 GREY = 128

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from vit_jax.data.decode import with_channels
+from vit_jax.data.ops.decoding import with_channels
 
 PILLOW = {f'pillow_{f.name.lower()}': f for f in Image.Resampling}
 

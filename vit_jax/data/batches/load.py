@@ -7,8 +7,10 @@ from concurrent import futures
 import numpy as np
 from absl import logging
 
-from vit_jax.data import cache, ops
-from vit_jax.data.slots import Batch
+from vit_jax.data.batches import cache
+from vit_jax.data.batches.slots import Batch
+from vit_jax.data.ops.decoding import CorruptImageError
+from vit_jax.data.ops.preprocess import Preprocess
 from vit_jax.data.source import Record
 from vit_jax.runtime import errors
 
@@ -28,12 +30,13 @@ class Load:
   def __init__(
     self,
     view: View,
-    preprocess: ops.Preprocess,
+    preprocess: Preprocess,
+    *,
     num_classes: int,
     max_labels: int,
     unreadable: str,
-    images: cache.Images | None = None,
-    tell: bool = True,
+    images: cache.Images | None,
+    tell: bool,
   ):
     """Reads one record.
 
@@ -77,17 +80,12 @@ class Load:
     """
     for attempt in range(_MAX_SUBSTITUTES + 1):
       record, made = read.result() if read else self.read(index)
-      try:
-        return self._row(index, record, made, rng, unreadable=attempt > 0)
-      except ops.CorruptImageError as error:
-        if not self._skip:
-          raise self._unreadable_error(record, error) from error
-        self._name_once(record, error)
-        last = error
-        index, read = int(rng.integers(len(self._view))), None
+      if row := self._row(index, record, made, rng):
+        return row | {'unreadable': attempt > 0}
+      index, read = int(rng.integers(len(self._view))), None
     raise ValueError(
       f'{_MAX_SUBSTITUTES + 1} images in a row{self._in_data()} are unreadable;'
-      f' the last is {record.name}: {last}; check the data set'
+      f' the last is {record.name}; check the data set'
     )
 
   def evaluate(
@@ -100,13 +98,8 @@ class Load:
     if index >= len(self._view):
       return self.masked_row()
     record, made = read.result() if read else self.read(index)
-    try:
-      return self._row(index, record, made, rng, unreadable=False)
-    except ops.CorruptImageError as error:
-      if not self._skip:
-        raise self._unreadable_error(record, error) from error
-      self._name_once(record, error)
-      return self.masked_row(unreadable=True)
+    row = self._row(index, record, made, rng)
+    return row or self.masked_row() | {'unreadable': True}
 
   def read(self, index: int) -> tuple[Record, int | None] | None:
     """Returns a record, and how many operations made it if it was kept.
@@ -119,8 +112,7 @@ class Load:
       kept = self._images and self._images.get(index)
       return kept or (self._view[index], None)
     except Exception as error:
-      # A worker process could not pickle some types of exceptions, and its
-      # parent would wait for ever.
+      # A worker process could not pickle some types of exceptions.
       raise errors.ReadError(
         f'reading record {index}{self._in_data()} failed:'
         f' {type(error).__name__}: {error}'
@@ -137,8 +129,8 @@ class Load:
     record: Record,
     made: int | None,
     rng: np.random.Generator,
-    unreadable: bool,
-  ) -> Batch:
+  ) -> Batch | None:
+    """Returns a row; None if the image is unreadable and is to be skipped."""
     label, truncated = self._label(record)
     try:
       if self._images and made is None:
@@ -146,32 +138,30 @@ class Load:
         record = dataclasses.replace(record, image=image)
         self._images.put(index, record, made)
       image = self._preprocess(record.image, rng, made or 0)
-    except ops.CorruptImageError:
-      raise
+    except CorruptImageError as error:
+      if not self._skip:
+        raise ValueError(
+          f'{record.name}: {error}; repair or remove it, or set '
+          '--config.data.unreadable=skip-and-count'
+        ) from error
+      if self._tell and record.name not in self._named:
+        self._named.add(record.name)
+        logging.warning('Skipped %s: %s', record.name, error)
+      return None
     except Exception as error:
       raise ValueError(f'{record.name}: {error}') from error
-    row = {
-      'image': image,
-      'label': label,
-      'mask': True,
-      'unreadable': unreadable,
-    }
-    if self._max_labels > 1:
-      row['truncated'] = truncated
-    return row
+    return self._as_row(image, label, True, truncated)
 
-  def masked_row(self, unreadable: bool = False) -> Batch:
+  def masked_row(self) -> Batch:
     """Returns a row that does not count: zeros, without a label."""
     shape = (*self._preprocess.image_size, self._preprocess.channels)
-    row = {
-      'image': np.zeros(shape, np.uint8),
-      'label': self._pad_labels([]),
-      'mask': False,
-      'unreadable': unreadable,
-    }
-    if self._max_labels > 1:
-      row['truncated'] = False
-    return row
+    return self._as_row(
+      np.zeros(shape, np.uint8), self._pad_labels([]), False, False
+    )
+
+  def _as_row(self, image, label, mask: bool, truncated: bool) -> Batch:
+    row = {'image': image, 'label': label, 'mask': mask, 'unreadable': False}
+    return row | {'truncated': truncated} if self._max_labels > 1 else row
 
   def _label(self, record: Record) -> tuple[np.ndarray | np.int32, bool]:
     """Returns the labels to keep, and whether the record has more."""
@@ -201,14 +191,3 @@ class Load:
     padded = np.full(self._max_labels, -1, np.int32)
     padded[: len(labels)] = labels
     return padded
-
-  def _name_once(self, record: Record, error: Exception) -> None:
-    if self._tell and record.name not in self._named:
-      self._named.add(record.name)
-      logging.warning('Skipped %s: %s', record.name, error)
-
-  def _unreadable_error(self, record: Record, error: Exception) -> ValueError:
-    return ValueError(
-      f'{record.name}: {error}; repair or remove it, or set '
-      '--config.data.unreadable=skip-and-count'
-    )

@@ -7,6 +7,7 @@ tells too: it keeps the array until its transfer to the device is over.
 """
 
 import ctypes
+import functools
 import math
 import mmap
 import os
@@ -26,8 +27,6 @@ class Slots:
 
   Attributes:
     count: number of slots.
-    file: the descriptor of the memory's file, -1 if other processes cannot
-      reach it.
   """
 
   def __init__(
@@ -37,7 +36,7 @@ class Slots:
     count: int,
     *,
     shared: bool = False,
-    file: int = -1,
+    file: str = '',
   ):
     """Makes the memory, or maps that of another process.
 
@@ -46,9 +45,10 @@ class Slots:
       rows: number of rows of a batch.
       count: number of slots.
       shared: whether to make memory that other processes can map.
-      file: the descriptor of the memory that another process has made.
+      file: where another process shows the memory that it has made.
     """
     self.count = count
+    self._row, self._rows = row, rows
     self._layout = {}
     end = 0
     for key, value in row.items():
@@ -58,14 +58,25 @@ class Slots:
       size = math.prod(shape) * value.dtype.itemsize
       end += -(-size // _ALIGNMENT) * _ALIGNMENT
     self._size = -(-end // mmap.PAGESIZE) * mmap.PAGESIZE
-    if shared:
+    self._file = -1
+    if file:
+      self._file = os.open(file, os.O_RDWR)
+    elif shared:
       # Unlike /dev/shm, which containers often limit to 64 MiB, this is limited
       # by memory alone, and it is gone with the last process that uses it.
-      file = os.memfd_create('vit_jax batches')
-      os.ftruncate(file, self._size * count)
-      weakref.finalize(self, os.close, file).atexit = False
-    self.file = file
-    self._memory = mmap.mmap(file, self._size * count)
+      self._file = os.memfd_create('vit_jax batches')
+      os.ftruncate(self._file, self._size * count)
+    if self._file >= 0:
+      weakref.finalize(self, os.close, self._file).atexit = False
+    self._memory = mmap.mmap(self._file, self._size * count)
+
+  def __reduce__(self):
+    file = f'/proc/{os.getpid()}/fd/{self._file}'
+    return functools.partial(Slots, file=file), (
+      self._row,
+      self._rows,
+      self.count,
+    )
 
   def arrays(self, slot: int) -> Batch:
     """Returns a slot's arrays, to write rows to."""

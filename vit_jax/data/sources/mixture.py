@@ -13,7 +13,7 @@ set, then the others' new ones.
 
 import collections
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -64,13 +64,10 @@ class Mixture(source.Source):
       multi_label=any(part.info.multi_label for part in self._parts),
       is_remote=any(part.info.is_remote for part in self._parts),
     )
-    # What the parts did not read, for reports.
     self.others, self.damaged = collections.Counter(), ()
     for part in self._parts:
-      self.others.update(getattr(part, 'others', {}))
-      self.damaged += tuple(getattr(part, 'damaged', ()))
-    if all(hasattr(part, 'labels') for part in self._parts):
-      self.labels = self._all_labels
+      self.others.update(part.others)
+      self.damaged += tuple(part.damaged)
 
   def _counts(self, split: str) -> list[int]:
     """Returns how many records of each part are in an epoch of a split."""
@@ -100,34 +97,38 @@ class Mixture(source.Source):
     part, place = self._place(split, index)
     return self._parts[part].name(split, place)
 
-  def _all_labels(self, split: str) -> np.ndarray:
-    """Returns the labels of a whole split, int32 [n], without a read."""
-    starts = [0, *self._ends[split][:-1]]
+  def labels(self, split: str) -> np.ndarray | None:
+    """Returns the labels of a split, int32 [n], if all parts know them."""
     found = []
-    for part, (start, end) in enumerate(
-      zip(starts, self._ends[split], strict=True)
-    ):
-      rows = self._rows(split, part, np.arange(end - start))
-      labels = np.asarray(self._parts[part].labels(split))
-      found.append(self._classes[part][labels[rows]])
+    for number, part in enumerate(self._parts):
+      labels = part.labels(split)
+      if labels is None:
+        return None
+      start, end = self._range(split, number)
+      rows = self._rows(split, number, np.arange(end - start))
+      found.append(self._classes[number][np.asarray(labels)[rows]])
     return np.concatenate(found)
 
   def facts(self, split: str) -> dict[str, str]:
     """Returns the parts' facts, and what the parts contribute."""
     found = {'records of each part': identity.short_hash(self._ends[split])}
     for part in self._parts:
-      facts = getattr(part, 'facts', lambda split: {})(split)
+      facts = part.facts(split)
       found |= {f'{part.info.spec}: {k}': v for k, v in facts.items()}
     return found
 
+  def _range(self, split: str, part: int) -> tuple[int, int]:
+    """Returns where the records of a part begin and end in a split."""
+    ends = self._ends[split]
+    return int(ends[part - 1]) if part else 0, int(ends[part])
+
   def _place(self, split: str, index: int) -> tuple[int, int]:
     """Returns the part that holds a record, and the record's index there."""
-    ends = self._ends[split]
-    part = int(np.searchsorted(ends, index, side='right'))
-    inside = index - (int(ends[part - 1]) if part else 0)
-    return part, int(self._rows(split, part, inside))
+    part = int(np.searchsorted(self._ends[split], index, side='right'))
+    inside = np.array([index - self._range(split, part)[0]])
+    return part, int(self._rows(split, part, inside)[0])
 
-  def _rows(self, split: str, part: int, inside):
+  def _rows(self, split: str, part: int, inside: np.ndarray) -> np.ndarray:
     """Returns the records of a part that occur at some places of an epoch.
 
     First come all records in their order, as often as they all occur. A random
@@ -135,17 +136,11 @@ class Mixture(source.Source):
     once more.
     """
     size = self._parts[part].info.splits[split]
-    ends = self._ends[split]
-    count = int(ends[part]) - (int(ends[part - 1]) if part else 0)
-    whole = count // size * size
-    if isinstance(inside, np.ndarray):
-      rows = inside % size
-      rest = inside >= whole
-      rows[rest] = permutation.permute(inside[rest] - whole, size, part)
-      return rows
-    if inside < whole:
-      return inside % size
-    return permutation.permute(inside - whole, size, part)
+    start, end = self._range(split, part)
+    rest = inside >= (end - start) // size * size
+    rows = inside % size
+    rows[rest] = permutation.permute(rows[rest], size, part)
+    return rows
 
   def _label(self, part: int, label) -> int | tuple[int, ...]:
     classes = self._classes[part]
@@ -179,9 +174,4 @@ def parse(text: str) -> tuple[list[str], list[float]]:
       )
     specs.append(one)
     weights.append(number)
-  return specs, _shares(weights)
-
-
-def _shares(weights: Sequence[float]) -> list[float]:
-  total = sum(weights)
-  return [weight / total for weight in weights]
+  return specs, [weight / sum(weights) for weight in weights]

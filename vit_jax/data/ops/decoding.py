@@ -11,12 +11,6 @@ import numpy as np
 import simplejpeg
 from PIL import ExifTags, Image
 
-# The data threads and processes already decode in parallel, so OpenCV's own
-# threads would only compete for the same cores.
-cv2.setNumThreads(0)
-# Pillow only reads headers here, and MAX_PIXELS replaces its limit.
-Image.MAX_IMAGE_PIXELS = None
-
 # The cosine transforms of the JPEG decoder. `fast` is TensorFlow's default and
 # therefore the paper code's; it is one grey level from `accurate` on average.
 JPEG_DCTS = ('fast', 'accurate')
@@ -30,15 +24,13 @@ _JPEG_END = b'\xff\xd9'
 _SEQUENTIAL = (0xC0, 0xC1)
 _SCAN = 0xDA
 # Progressive JPEGs have ten scans, few have thirty. Each costs a pass through
-# the whole picture, even if it takes ten bytes of the file. So a file of fewer
-# bytes times pixels than this decodes in some 6 s, whatever it holds.
+# the whole picture, even if it takes ten bytes of the file.
 _MOST_SCANS = 100
-_COUNTED_FROM = 2**37
 # 134 megapixels, which is more than most cameras have; OpenCV's own limit is
 # 2**30. A file of 34 bytes may state them all.
 MAX_PIXELS = 2**27
-# Pixels that the threads of a process may hold at once, 1.6 GB, or 3 GB with
-# what the decoder of WebP needs; and the size of an image that never waits.
+# Pixels that the threads of a process may hold decoded at once, 1.6 GB; and the
+# size of an image that never waits.
 _ROOM = 2**29
 _SMALL = 2**22
 # Pillow's names of the formats that OpenCV decodes.
@@ -46,16 +38,12 @@ _FORMATS = (
   *('AVIF', 'BMP', 'DIB', 'GIF', 'JPEG', 'JPEG2000'),
   *('PPM', 'TIFF', 'WEBP'),
 )
-_TILE_WIDTH, _TILE_LENGTH = 322, 323  # Tags of a TIFF.
 # What the JPEG decoder warns of if it meets the end before the last row: in the
 # middle of the data, or where a restart marker should be.
 _ENDS_EARLY = ('premature end', 'found marker 0xd9')
 _EXIF_START = b'Exif\x00\x00'
 _PNG_START = b'\x89PNG\r\n\x1a\n'
 _TIFF_STARTS = (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+')
-_JPEG_2000_START = b'\0\0\0\x0cjP  '
-# A box in the header of a JPEG 2000 that states its colours: sYCC.
-_SYCC = b'colr\1\0\0\0\0\0\x12'
 _PNG_END = b'IEND\xaeB`\x82'
 # FF followed by anything but a stuffed 00, a marker without a length (TEM or a
 # restart), or a fill byte FF.
@@ -80,10 +68,7 @@ class _Room:
     Args:
       pixels: of the image; more than there are wait until it is the only one.
     """
-    if pixels <= _SMALL:
-      yield
-      return
-    pixels = min(pixels, self._all)
+    pixels = min(pixels, self._all) if pixels > _SMALL else 0
     with self._changed:
       self._changed.wait_for(lambda: pixels <= self._free)
       self._free -= pixels
@@ -126,16 +111,7 @@ def _check_scans(data: bytes) -> None:
   """Raises CorruptImageError if a JPEG has more than _MOST_SCANS scans."""
   if _is_one_scan(data, *_jpeg_header(data)):
     return
-  # This takes a thirtieth of decoding, and `bytes.count` a tenth.
-  pair = np.frombuffer(bytes([0xFF, _SCAN]), np.uint16)
-  found = sum(
-    np.count_nonzero(
-      np.frombuffer(data, np.uint16, (len(data) - offset) // 2, offset) == pair
-    )
-    for offset in (0, 1)
-  )
-  # Comments, thumbnails and what follows the picture may hold some, too.
-  if found > _MOST_SCANS and list(_markers(data)).count(_SCAN) > _MOST_SCANS:
+  if sum(marker == _SCAN for marker in _markers(data)) > _MOST_SCANS:
     raise CorruptImageError(
       f'JPEG of {len(data)} bytes with more than {_MOST_SCANS} scans, which may'
       ' take minutes to decode; save it as a baseline JPEG'
@@ -146,22 +122,11 @@ def _truncated_jpeg(data: bytes) -> CorruptImageError:
   return CorruptImageError(f'truncated JPEG of {len(data)} bytes')
 
 
-def _check_pixels(
-  height: int, width: int, max_pixels: int, of: str = ''
-) -> None:
-  if height * width > max_pixels:
-    raise CorruptImageError(
-      f'{height} x {width} pixels (height x width){of} are more than'
-      f' max_pixels={max_pixels:,}'
-    )
-
-
-def _size(data: bytes, max_pixels: int) -> tuple[int, int]:
+def _size(data: bytes) -> tuple[int, int]:
   """Reads (height, width) in pixels from the header of an encoded image.
 
   Raises:
-    CorruptImageError: no known header is found, or a tile of a TIFF has more
-      than `max_pixels` pixels, whatever the image has.
+    CorruptImageError: no known header is found.
   """
   # Data sets may hold millions of small PNGs, so this avoids a library call.
   if data.startswith(_PNG_START):
@@ -174,13 +139,11 @@ def _size(data: bytes, max_pixels: int) -> tuple[int, int]:
     pass
   try:
     with Image.open(io.BytesIO(data), formats=_FORMATS) as header:
-      size = header.height, header.width
-      tags = getattr(header, 'tag_v2', {})
-      tile = tags.get(_TILE_LENGTH, 0), tags.get(_TILE_WIDTH, 0)
+      return header.height, header.width
+  except Image.DecompressionBombError as error:  # Pillow has a limit, too.
+    raise CorruptImageError(str(error)) from error
   except Exception as error:  # A damaged header may cause any exception.
     raise _undecodable(data) from error
-  _check_pixels(*tile, max_pixels, ' of a tile')
-  return size
 
 
 def size(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
@@ -197,9 +160,13 @@ def size(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     raise _truncated_jpeg(data)
   if data.startswith(_PNG_START) and data.rfind(_PNG_END) < 0:
     raise CorruptImageError(f'truncated PNG of {len(data)} bytes')
-  height, width = _size(data, max_pixels)
-  _check_pixels(height, width, max_pixels)
-  if is_jpeg(data) and len(data) * height * width > _COUNTED_FROM:
+  height, width = _size(data)
+  if height * width > max_pixels:
+    raise CorruptImageError(
+      f'{height} x {width} pixels (height x width) are more than'
+      f' max_pixels={max_pixels:,}'
+    )
+  if is_jpeg(data):
     _check_scans(data)
   return height, width
 
@@ -354,8 +321,8 @@ def decode(
     )
     if decoded is not None:
       return turn_upright(decoded, turn) if turn > 1 else decoded
-  if (decoded := _other_colours(image)) is not None:
-    return _convert_channels(decoded, channels)
+  if image.startswith(_TIFF_STARTS) and (decoded := _cielab_tiff(image)):
+    return _convert_channels(np.asarray(decoded), channels)
   flags = _IMREAD_FLAGS[channels]
   if not upright:
     flags |= cv2.IMREAD_IGNORE_ORIENTATION
@@ -368,22 +335,15 @@ def decode(
   return with_channels(decoded)
 
 
-def _other_colours(data: bytes) -> np.ndarray | None:
-  """Decodes a picture whose colours OpenCV gets wrong; None for any other.
-
-  These are TIFFs in CIELab (by 15 grey levels), and JPEG 2000 in sYCC (by 7).
+def _cielab_tiff(data: bytes) -> Image.Image | None:
+  """Decodes a TIFF in CIELab, whose colours OpenCV gets wrong by 15 levels.
 
   Returns:
-    uint8 [h, w, 3], upright as OpenCV's TIFFs are.
+    The picture in RGB, upright as OpenCV's TIFFs are; None for other TIFFs.
   """
-  sycc = data.startswith(_JPEG_2000_START) and _SYCC in data[:1024]
-  if not (sycc or data.startswith(_TIFF_STARTS)):
-    return None
   try:
-    with Image.open(io.BytesIO(data), formats=('TIFF', 'JPEG2000')) as image:
-      if not sycc and image.mode != 'LAB':
-        return None
-      return np.asarray(image.convert('RGB'))
+    with Image.open(io.BytesIO(data), formats=('TIFF',)) as image:
+      return image.convert('RGB') if image.mode == 'LAB' else None
   except Exception as error:  # A damaged file may cause any exception.
     raise _undecodable(data) from error
 

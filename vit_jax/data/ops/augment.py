@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from vit_jax.data import changes
+from vit_jax.data.ops import changes, geometry
 
 
 def _check_channels(image: np.ndarray) -> None:
@@ -147,16 +147,7 @@ class RandomErasing:
   def __post_init__(self):
     if not 0 <= self.p <= 1:
       raise ValueError(f'p must lie in [0, 1], got {self.p!r}')
-    if not 0 < self.min_area <= self.max_area <= 1:
-      raise ValueError(
-        '0 < min_area <= max_area <= 1 does not hold for '
-        f'min_area={self.min_area}, max_area={self.max_area}'
-      )
-    if not 0 < self.min_aspect <= self.max_aspect:
-      raise ValueError(
-        '0 < min_aspect <= max_aspect does not hold for '
-        f'min_aspect={self.min_aspect}, max_aspect={self.max_aspect}'
-      )
+    geometry.check_ranges(self)
     if self.colour is not None and not 0 <= self.colour <= 255:
       raise ValueError(f'colour must lie in 0 to 255, got {self.colour!r}')
 

@@ -1,0 +1,109 @@
+"""Guards the threads and workers that make batches, and their memory."""
+
+import collections
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from vit_jax.data.batches import loader
+
+
+def row_of(batch, row, read=None):
+  """Returns a row that tells which one it is."""
+  return {
+    'image': np.full((16, 2), batch % 256, np.uint8),
+    'label': np.int32(1000 * batch + row),
+  }
+
+
+def make(load=row_of, **kwargs):
+  defaults = dict(rows=8, count=None, threads=2, workers=0, prefetch=None)
+  return loader.Batches(load, row_of(0, 0), **(defaults | kwargs))
+
+
+def labels_of(number, rows=8):
+  return [1000 * number + row for row in range(rows)]
+
+
+def is_batch(batch, number):
+  return (
+    batch['label'].tolist() == labels_of(number)
+    and (batch['image'] == number % 256).all()
+  )
+
+
+@pytest.mark.parametrize('threads', [0, 1, 3])
+@pytest.mark.parametrize('rows', [1, 7, 33])
+def test_all_rows_of_all_batches_in_order(rows, threads):
+  found = [
+    b['label'].tolist() for b in make(rows=rows, threads=threads, count=5)
+  ]
+  assert found == [labels_of(number, rows) for number in range(5)]
+
+
+@pytest.mark.parametrize('held', [0, 1, 2, 3, 20])
+def test_batches_keep_their_rows_while_the_caller_holds_them(held):
+  kept = []
+  for number, batch in enumerate(make(count=30)):
+    kept.append((number, batch))
+    kept = kept[-held:] if held else []
+    assert all(is_batch(b, n) for n, b in kept)
+
+
+def test_the_first_error_of_a_batch_is_raised():
+  def load(batch, row, read=None):
+    if batch == 1 and row in (2, 5):
+      time.sleep(0.1 if row == 2 else 0)
+      raise ValueError(f'row {row}')
+    return row_of(batch, row)
+
+  batches = make(load)
+  assert is_batch(next(batches), 0)
+  with pytest.raises(ValueError, match='row 2'):
+    next(batches)
+  with pytest.raises(StopIteration):
+    next(batches)
+
+
+def waiting(cores, monkeypatch, *, load_sec, step_sec, count=None):
+  """Returns how many workers start within 0.6 seconds."""
+  monkeypatch.setattr(loader.joblib, 'cpu_count', lambda: cores)
+  monkeypatch.setattr(loader, '_OBSERVED_SEC', 0.2)
+  started = []
+  monkeypatch.setattr(
+    loader.Batches, '_start_workers', lambda self: started.append(self)
+  )
+
+  def load(batch, row, read=None):
+    time.sleep(load_sec)
+    return row_of(batch, row)
+
+  batches = make(load, threads=1, workers=None, count=count)
+  end = time.monotonic() + 0.6
+  while time.monotonic() < end:
+    next(batches)
+    time.sleep(step_sec)
+  batches.close()
+  return bool(started)
+
+
+def test_workers_start_only_if_the_loop_waits(monkeypatch):
+  assert waiting(8, monkeypatch, load_sec=0.002, step_sec=0)
+  assert not waiting(8, monkeypatch, load_sec=0, step_sec=0.3)
+  assert not waiting(1, monkeypatch, load_sec=0.002, step_sec=0)
+  # An evaluation would be over before they were ready.
+  assert not waiting(8, monkeypatch, load_sec=0.002, step_sec=0, count=60)
+
+
+def test_a_killed_worker_is_an_error():
+  batches = make(workers=1)
+  while not batches.ready():
+    next(batches)
+    time.sleep(0.05)
+  os.kill(batches.worker_ids()[0], signal.SIGKILL)
+  message = r'--config\.data\.workers=N'
+  with pytest.raises(RuntimeError, match=message):
+    collections.deque(batches, maxlen=0)

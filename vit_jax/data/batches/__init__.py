@@ -1,0 +1,1 @@
+"""How batches are made: which records, by which threads and processes."""

@@ -1,0 +1,1 @@
+"""Where images and labels come from: one file for each kind of data spec."""

@@ -1,0 +1,316 @@
+"""`tar:PATH` and `wds:PATH`: images inside tar files, read one by one.
+
+`tar:` takes the class from the folder or the tar file that an image lies in:
+
+  PATH/n01440764.tar              with n01440764_10026.JPEG inside: ImageNet-21k
+  PATH/train/cat.tar              with 1.jpg inside
+  PATH.tar                        with train/cat/1.jpg or cat/1.jpg inside
+  PATH/ILSVRC2012_img_train.tar   with a tar file per class inside
+  PATH/ILSVRC2012_img_val.tar     with images alone; TFDS knows their classes
+
+`wds:` reads WebDataset's shards: files that share a name up to the first dot
+are one example, such as 00017.jpg and 00017.cls.
+"""
+
+import array
+import collections
+import importlib.resources
+import itertools
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from absl import logging
+from etils import epath
+
+from vit_jax.data import identity, source
+from vit_jax.data.sources import labels as labels_lib
+from vit_jax.data.sources import listing, members
+from vit_jax.runtime import json_text, printable
+
+# The tar files of ImageNet-1k -> TFDS's names of the splits.
+_ILSVRC = {
+  'ILSVRC2012_img_train': 'train',
+  'ILSVRC2012_img_val': 'validation',
+  'ILSVRC2012_img_test': 'test',
+}
+_CLASS_FILE = 'classes.txt'
+# Split -> (members, labels); lists of Python would take 70 bytes for each.
+_Found = dict[str, tuple[array.array, array.array]]
+
+
+class _Archived(source.Labelled):
+  """Images in tar files, some of whose members are the records."""
+
+  _KIND = ''
+
+  def __init__(self, path: str, *, allow_damaged: bool = False):
+    """Finds the images in the tar files; opens no image.
+
+    Args:
+      path: a tar file, or a folder of tar files; local or remote (`gs://`).
+      allow_damaged: whether tar files may end early; the images before the
+        damage are then the data set.
+
+    Raises:
+      ValueError: there are no tar files, or they are not laid out as described;
+        a tar file is compressed or damaged.
+    """
+    spec = f'{self._KIND}:{path}'
+    root = os.path.expanduser(path).rstrip('/')
+    self.others = collections.Counter()
+    found: _Found = collections.defaultdict(
+      lambda: (array.array('q'), array.array('i'))
+    )
+    numbers: dict[str, int] = {}  # Labels, in the order in which they are met.
+    try:
+      archives = listing.shards(root, ('.tar', '.gz', '.tgz'))
+      self._members = members.find(archives)
+      self.damaged = tuple(self._members.facts['damaged'])
+      if self.damaged and not allow_damaged:
+        listed = '\n  '.join(self.damaged[:20])
+        raise ValueError(
+          f'{len(self.damaged)} tar file(s) are damaged. Copy or download them'
+          f' again.\n  {listed}'
+        )
+      order, class_names = self._find(root, found, numbers)
+      if not found:
+        raise ValueError(
+          f'{len(archives):,} tar file(s) hold {len(self._members):,} files,'
+          ' but no image. The suffixes of images are:'
+          f' {" ".join(listing.SUFFIXES)}.'
+        )
+    except ValueError as error:
+      raise ValueError(f'{spec}: {error}') from error
+    places = {text: place for place, text in enumerate(order)}
+    places = np.array([places[text] for text in numbers], np.int32)
+    # Split -> the members that are its records.
+    self._rows = {k: np.array(found[k][0], np.int64) for k in sorted(found)}
+    self._labels = {k: places[np.array(found[k][1])] for k in sorted(found)}
+    self.info = source.SourceInfo(
+      spec=spec,
+      splits={split: len(rows) for split, rows in self._rows.items()},
+      class_names=tuple(class_names),
+      is_remote=listing.is_remote(root),
+    )
+    if self.others:
+      logging.warning(
+        '%s: %s file(s) in the tar files are not read: %s.',
+        *(self.info.spec, f'{self.others.total():,}'),
+        ', '.join(f'{k} {n:,}' for k, n in self.others.most_common(10)),
+      )
+
+  def _find(
+    self, root: str, found: _Found, numbers: dict[str, int]
+  ) -> tuple[Sequence[str], Sequence[str]]:
+    """Finds the records and their labels.
+
+    Returns:
+      All labels by class, and the names of these classes.
+    """
+    raise NotImplementedError
+
+  def read(self, split: str, index: int) -> source.Record:
+    """Reads one file's bytes; its name is TAR_FILE:PATH."""
+    row = int(self._rows[split][index])
+    return source.Record(
+      members.read(self._members, row),
+      self.label(split, index),
+      members.path(self._members, row),
+    )
+
+  def name(self, split: str, index: int) -> str:
+    """Returns the name as `read` does, without a read."""
+    row = int(self._rows[split][index])
+    return printable.name(members.path(self._members, row))
+
+  def facts(self, split: str) -> dict[str, str]:
+    """Returns digests of the files' places, sizes and labels."""
+    rows, arrays = self._rows[split], self._members.arrays
+    return {
+      'places of the files': identity.short_hash(arrays['start'][rows]),
+      'sizes of the files': identity.short_hash(arrays['size'][rows]),
+      'labels': identity.short_hash(self._labels[split]),
+    }
+
+
+class Tar(_Archived):
+  """Images whose class is the folder, or the tar file, that holds them."""
+
+  _KIND = 'tar'
+
+  def _find(self, root, found, numbers):
+    flat = collections.defaultdict(list)  # Images without a class.
+
+    def add(split, row, name):
+      found[split][0].append(row)
+      found[split][1].append(numbers.setdefault(name, len(numbers)))
+
+    archives = self._members.facts['archives']
+    prefixes = [_prefix(archive, root) for archive in archives]
+    for row in range(len(self._members)):
+      name = self._members.name(row)
+      if not name.lower().endswith(listing.SUFFIXES):
+        suffix = posixpath.splitext(name)[1].lower() or 'no suffix'
+        self.others[suffix] += 1
+        continue
+      folders = [
+        folder.removesuffix('.tar')
+        for folder in name.split('/')[:-1]
+        if folder not in ('.', '..')
+      ]
+      number = self._members.arrays['archive'][row]
+      # A tar file that holds folders of classes is no class itself, so its name
+      # may state a split, such as birds-test.tar.
+      own = os.path.basename(archives[number]).removesuffix('.tar')
+      is_class = folders in ([], [own])
+      split, folders = _split(
+        prefixes[number] + folders,
+        'train' if is_class else listing.shard_split(archives[number], root),
+      )
+      if folders:
+        add(split, row, folders[-1])
+      else:
+        flat[split].append(row)
+    for split, rows in flat.items():
+      if split not in ('validation', 'test') or split in found:
+        raise ValueError(
+          f'{len(rows):,} images of split {split!r} lie in no folder of a'
+          ' class. Expected a tar file per class, or a folder per class inside'
+          ' a tar file.'
+        )
+    if unknown := len(flat.get('test', ())):
+      self.others['images of the test split, without a class'] = unknown
+    if rows := flat.get('validation'):
+      rows.sort(key=self._members.name)
+      for row, name in zip(rows, _ilsvrc_labels(len(rows)), strict=True):
+        add('validation', row, name)
+    class_names = sorted(numbers)
+    return class_names, class_names
+
+
+class WebDataset(_Archived):
+  """Images and labels in WebDataset's shards.
+
+  The label is what NAME.cls holds: a class index, or a class name. Without that
+  file, it is `label` (or `cls`) of NAME.json. The class names are the lines of
+  classes.txt beside the shards; without it, the names or numbers that occur.
+  """
+
+  _KIND = 'wds'
+
+  def _find(self, root, found, numbers):
+    archives = self._members.facts['archives']
+    splits = [listing.shard_split(archive, root) for archive in archives]
+
+    def sample(row):
+      folder, base = posixpath.split(self._members.name(row))
+      number = int(self._members.arrays['archive'][row])
+      return number, folder, base.partition('.')[0]
+
+    every = range(len(self._members))
+    for (number, _, stem), rows in itertools.groupby(every, sample):
+      files = {
+        posixpath.basename(self._members.name(row))[len(stem) :].lower(): row
+        for row in rows
+      }
+      images = [s for s in files if s.endswith(listing.SUFFIXES)]
+      if not images:
+        self.others[' '.join(sorted(files))] += 1
+        continue
+      # 1.jpg is more likely than 1.mask.png.
+      image = files[min(images, key=lambda suffix: suffix.count('.'))]
+      text = self._label_of(files, image)
+      found[splits[number]][0].append(image)
+      found[splits[number]][1].append(numbers.setdefault(text, len(numbers)))
+    folders = {root, *map(os.path.dirname, archives)}
+    return _order(numbers, _class_names(folders), self._KIND)
+
+  def _label_of(self, files: dict[str, int], image: int) -> str:
+    """Returns the label of a sample: a class index, or a name."""
+    label, row = None, files.get('.cls', files.get('.json', image))
+    path = members.path(self._members, row)
+    if row != image:
+      try:
+        label = members.read(self._members, row).decode().strip()
+        if '.cls' not in files:
+          facts = json_text.loads(label)
+          label = facts.get('label', facts.get('cls'))
+        label = None if label is None else str(label)
+      except (ValueError, AttributeError) as error:
+        raise ValueError(f'{path}: {error}') from error
+    if not label or re.fullmatch(r'-\d+', label):
+      raise ValueError(
+        f'{path} has the label {label!r}; expected a class index from 0, or a'
+        ' name, in a .cls file, or in a .json file as label or cls. Beside it'
+        f' are {sorted(files)}.'
+      )
+    return str(int(label)) if label.isdecimal() else label
+
+
+def _prefix(archive: str, root: str) -> list[str]:
+  """Returns the folders of a tar file below the root, and its own name."""
+  inside = [] if archive == root else archive[len(root) :].strip('/').split('/')
+  if inside:
+    inside[-1] = inside[-1].removesuffix('.tar')
+  elif (name := os.path.basename(archive).removesuffix('.tar')) in _ILSVRC:
+    inside = [name]
+  return inside
+
+
+def _split(folders: list[str], otherwise: str) -> tuple[str, list[str]]:
+  """Returns the split that folders name, or the other, and what follows."""
+  for i, folder in enumerate(folders):
+    if folder in _ILSVRC:
+      return _ILSVRC[folder], folders[i + 1 :]
+    if folder in listing.SPLITS:
+      return folder, folders[i + 1 :]
+  return otherwise, folders
+
+
+def _ilsvrc_labels(images: int) -> list[str]:
+  """Returns the classes (WordNet ids) of ImageNet's validation images."""
+  folder = importlib.resources.files('tensorflow_datasets')
+  text = folder / 'datasets/imagenet2012/validation_labels.txt'
+  names = text.read_text().split()
+  if images != len(names):
+    raise ValueError(
+      f'ILSVRC2012_img_val.tar holds {images:,} images, but ImageNet-1k has'
+      f' {len(names):,} for validation. Copy or download it again.'
+    )
+  return names
+
+
+def _class_names(folders: Iterable[str]) -> list[str] | None:
+  """Returns the class names that lie beside the shards, if they do."""
+  for folder in sorted(folders):
+    path = epath.Path(folder) / _CLASS_FILE
+    if path.exists():
+      return path.read_text().rstrip().split('\n')
+  return None
+
+
+def _order(
+  texts: Iterable[str], names: list[str] | None, where: str
+) -> tuple[list[str], list[str]]:
+  """Returns the texts of labels by number, and the names of these classes.
+
+  Args:
+    texts: all labels that occur.
+    names: the list of class names that lies beside the shards; None if none.
+    where: for error messages.
+  """
+  if not all(text.isdecimal() for text in texts):
+    order = names = names or sorted(texts)
+  else:
+    count = max(map(int, texts), default=-1) + 1
+    names = names or labels_lib.index_names(count, where)
+    order = [str(i) for i in range(len(names))]
+  if unknown := set(texts) - set(order):
+    raise ValueError(
+      f'the class {min(unknown)!r} is not among the {len(names)} of the list'
+      f' beside the shards ({_CLASS_FILE}). Correct the list.'
+    )
+  return order, names
