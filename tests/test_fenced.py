@@ -80,7 +80,7 @@ def refused():
     ('flag', "Unknown command line flag 'workdirs'"),
     ('missing', '--sweep is missing'),
     ('key', 'config.data.batch is not a key'),
-    ('value', 'expected a whole number'),
+    ('value', "'many'"),
     ('invalid', 'batch_size'),
     ('file', 'pretrains.py'),
     ('model', 'ViT-Q/16'),
