@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from vit_jax.runtime import progress
+from vit_jax.runtime import printable
 
 Sample = TypeVar('Sample')
 Clock = Callable[[], float]
@@ -64,7 +64,7 @@ def interleave(
     now = clock()
     if now - said >= _SAY_EVERY and index < rounds:
       left = (now - start) / index * (rounds - index)
-      say(f'round {index} of {rounds}, ETA {progress.duration(left)}')
+      say(f'round {index} of {rounds}, ETA {printable.duration(left)}')
       said = now
   return samples
 

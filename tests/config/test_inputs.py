@@ -79,13 +79,7 @@ def test_a_chosen_split_gets_a_clean_evaluation(tmp_path):
 def test_a_config_is_completed_in_one_place(tmp_path):
   spec = _folder(tmp_path, [f'{c}/{i}.png' for i in range(20) for c in 'ab'])
   config = pretrain.get_config(f'ViT-Ti/4,{spec}')
-
-  def adopt(config):
-    assert config.evals.held_out  # The split is known, the length is not.
-    assert not config.total_steps
-    return config.copy_and_resolve_references()
-
-  config, view = config_lib.complete(config, data.open_source(spec), adopt)
+  config, view = config_lib.complete(config, data.open_source(spec))
   assert (config.num_classes, config.data.num_examples) == (2, len(view))
   assert config.total_steps == int(36 * config.epochs / config.data.batch_size)
 

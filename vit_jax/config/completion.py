@@ -5,7 +5,6 @@ order in which it calls them.
 """
 
 import math
-from collections.abc import Callable
 
 import jax
 import ml_collections
@@ -23,20 +22,15 @@ from vit_jax.data import splits
 def complete(
   config: ml_collections.ConfigDict,
   source: data.Source,
-  adopt: Callable[
-    [ml_collections.ConfigDict], ml_collections.ConfigDict
-  ] = lambda config: config,
 ) -> tuple[ml_collections.ConfigDict, data.View]:
   """Completes the config of a training run, once its data are open.
 
-  In this order: `settle` chooses the split of an evaluation, `adopt` takes the
-  model from the weights that the run starts from, and `resolve` derives
-  everything else.
+  `settle` chooses the split of an evaluation, and `resolve` derives everything
+  else.
 
   Args:
-    config: valid; not changed.
+    config: valid, and names its model; not changed.
     source: the training data.
-    adopt: see `warm_start.with_model`.
 
   Returns:
     The complete config, and the split to train on.
@@ -48,7 +42,7 @@ def complete(
   check_classes(config, source)
   view = data.View(source, config.data.train_split)
   config = resolve(
-    adopt(config),
+    config,
     num_examples=len(view),
     num_classes=source.info.num_classes,
     whole=view.selection.whole,

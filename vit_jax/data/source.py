@@ -3,7 +3,7 @@
 A `Source` knows its splits and reads one record of one split. A `View` is a
 flat, random-access sequence of the records that a split expression
 (`train[:98%]+validation`, `shuffled(train)[:10%]`) selects of a source. This
-module decodes no image; `ops.py` does.
+module decodes no image; `ops/` does.
 """
 
 import dataclasses

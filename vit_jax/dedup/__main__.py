@@ -35,7 +35,7 @@ from absl import flags, logging
 from vit_jax.dedup import page, report, search, sets, similar, work
 from vit_jax.inspection import model_flags
 from vit_jax.predict import predictor
-from vit_jax.runtime import command_line, printable, progress
+from vit_jax.runtime import command_line, printable
 from vit_jax.workdir import files
 
 flags.adopt_module_key_flags(model_flags)
@@ -216,7 +216,7 @@ def _report(job: work.Work) -> None:
     f' nearly are. Look at {job.folder / page.FILE}.'
   )
   for stage, seconds in job.seconds.items():
-    logging.info('%s took %s', stage, progress.duration(seconds))
+    logging.info('%s took %s', stage, printable.duration(seconds))
 
 
 def _similar(job: work.Work):

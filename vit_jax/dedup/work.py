@@ -28,7 +28,7 @@ from etils import epath
 
 from vit_jax.dedup import hashing, pairing, sets
 from vit_jax.dedup import stored as stored_lib
-from vit_jax.runtime import progress
+from vit_jax.runtime import printable
 
 # Raised by changes after which hashes or correlations differ.
 VERSION = 1
@@ -264,7 +264,7 @@ class Work:
         logging.info(
           '%s: %s of %s images, %s images/s, %s left',
           *(stage, f'{done:,}', f'{images:,}', f'{rate:,.0f}'),
-          progress.duration((images - done) / rate),
+          printable.duration((images - done) / rate),
         )
 
     yield tell

@@ -11,7 +11,7 @@ from absl import logging
 
 from vit_jax import data, sharding
 from vit_jax.data import ops, pipeline
-from vit_jax.runtime import progress
+from vit_jax.runtime import printable
 
 OnBatch = Callable[[], None]
 # Reads a view batch by batch; see `batches`.
@@ -81,7 +81,7 @@ def run(
   logging.info(
     'step %d  %s: %s (%s)',
     *(step, name, evaluator.summary(values)),
-    progress.duration(values['seconds']),
+    printable.duration(values['seconds']),
   )
   return {f'{name}/{key}': value for key, value in values.items()}
 

@@ -23,7 +23,7 @@ from vit_jax.interop import inference
 from vit_jax.models import layers
 from vit_jax.predict.images import Images
 from vit_jax.predict.predictor import Predictor
-from vit_jax.runtime import installed, progress
+from vit_jax.runtime import installed, printable
 
 DTYPES = ('float32', 'float16')
 # What a computation finds; all other facts are what it was asked for.
@@ -291,5 +291,5 @@ class _Clock:
     logging.info(
       '%s of %s images, %s images/s, %s left',
       *(f'{there:,}', f'{self._images:,}', f'{rate:,.0f}'),
-      progress.duration((self._images - there) / rate),
+      printable.duration((self._images - there) / rate),
     )

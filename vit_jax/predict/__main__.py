@@ -33,7 +33,7 @@ from vit_jax.predict import images as images_lib
 from vit_jax.predict import overlay, predictor, writing
 from vit_jax.predict.images import Images
 from vit_jax.predict.predictions import Predictions
-from vit_jax.runtime import command_line, printable, progress
+from vit_jax.runtime import command_line, printable
 
 flags.adopt_module_key_flags(model_flags)
 _TOP = flags.DEFINE_integer(
@@ -189,7 +189,7 @@ def _predictions(
       logging.info(
         '%s of %s images, %s images/s, %s left',
         *(f'{done:,}', f'{len(found):,}', f'{rate:,.0f}'),
-        progress.duration((len(found) - done) / rate),
+        printable.duration((len(found) - done) / rate),
       )
 
 

@@ -12,7 +12,7 @@ from absl import logging
 from vit_jax.data.source import View
 from vit_jax.prepare_data import images, reading
 from vit_jax.prepare_data import job as job_lib
-from vit_jax.runtime import progress
+from vit_jax.runtime import printable
 
 _SAMPLES = 200
 _GIB = 2**30
@@ -68,7 +68,7 @@ def tell(estimates: dict[str, Estimate], processes: int) -> None:
       (one.num_bytes - 2 * one.error) / _GIB,
       (one.num_bytes + 2 * one.error) / _GIB,
       1e3 * one.sec,
-      progress.duration(one.records * one.sec / processes),
+      printable.duration(one.records * one.sec / processes),
       processes,
     )
 

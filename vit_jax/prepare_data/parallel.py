@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import logging
 
-from vit_jax.runtime import progress
+from vit_jax.runtime import printable
 
 _LINE_SEC = 10.0
 _CHECK_SEC = 0.5
@@ -150,13 +150,13 @@ class _Line:
       *(self._what, f'{done:,}', f'{self._records:,}'),
       100 * done / max(1, self._records),
       f'{rate:,.0f}',
-      progress.duration((self._records - done) / rate),
+      printable.duration((self._records - done) / rate),
     )
 
   def end(self, done: int) -> None:
     seconds = time.monotonic() - self._began
     logging.info(
       '%s %s images in %s (%s images/s).',
-      *(self._what, f'{done:,}', progress.duration(seconds)),
+      *(self._what, f'{done:,}', printable.duration(seconds)),
       f'{done / max(seconds, 1e-9):,.0f}',
     )

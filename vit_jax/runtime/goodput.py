@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import jax
 
-from vit_jax.runtime import progress
+from vit_jax.runtime import printable
 
 CATEGORIES = (
   'steps',
@@ -151,7 +151,7 @@ class Goodput:
     seconds = self.seconds()
     shares = (f'{name} {100 * _share(seconds, name):.1f}%' for name in seconds)
     return (
-      f'{progress.duration(sum(seconds.values()))} with'
+      f'{printable.duration(sum(seconds.values()))} with'
       f' {self._restarts} restart(s): {", ".join(shares)}'
     )
 

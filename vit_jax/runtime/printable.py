@@ -1,10 +1,11 @@
-"""Escapes untrusted names and texts before they are printed or logged.
+"""Texts to print and to log: untrusted names are escaped.
 
 A name may contain a newline, which could forge a log line, or an escape
 sequence, which a terminal obeys. A file name may contain bytes that are not
 UTF-8.
 """
 
+import datetime
 import re
 
 # Control characters, line and paragraph separators, marks that change the
@@ -25,6 +26,11 @@ def name(text: str) -> str:
 def text(text: str) -> str:
   """Escapes a text like `name`, but keeps its line breaks."""
   return _IN_TEXTS.sub(_escaped, text)
+
+
+def duration(seconds: float) -> str:
+  """`93784` -> `1 day, 2:03:04`, `75` -> `0:01:15`."""
+  return str(datetime.timedelta(seconds=round(seconds)))
 
 
 def _escaped(found: re.Match) -> str:

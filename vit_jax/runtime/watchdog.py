@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from absl import logging
 
-from vit_jax.runtime import distributed, errors, progress
+from vit_jax.runtime import distributed, errors, printable
 
 
 class _Beat(NamedTuple):
@@ -114,6 +114,6 @@ def _described(what: str, still: float) -> str:
     file.seek(0)
     stacks = file.read()
   return (
-    f'Nothing finished for {progress.duration(still)}. The last was: {what}.'
+    f'Nothing finished for {printable.duration(still)}. The last was: {what}.'
     f' The stacks of all threads:\n{stacks}'
   )

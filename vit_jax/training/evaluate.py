@@ -39,7 +39,7 @@ def evaluate_only(
     workdir: where the results go; not the directory of a training run.
     allow_config_change: whether `workdir` may hold results of another config or
       of other weights; all evaluations then run again.
-    compilation_cache: see `loop.train_and_evaluate`.
+    compilation_cache: see `train.train_and_evaluate`.
 
   Returns:
     The metrics, by names such as `test/accuracy`.

@@ -289,15 +289,13 @@ def build(
     prepare = masked_patch.each_step(config.seed, layout)
   else:
     objective = step_lib.mean_loss(model, losses.build(**config.loss))
-    prepare = None
-  blend = mixup.each_step(
-    config.seed,
-    config.mixup_alpha,
-    layout,
-    cutmix_alpha=config.cutmix_alpha,
-    cutmix_share=config.cutmix_share,
-  )
-  prepare = blend or prepare
+    prepare = mixup.each_step(
+      config.seed,
+      config.mixup_alpha,
+      layout,
+      cutmix_alpha=config.cutmix_alpha,
+      cutmix_share=config.cutmix_share,
+    )
   schedule = optimizer_lib.build_schedule(config.schedule, config.total_steps)
   params_key, dropout_key = step_lib.root_keys(config.seed, config.dropout_rng)
   params_key = np.asarray(jax.random.key_data(params_key))
@@ -322,17 +320,17 @@ def build(
   # Called only for its ValueError.
   layout.is_manual(gradients.has_global_masks(model, dropout_key))
   program = Program(
-    config,
-    model,
-    objective,
-    prepare,
-    schedule,
-    optimizer,
-    tuning,
-    layout,
-    params_key,
-    dropout_key,
-    multi_label,
+    config=config,
+    model=model,
+    objective=objective,
+    prepare=prepare,
+    schedule=schedule,
+    optimizer=optimizer,
+    tuning=tuning,
+    layout=layout,
+    params_key=params_key,
+    dropout_key=dropout_key,
+    multi_label=multi_label,
   )
   layout.check(program.shapes.params)
   return program

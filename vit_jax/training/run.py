@@ -117,6 +117,7 @@ def open_run(
       processes; or another run has the directory.
   """
   config_lib.validate(config)
+  config = config.copy_and_resolve_references()
   if jax.process_index() == 0:
     trackers.check(config.log.trackers)
   workdir = files.absolute(workdir)

@@ -24,8 +24,8 @@ from vit_jax.data import pipeline
 from vit_jax.evaluators import predictions
 from vit_jax.runtime import distributed, errors, preemption, profiling
 from vit_jax.runtime import goodput as goodput_lib
-from vit_jax.runtime import progress as progress_lib
 from vit_jax.training import consistency, run, warm_start
+from vit_jax.training import progress as progress_lib
 from vit_jax.training.step import GUARDED, TrainState
 from vit_jax.workdir import environment, files, metrics
 
@@ -184,9 +184,8 @@ def _complete(
   config: ml_collections.ConfigDict, source: data.Source, workdir: epath.Path
 ) -> tuple[ml_collections.ConfigDict, data.View]:
   """Returns the complete config, and the split to train on."""
-  config, view = config_lib.complete(
-    config, source, lambda config: warm_start.with_model(config, workdir)
-  )
+  config = warm_start.with_model(config, workdir)
+  config, view = config_lib.complete(config, source)
   if jax.process_index() == 0 and config.data.batch_size > len(view):
     logging.warning(
       'data.batch_size=%d is more than the %d training examples, so a batch'

@@ -1,6 +1,5 @@
 """Metrics, speed and remaining time of the steps between two log lines."""
 
-import datetime
 import math
 import time
 from collections.abc import Mapping
@@ -8,6 +7,8 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 from absl import logging
+
+from vit_jax.runtime import printable
 
 
 class Interval:
@@ -102,11 +103,6 @@ class Progress:
     }
 
 
-def duration(seconds: float) -> str:
-  """`93784` -> `1 day, 2:03:04`, `75` -> `0:01:15`."""
-  return str(datetime.timedelta(seconds=round(seconds)))
-
-
 def log_line(step: int, total_steps: int, values: Mapping[str, float]) -> None:
   """Logs one line for one interval of training."""
   more = ''
@@ -114,7 +110,7 @@ def log_line(step: int, total_steps: int, values: Mapping[str, float]) -> None:
     more = (
       f'  {values["images_per_sec"]:,.0f} img/s'
       f'  input {100 * values["input_wait"]:2.0f}%'
-      f'  ETA {duration(values["eta_sec"])}'
+      f'  ETA {printable.duration(values["eta_sec"])}'
     )
   for name in ('unreadable', 'truncated', 'skipped'):
     if count := values.get(f'train/{name}'):

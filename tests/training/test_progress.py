@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import pytest
 from absl import logging
 
-from vit_jax.runtime import progress
+from vit_jax.runtime import printable
+from vit_jax.training import progress
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_speed_leaves_out_evaluations_and_saves(clock):
   ('seconds', 'text'), [(59.6, '0:01:00'), (93784, '1 day, 2:03:04')]
 )
 def test_duration(seconds, text):
-  assert progress.duration(seconds) == text
+  assert printable.duration(seconds) == text
 
 
 @pytest.mark.parametrize(
