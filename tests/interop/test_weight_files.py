@@ -54,7 +54,7 @@ def test_a_file_of_class_names(tmp_path):
 @pytest.mark.parametrize(
   'text, message',
   [
-    ('[' * 100_000, 'is not readable JSON: Nested in more than 100'),
+    ('[' * 100_000, 'is not readable JSON: Nested too deeply'),
     ('{"a":' + '9' * 5000 + '}', 'is not readable JSON: Exceeds the limit'),
     (b'{"a": "\xff"}', "is not readable JSON: 'utf-8' codec"),
     ('{"a": 1', 'is not readable JSON'),

@@ -148,9 +148,7 @@ def teraflops_of_config(config: ml_collections.ConfigDict) -> float:
     config: of the run, with `total_steps`. The head counts for one class.
   """
   found = config.to_dict()
-  # A run resolves these keys.
-  model = found['model'] | {'dtype': 'float32'}
-  return 1e6 * _exaflops_of(found | {'num_classes': 1, 'model': model})
+  return 1e6 * _exaflops_of(found | {'num_classes': 1})
 
 
 def _exaflops_of(config: Mapping[str, Any]) -> float:
@@ -178,7 +176,7 @@ def _macs_of_model(
     size: height and width of the image in pixels.
     channels: of the image.
   """
-  options = json.loads(model)
+  options = json.loads(model) | {'dtype': 'float32'}  # It may be open.
   name = options.pop('name')
   if options.get('attention_implementation'):
     # Fast implementations compute the same, but may need another platform.
