@@ -221,6 +221,15 @@ def test_runs_may_be_older_or_newer_than_a_key(tmp_path):
   (tmp_path / 'config.json').write_text(json.dumps(saved))
   config_lib.check_same_run(config, tmp_path)
   assert config_lib.load(tmp_path)['data']['jpeg_dct'] == 'fast'
+  # Without these keys, photographs were decoded accurately, and never turned.
+  photographs = saved['data'] | {'dataset': 'folder:a'}
+  del photographs['exif_orientation']
+  other = tmp_path / 'photographs'
+  other.mkdir()
+  text = json.dumps(saved | {'data': photographs})
+  (other / 'config.json').write_text(text)
+  found = config_lib.load(other)['data']
+  assert (found['jpeg_dct'], found['exif_orientation']) == ('accurate', False)
   config.cutmix_alpha = 1.0
   with pytest.raises(ValueError, match=r'cutmix_alpha: 0.0 in .* 1.0 now'):
     config_lib.check_same_run(config, tmp_path)

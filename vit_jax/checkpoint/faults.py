@@ -29,7 +29,8 @@ _OUT_OF_REACH = re.compile(
 _ERRNO = re.compile(r"os_error_code='(\d+)'")
 # Client libraries of object stores; their errors have no common base class.
 _CLIENTS = ('aiohttp', 'gcsfs', 'google', 'requests', 'urllib3', 'botocore')
-_REFUSED = re.compile(r'PERMISSION_DENIED|UNAUTHENTICATED|Forbidden|\b40[13]\b')
+# The first word of TensorStore's messages if a retry may succeed.
+_UNANSWERED = re.compile(r'(UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED)\b')
 
 
 def is_out_of_reach(error: BaseException) -> bool:
@@ -48,8 +49,18 @@ def is_unanswered(path: epath.PathLike, error: BaseException) -> bool:
     path: the path that the program tried to read or write.
     error: the resulting error.
   """
-  refused = any(_REFUSED.search(str(link)) for link in _chain(error))
-  return buckets.is_store(path) and is_out_of_reach(error) and not refused
+  return buckets.is_store(path) and any(map(_is_unanswered, _chain(error)))
+
+
+def _is_unanswered(error: BaseException) -> bool:
+  if isinstance(error, errors.StoreError | TimeoutError):
+    return True
+  if type(error).__module__.partition('.')[0] in _CLIENTS:
+    if code := str(getattr(error, 'code', None) or ''):
+      return code in ('408', '429') or code.startswith('5')
+    # Errors without a code come from the network or from credentials.
+    return isinstance(error, OSError) or 'Transport' in type(error).__name__
+  return _UNANSWERED.match(str(error)) is not None
 
 
 def _is_out_of_reach(error: BaseException) -> bool:

@@ -102,6 +102,10 @@ def restore_newest(
     distributed.barrier()  # The damaged ones are gone.
     return state, step
   if not damaged:
+    # Orbax would take an empty step for a saved one.
+    if jax.process_index() == 0:
+      folders.remove_empty(folder)
+    distributed.barrier()
     return None
   raise ValueError(
     f'No checkpoint in {folder} is intact:\n  '

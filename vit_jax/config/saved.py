@@ -14,6 +14,7 @@ FILE = 'config.json'
 _REMEDY = 'bring it back, or delete it to go on with the config that you pass'
 # Kinds of data specs that name a location after the colon. The user may move
 # the data.
+_WITHOUT_JPEGS = ('digits', 'shapes')
 _LOCATED = ('folder', 'classes', 'tar', 'wds', 'parquet', 'arrayrecord')
 
 
@@ -37,7 +38,14 @@ def load(workdir: epath.PathLike | None) -> dict[str, Any] | None:
   if workdir is None or not (path := epath.Path(workdir) / FILE).exists():
     return None
   content = files.read_object(path, _REMEDY)
-  # A run that is older than a key did what the key's default does.
+  if isinstance(content.get('data'), dict):
+    kind = str(content['data'].get('dataset')).partition(':')[0]
+    # Runs that are older than these keys decoded JPEGs accurately, and ignored
+    # EXIF orientation.
+    if kind not in _WITHOUT_JPEGS:
+      content['data'].setdefault('jpeg_dct', 'accurate')
+    content['data'].setdefault('exif_orientation', False)
+  # A run that is older than another key did what the key's default does.
   for name, value in _defaults().items():
     section, _, own = name.rpartition('.')
     if isinstance(content.get(section), dict):
@@ -66,6 +74,9 @@ def check_same_run(
     return
   old = _defaults() | flatten(saved)
   new = flatten(json.loads(to_json(config)))
+  for flat in (old, new):
+    if flat['data.exif_orientation'] is None:
+      flat['data.exif_orientation'] = is_located(flat['data.dataset'])
   differing = [
     f'  {key}: {old.get(key, "(absent)")!r} in {FILE},'
     f' {new.get(key, "(absent)")!r} now'

@@ -74,9 +74,15 @@ def run(
 
   Returns:
     The evaluator's values and its duration `seconds`, each as `NAME/...`.
+
+  Raises:
+    ValueError: the evaluator cannot measure; names it.
   """
   before = time.monotonic()
-  values = dict(evaluator.run(state, on_batch))
+  try:
+    values = dict(evaluator.run(state, on_batch))
+  except ValueError as error:
+    raise ValueError(f'evals.{name}: {error}') from error
   values['seconds'] = time.monotonic() - before
   logging.info(
     'step %d  %s: %s (%s)',

@@ -289,7 +289,8 @@ def end_process(exit_code: int, error: str = '') -> None:
         flush()
 
   for child in multiprocessing.active_children():
-    child.kill()  # Data workers would outlive this process.
+    with contextlib.suppress(Exception):
+      child.kill()  # It would outlive this process.
   # In a thread, because another one may hang with the log's lock. An
   # interpreter that is exiting starts no threads.
   last = threading.Thread(target=last_words, daemon=True)

@@ -15,6 +15,7 @@ import pathlib
 import platform
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 
 # The libraries that may affect a step's numbers, its speed or checkpoints.
@@ -84,8 +85,11 @@ def freeze() -> str:
     if not name or name in {*_OWN, *pins, *elsewhere}:
       continue
     if origin := one.read_text('direct_url.json'):  # PEP 610
-      # Without a user name or token.
-      url = re.sub(r'//[^/@]*@', '//', json.loads(origin)['url'])
+      try:
+        # Without a user name or token.
+        url = re.sub(r'//[^/@]*@', '//', json.loads(origin)['url'])
+      except (ValueError, KeyError, TypeError):
+        url = 'unknown'
       elsewhere[name] = f'# {name} {one.version}, not from an index: {url}'
     else:
       pins[name] = f'{name}=={one.version}'
@@ -116,13 +120,24 @@ def report() -> Iterator[str]:
     'system': platform.platform(),
   }
   yield from (f'{name} {found}' for name, found in lines.items())
-  import jax
-
+  # In a process with a limit: one host of a slice would wait for the others.
+  code = (
+    'import jax; found = jax.devices();'
+    ' print(len(found), found[0].platform, found[0].device_kind)'
+  )
   try:
-    found = jax.devices()
-    yield f'devices {len(found)} {found[0].platform} {found[0].device_kind}'
-  except RuntimeError as error:
-    yield f'devices unknown: {error}'
+    done = subprocess.run(
+      [sys.executable, '-c', code],
+      capture_output=True,
+      text=True,
+      timeout=60,
+      check=True,
+    )
+    yield f'devices {done.stdout.strip()}'
+  except subprocess.TimeoutExpired:
+    yield 'devices unknown: no answer within 60 s'
+  except subprocess.CalledProcessError as error:
+    yield f'devices unknown: {error.stderr.strip().splitlines()[-1:]}'
 
 
 def commit(root: pathlib.Path = _ROOT) -> str:

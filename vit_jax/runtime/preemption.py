@@ -193,10 +193,12 @@ class Notice:
     request = urllib.request.Request(
       _PREEMPTED.format(server), headers={'Metadata-Flavor': 'Google'}
     )
+    # Not through a proxy, which knows another machine's server at most.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while True:
       with (
         contextlib.suppress(OSError, http.client.HTTPException),
-        urllib.request.urlopen(request, timeout=_ANSWER_LIMIT) as answer,
+        opener.open(request, timeout=_ANSWER_LIMIT) as answer,
       ):
         if answer.read().strip() == b'TRUE':
           self._cloud_reason = 'preempted'

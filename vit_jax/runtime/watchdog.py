@@ -1,8 +1,7 @@
 """Reports a loop that hangs, and ends its process after a time limit."""
 
 import contextlib
-import faulthandler
-import tempfile
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -109,11 +108,18 @@ class Watchdog:
 
 
 def _described(what: str, still: float) -> str:
-  with tempfile.TemporaryFile('w+') as file:
-    faulthandler.dump_traceback(file, all_threads=True)
-    file.seek(0)
-    stacks = file.read()
+  # In memory, and without the sources: a disk may be what hangs.
+  names = {thread.ident: thread.name for thread in threading.enumerate()}
+  lines = []
+  for number, frame in sys._current_frames().items():
+    lines.append(f'Thread {names.get(number, number)} (latest call first):')
+    while frame:
+      code = frame.f_code
+      lines.append(
+        f'  File "{code.co_filename}", line {frame.f_lineno} in {code.co_name}'
+      )
+      frame = frame.f_back
   return (
     f'Nothing finished for {printable.duration(still)}. The last was: {what}.'
-    f' The stacks of all threads:\n{stacks}'
+    ' The stacks of all threads:\n' + '\n'.join(lines)
   )

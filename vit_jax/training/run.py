@@ -125,81 +125,85 @@ def open_run(
   rights.check(workdir)
   if workdir.exists() and not workdir.is_dir():
     raise ValueError(f'--workdir={workdir} is a file, not a directory.')
-  is_new, opened = not workdir.exists(), False
-  try:
-    with contextlib.ExitStack() as stack:
-      goodput = stack.enter_context(goodput_lib.Goodput())
-      notice = notice or stack.enter_context(preemption.Notice())
-      notice.begin()
-      watchdog = stack.enter_context(
-        watchdog_lib.Watchdog(_REPORT_AFTER, config.guard.exit_after)
-      )
-      starting = stack.enter_context(contextlib.ExitStack())
-      starting.enter_context(watchdog.allow('start-up', _START_LIMIT))
+  is_new = not workdir.exists()
+  with contextlib.ExitStack() as stack:
+    goodput = stack.enter_context(goodput_lib.Goodput())
+    notice = notice or stack.enter_context(preemption.Notice())
+    notice.begin()
+    watchdog = stack.enter_context(
+      watchdog_lib.Watchdog(_REPORT_AFTER, config.guard.exit_after)
+    )
+    starting = stack.enter_context(contextlib.ExitStack())
+    starting.enter_context(watchdog.allow('start-up', _START_LIMIT))
 
-      def started():
-        starting.close()
-        notice.nothing_to_save = False
+    def started():
+      starting.close()
+      notice.nothing_to_save = False
 
-      stack.enter_context(files.disk_full_named(workdir))
-      workdir.mkdir(parents=True, exist_ok=True)
-      check_owner = stack.enter_context(ownership.held(workdir))
-      consistency.check_shared(workdir)
-      if jax.process_index() == 0:
-        stack.enter_context(logs.log_file(workdir))
-      if compilation_cache:
-        compilation.keep(compilation_cache)
+    stack.enter_context(files.disk_full_named(workdir))
+    workdir.mkdir(parents=True, exist_ok=True)
+    check_owner = stack.enter_context(ownership.held(workdir))
+    refused = stack.enter_context(contextlib.ExitStack())
+    if is_new and jax.process_index() == 0:
+      refused.callback(_remove_new, workdir)
+    consistency.check_shared(workdir)
+    if jax.process_index() == 0:
+      stack.enter_context(logs.log_file(workdir))
+    if compilation_cache:
+      compilation.keep(compilation_cache)
 
-      source = inputs.open_source(config, config.data.dataset)
-      # Only one process looks: another run may save new weights at this moment.
-      config.init.checkpoint = distributed.broadcast(
-        warm_start.pin(config.init.checkpoint, workdir)
-        if jax.process_index() == 0
-        else ''
-      )
-      config, view = complete(config, source, workdir)
-      program = program_lib.build(
-        config,
-        sharding.build(**config.mesh),
-        multi_label=source.info.multi_label,
-      )
-      mesh = program.layout.mesh
-      goodput.devices = mesh.size
-      evaluations = evaluators.build(config, program.model, mesh, source)
-      digests = {} if view is None else {'training data': data.digest(view)}
-      digests |= evaluators.digests(evaluations)
-      for use, digest in digests.items():
-        if note := data.exclusion.note(digest):
-          logging.info('%s: %s.', use, note)
-      distributed.check_same(
-        {
-          'config': json.loads(config_lib.to_json(config)),
-          'names of the classes': source.info.class_names,
-          **digests,
-        }
-      )
-      opened = True
-      yield Run(
-        workdir=workdir,
-        config=config,
-        source=source,
-        view=view,
-        program=program,
-        evaluations=evaluations,
-        digests=digests,
-        goodput=goodput,
-        notice=notice,
-        watchdog=watchdog,
-        check_owner=check_owner,
-        started=started,
-      )
-  finally:
-    if is_new and not opened and jax.process_index() == 0:
-      # A refused run leaves no directory behind.
-      with contextlib.suppress(OSError):
-        for name in (ownership.FILE, 'train.log'):
-          (workdir / name).unlink(missing_ok=True)
-        workdir.rmdir()
+    source = inputs.open_source(config, config.data.dataset)
+    # Only one process looks: another run may save new weights at this moment.
+    config.init.checkpoint = distributed.broadcast(
+      warm_start.pin(config.init.checkpoint, workdir)
+      if jax.process_index() == 0
+      else ''
+    )
+    config, view = complete(config, source, workdir)
+    program = program_lib.build(
+      config,
+      sharding.build(**config.mesh),
+      multi_label=source.info.multi_label,
+    )
+    mesh = program.layout.mesh
+    goodput.devices = mesh.size
+    evaluations = evaluators.build(config, program.model, mesh, source)
+    digests = {} if view is None else {'training data': data.digest(view)}
+    digests |= evaluators.digests(evaluations)
+    for use, digest in digests.items():
+      if note := data.exclusion.note(digest):
+        logging.info('%s: %s.', use, note)
+    distributed.check_same(
+      {
+        'config': json.loads(config_lib.to_json(config)),
+        'names of the classes': source.info.class_names,
+        **digests,
+      }
+    )
+    refused.pop_all()
+    yield Run(
+      workdir=workdir,
+      config=config,
+      source=source,
+      view=view,
+      program=program,
+      evaluations=evaluations,
+      digests=digests,
+      goodput=goodput,
+      notice=notice,
+      watchdog=watchdog,
+      check_owner=check_owner,
+      started=started,
+    )
+
+
+def _remove_new(workdir: epath.Path) -> None:
+  """Removes the directory that a refused run has made, while it owns it."""
+  with contextlib.suppress(OSError):
+    (workdir / 'train.log').unlink(missing_ok=True)
+    if not buckets.is_store(workdir):  # A lease removes its object itself.
+      (workdir / ownership.FILE).unlink(missing_ok=True)
+      workdir.rmdir()
 
 
 def evaluate(

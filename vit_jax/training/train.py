@@ -114,7 +114,7 @@ def train_and_evaluate(
 
     # ---- The loop ------------------------------------------------------------
     # First the evaluations that earlier launches left out.
-    left_out = missing if begun == total_steps else recorder.left_out
+    left_out = missing if start_step == total_steps else recorder.left_out
     # Their results are worth keeping: a signal must wait for them.
     r.notice.nothing_to_save &= not left_out
     if recorder.evaluate(left_out, state, start_step):
@@ -237,21 +237,19 @@ def _how_far(r: run.Run, allow_config_change: bool) -> tuple[int, list[str]]:
 def _is_finished(r: run.Run) -> bool:
   """Whether a run with all of its evaluations is finished."""
   workdir, total_steps = r.workdir, r.config.total_steps
-  done, intact = distributed.broadcast(
-    (
-      results.finished_at(workdir) == total_steps,
-      checkpoint_lib.is_intact(workdir / checkpoint_lib.FINAL)
-      if jax.process_index() == 0
-      else None,
-    )
+  if not distributed.broadcast(results.finished_at(workdir) == total_steps):
+    return False
+  intact = distributed.broadcast(
+    jax.process_index() == 0
+    and checkpoint_lib.is_intact(workdir / checkpoint_lib.FINAL)
   )
-  if done and intact:
+  if intact:
     logging.info('%s is finished: nothing to do.', workdir)
-  elif done:
+  else:
     logging.warning(
       'The final weights are missing or damaged: writing them again.'
     )
-  return done and intact
+  return intact
 
 
 def _restored(r: run.Run) -> tuple[TrainState, int] | None:
@@ -377,7 +375,11 @@ class _Recorder:
       (
         results.best_value(section.best, rows),
         results.unevaluated(r.config, rows, step),
-        {row['step']: row[section.best] for row in rows if section.best in row},
+        [
+          (row['step'], row[section.best])
+          for row in rows
+          if section.best in row
+        ],
       )
     )
     r.goodput.go_on_from(goodput_lib.carried(rows))
@@ -389,7 +391,7 @@ class _Recorder:
       timeout=section.timeout,
     )
     # All processes must agree on the checkpoints to keep.
-    for at, value in values.items():
+    for at, value in values:
       self._checkpoints.note(at, {section.best: value})
     if step < r.config.total_steps:
       self._checkpoints.check_space(state)

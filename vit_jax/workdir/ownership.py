@@ -19,6 +19,12 @@ from vit_jax.runtime import distributed, json_text
 from vit_jax.workdir import buckets
 
 FILE = 'owner.json'
+_TAKEN = (errno.EAGAIN, errno.EACCES)
+# The errors of file systems without locks.
+_NO_LOCKS = (
+  *(errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS),
+  *(errno.EINVAL, errno.EPERM, errno.ENOTTY, errno.EOPNOTSUPP),
+)
 # Seconds to wait for an owner that may be ending.
 PATIENCE = 10.0
 # The same for one on another machine: it may be dead, which NFS 4 notices
@@ -77,29 +83,43 @@ def _held(workdir: epath.Path) -> Iterator[Callable[[], None]]:
     )
     yield lambda: None
     return
-  # Mode 'a+' keeps the name of the present owner.
-  with open(workdir / FILE, 'a+', encoding='utf-8') as file:
-    file.seek(0)
-    owner = file.read()
-    here = not owner or f'"host": "{platform.node()}"' in owner
-    end = time.monotonic() + (PATIENCE if here else PATIENCE_ELSEWHERE)
-    while (taken := _lock(file, fcntl.LOCK_EX)) and time.monotonic() < end:
-      time.sleep(0.2)
-    file.seek(0)
-    if taken:
-      raise ValueError(
-        f'{workdir} is in use by {_described(file.read())}: wait until it ends,'
-        ' stop it, or use another --workdir.'
-      )
-    if taken is None:
-      logging.warning(
-        '%s has no locks: do not start a second run in it.', workdir
-      )
-    file.truncate(0)
-    with contextlib.suppress(OSError):  # Other writes report a full disk.
-      json.dump(_owner(), file)
-      file.flush()
-    yield lambda: None
+  while True:
+    # Mode 'a+' keeps the name of the present owner.
+    with open(workdir / FILE, 'a+', encoding='utf-8') as file:
+      file.seek(0)
+      owner = file.read()
+      here = not owner or f'"host": "{platform.node()}"' in owner
+      end = time.monotonic() + (PATIENCE if here else PATIENCE_ELSEWHERE)
+      while (taken := _lock(file, fcntl.LOCK_EX)) and time.monotonic() < end:
+        time.sleep(0.2)
+      file.seek(0)
+      if taken:
+        raise ValueError(
+          f'{workdir} is in use by {_described(file.read())}: wait until it'
+          ' ends, stop it, or use another --workdir.'
+        )
+      if not _is_there(file):
+        # Its owner was refused, and has removed the directory that it had made.
+        workdir.mkdir(parents=True, exist_ok=True)
+        continue
+      if taken is None:
+        logging.warning(
+          '%s has no locks: do not start a second run in it.', workdir
+        )
+      file.truncate(0)
+      with contextlib.suppress(OSError):  # Other writes report a full disk.
+        json.dump(_owner(), file)
+        file.flush()
+      yield lambda: None
+      return
+
+
+def _is_there(file: IO) -> bool:
+  """Whether an open file still has its name."""
+  try:
+    return os.path.samestat(os.stat(file.name), os.fstat(file.fileno()))
+  except FileNotFoundError:
+    return False
 
 
 def is_held(workdir: epath.Path) -> bool | None:
@@ -121,7 +141,11 @@ def _lock(file: IO, kind: int) -> bool | None:
   try:
     fcntl.flock(file, kind | fcntl.LOCK_NB)
   except OSError as error:
-    return True if error.errno in (errno.EAGAIN, errno.EACCES) else None
+    if error.errno in _TAKEN:
+      return True
+    if error.errno in _NO_LOCKS:
+      return None
+    raise
   return False
 
 
