@@ -134,6 +134,9 @@ def _cut(tmp_path, keep):
     (lambda b: b[: 512 + 5], "ends within 'dog/1.jpg'", 0),
     (lambda b: b[: 1024 + 300], 'after dog/1.jpg', 1),
     (lambda b: b[:2048], 'mark of the end is missing', 2),
+    # The second header is wrong; and another tar file follows.
+    (lambda b: b[:1024] + b'x' + b[1025:], 'after dog/1.jpg: more', 1),
+    (lambda b: b + b, 'after dog/2.jpg: more', 2),
     (lambda b: b'no tar file' * 99, 'after its beginning', 0),
     (lambda b: b'', 'after its beginning', 0),
   ],

@@ -21,6 +21,8 @@ from vit_jax.workdir import files
 # Files whose loss would matter.
 _HELD = (*listing.SUFFIXES, '.tar')
 _GZIP = b'\x1f\x8b'
+# Where a tar file ends, as many bytes are looked at; tar pads with fewer.
+_LOOK = 2**16
 
 
 class _CompressedError(ValueError):
@@ -167,9 +169,15 @@ def _files(
               yield f'{last}/{name}', *place
         else:
           yield last, start + member.offset_data, member.size
+      # A bad header passes for the end, too.
       f.seek(tar.offset)
-      if len(f.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:
+      rest = f.read(_LOOK)
+      if len(rest) < tarfile.BLOCKSIZE:
         raise tarfile.ReadError('the mark of the end is missing')
+      if rest.strip(b'\0'):
+        raise tarfile.ReadError(
+          'more follows the mark of the end, perhaps another tar file'
+        )
   except (OSError, _CompressedError):
     raise
   except Exception as error:  # A damaged header may cause any exception.
