@@ -151,6 +151,14 @@ def test_damaged_tar_files(tmp_path, keep, words, images):
     assert len(source.damaged) == 1
 
 
+def test_other_gz_files_beside_tar_files_are_ignored(tmp_path):
+  files = {'a.tar': _files('dog/1.jpg'), 'labels.csv.gz': gzip.compress(b'1')}
+  root = _write(tmp_path / 'x', files)
+  assert _records(f'tar:{root}') == [('bytes of dog/1.jpg', 'dog')]
+  with pytest.raises(ValueError, match=r'labels\.csv\.gz is compressed'):
+    data.open_source(f'tar:{root}/labels.csv.gz')
+
+
 def test_compressed_tar_files_are_refused(tmp_path):
   content = gzip.compress(tar_file(_files('dog/1.jpg')))
   for name in ('a.tar.gz', 'a.tar'):
@@ -242,3 +250,20 @@ def test_shards(tmp_path, suffix):
   source = data.open_source(f'wds:{root}')
   assert source.info.class_names == ('ant', 'bee', 'cat', 'dog', 'emu', 'fox')
   assert source.read('train', 0).label == 2
+
+
+@pytest.mark.parametrize('label', [1.5, [1], {'a': 1}, True])
+def test_labels_in_json_are_whole_numbers_or_texts(tmp_path, label):
+  root = _shards(tmp_path / 'x', [(b'one', 3.0), (b'two', 'cat')], 'json')
+  assert _records(f'wds:{root}') == [('one', '3'), ('two', 'cat')]
+  _shards(root, [(b'three', label)], 'json')
+  with pytest.raises(ValueError, match=r'00000\.json: the label is .* whole'):
+    data.open_source(f'wds:{root}')
+
+
+def test_blank_lines_between_class_names(tmp_path):
+  root = _shards(tmp_path / 'x', [(b'one', 'dog'), (b'two', 'ant')])
+  (root / 'classes.txt').write_text('\nant\n\ndog\n\n')
+  source = data.open_source(f'wds:{root}')
+  assert source.info.class_names == ('ant', 'dog')
+  assert source.labels('train').tolist() == [1, 0]
