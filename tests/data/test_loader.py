@@ -3,6 +3,7 @@
 import collections
 import os
 import signal
+import threading
 import time
 
 import numpy as np
@@ -65,6 +66,25 @@ def test_the_first_error_of_a_batch_is_raised():
   with pytest.raises(ValueError, match='row 2'):
     next(batches)
   with pytest.raises(StopIteration):
+    next(batches)
+
+
+class UnpicklableError(Exception):
+  def __init__(self):
+    super().__init__('it is locked')
+    self.lock = threading.Lock()
+
+
+def raise_unpicklable(batch, row, read=None):
+  raise UnpicklableError
+
+
+def test_an_error_of_a_worker_that_cannot_be_pickled():
+  batches = make(raise_unpicklable, workers=1, count=200, prefetch=1)
+  while not batches.ready():
+    time.sleep(0.05)
+  batches._pending.clear()  # What threads made of it.
+  with pytest.raises(RuntimeError, match='UnpicklableError: it is locked'):
     next(batches)
 
 

@@ -397,6 +397,15 @@ def _close(workers: Sequence[_Worker], pools: Sequence[_Threads]) -> None:
 # In a worker process. ---------------------------------------------------------
 
 
+def _sendable(error: Exception) -> Exception:
+  """Returns an error, or another if it does not survive pickling."""
+  try:
+    pickle.loads(pickle.dumps(error))
+    return error
+  except Exception:
+    return RuntimeError(f'{type(error).__name__}: {error}')
+
+
 def serve(files: Sequence[int]) -> None:
   """Works until the parent is gone, or kills this process."""
   cv2.setNumThreads(0)
@@ -420,8 +429,12 @@ def serve(files: Sequence[int]) -> None:
         with busy:
           result = _fill(make, slots, piece, reads)
       except Exception as error:
-        result = error
-      lane.send((result, [messages.get() for _ in range(messages.qsize())]))
+        result = _sendable(error)
+      said = []
+      with contextlib.suppress(queue.Empty):
+        while True:  # Other threads take messages, too.
+          said.append(messages.get_nowait())
+      lane.send_bytes(pickle.dumps((result, said)))
 
   for lane in lanes:
     threading.Thread(target=work, args=(lane,), daemon=True).start()
