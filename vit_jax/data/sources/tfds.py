@@ -232,12 +232,12 @@ def _find_version(path: str, spec: str) -> epath.Path:
     ValueError: there is no data set, or more than one.
   """
   root = epath.Path(path)
-  levels = ('.', '*', '*/*', '*/*/*')  # NAME/CONFIG/VERSION is the deepest.
+  if (root / _INFO).exists():
+    return root
+  levels = ('*', '*/*', '*/*/*')  # NAME/CONFIG/VERSION is the deepest.
   found = {}  # Folder of a data set or config -> folders of versions.
   for level in levels if root.is_dir() else ():
     for info in root.glob(f'{level}/{_INFO}'):
-      if level == '.':
-        return info.parent
       if tfds.core.Version.is_valid(info.parent.name):
         found.setdefault(str(info.parent.parent), []).append(info.parent)
   if not found:
