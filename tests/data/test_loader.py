@@ -118,6 +118,33 @@ def test_workers_start_only_if_the_loop_waits(monkeypatch):
   assert not waiting(8, monkeypatch, load_sec=0.002, step_sec=0, count=60)
 
 
+def test_a_worker_that_cannot_start_ends_the_others(monkeypatch):
+  started = []
+
+  class Worker(loader._Worker):
+    def __init__(self, lanes):
+      if started:
+        raise OSError(24, 'Too many open files')
+      super().__init__(lanes)
+      started.append(self.process)
+
+  monkeypatch.setattr(loader, '_Worker', Worker)
+  with pytest.raises(RuntimeError, match=r'worker 1 of 2 .* ulimit -n'):
+    make(workers=2)
+  assert started[0].returncode == -signal.SIGKILL
+
+
+def test_workers_outlast_the_signals_of_a_step():
+  batches = make(workers=1)
+  while not batches.ready():
+    next(batches)
+    time.sleep(0.05)
+  for number in (signal.SIGINT, signal.SIGHUP):
+    os.kill(batches.worker_ids()[0], number)
+  time.sleep(0.1)
+  collections.deque((next(batches) for _ in range(20)), maxlen=0)
+
+
 def test_a_killed_worker_is_an_error():
   batches = make(workers=1)
   while not batches.ready():
