@@ -38,6 +38,7 @@ _FORMATS = (
   *('AVIF', 'BMP', 'DIB', 'GIF', 'JPEG', 'JPEG2000'),
   *('PPM', 'TIFF', 'WEBP'),
 )
+_TILE_WIDTH, _TILE_LENGTH = 322, 323  # Tags of a TIFF.
 # What the JPEG decoder warns of if it meets the end before the last row: in the
 # middle of the data, or where a restart marker should be.
 _ENDS_EARLY = ('premature end', 'found marker 0xd9')
@@ -122,11 +123,22 @@ def _truncated_jpeg(data: bytes) -> CorruptImageError:
   return CorruptImageError(f'truncated JPEG of {len(data)} bytes')
 
 
-def _size(data: bytes) -> tuple[int, int]:
+def _check_pixels(
+  height: int, width: int, max_pixels: int, of: str = ''
+) -> None:
+  if height * width > max_pixels:
+    raise CorruptImageError(
+      f'{height} x {width} pixels (height x width){of} are more than'
+      f' max_pixels={max_pixels:,}'
+    )
+
+
+def _size(data: bytes, max_pixels: int) -> tuple[int, int]:
   """Reads (height, width) in pixels from the header of an encoded image.
 
   Raises:
-    CorruptImageError: no known header is found.
+    CorruptImageError: no known header is found, or a tile of a TIFF has more
+      than `max_pixels` pixels, whatever the image has.
   """
   # Data sets may hold millions of small PNGs, so this avoids a library call.
   if data.startswith(_PNG_START):
@@ -139,11 +151,15 @@ def _size(data: bytes) -> tuple[int, int]:
     pass
   try:
     with Image.open(io.BytesIO(data), formats=_FORMATS) as header:
-      return header.height, header.width
+      size = header.height, header.width
+      tags = getattr(header, 'tag_v2', {})
+      tile = tags.get(_TILE_LENGTH, 0), tags.get(_TILE_WIDTH, 0)
   except Image.DecompressionBombError as error:  # Pillow has a limit, too.
     raise CorruptImageError(str(error)) from error
   except Exception as error:  # A damaged header may cause any exception.
     raise _undecodable(data) from error
+  _check_pixels(*tile, max_pixels, ' of a tile')
+  return size
 
 
 def size(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
@@ -160,12 +176,8 @@ def size(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     raise _truncated_jpeg(data)
   if data.startswith(_PNG_START) and data.rfind(_PNG_END) < 0:
     raise CorruptImageError(f'truncated PNG of {len(data)} bytes')
-  height, width = _size(data)
-  if height * width > max_pixels:
-    raise CorruptImageError(
-      f'{height} x {width} pixels (height x width) are more than'
-      f' max_pixels={max_pixels:,}'
-    )
+  height, width = _size(data, max_pixels)
+  _check_pixels(height, width, max_pixels)
   if is_jpeg(data):
     _check_scans(data)
   return height, width
