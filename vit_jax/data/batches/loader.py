@@ -28,10 +28,10 @@ from multiprocessing import connection
 from typing import NamedTuple
 
 import cloudpickle
-import cv2
 import joblib
 
 from vit_jax.data.batches.slots import Batch, Slots
+from vit_jax.data.ops import decoding
 
 # Pieces of a batch per thread, so that none waits long for the slowest; and the
 # most rows of a piece.
@@ -165,8 +165,7 @@ class Batches(Iterator[Batch]):
       read_ahead: number of rows that `make.read` reads at the same time; 0
         does not call it.
     """
-    # These threads decode in parallel: OpenCV's own would only compete.
-    cv2.setNumThreads(0)
+    decoding.own_process()
     shareable = hasattr(os, 'memfd_create')
     if workers and not shareable:
       raise ValueError(
@@ -428,7 +427,7 @@ def serve(files: Sequence[int]) -> None:
   # does before it ends.
   for number in (signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
-  cv2.setNumThreads(0)
+  decoding.own_process()
   control, *lanes = map(connection.Connection, files)
   messages: queue.SimpleQueue[str] = queue.SimpleQueue()
 

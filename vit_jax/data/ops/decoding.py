@@ -55,6 +55,18 @@ class CorruptImageError(ValueError):
   """The bytes are not a complete image."""
 
 
+def own_process() -> None:
+  """Sets up a process whose main work is to decode images.
+
+  It is no part of the import, which must not change another program.
+  """
+  # Threads and processes decode in parallel, so OpenCV's own would only compete
+  # for the same cores.
+  cv2.setNumThreads(0)
+  # MAX_PIXELS, or what the caller gives in its place, replaces Pillow's limit.
+  Image.MAX_IMAGE_PIXELS = None
+
+
 class _Room:
   """Pixels of large images that threads may hold decoded at the same time."""
 
@@ -189,7 +201,11 @@ def is_jpeg(data: bytes) -> bool:
 
 
 def orientation(data: bytes) -> int:
-  """Returns the EXIF orientation of a JPEG, 1 to 8; 1 needs no turn."""
+  """Returns the EXIF orientation of a JPEG, 1 to 8; 1 needs no turn.
+
+  Raises:
+    CorruptImageError: it has more pixels than Pillow's limit.
+  """
   if not is_jpeg(data):
     return 1
   # Only the header is searched: all bytes would take a twentieth of decoding.
@@ -199,6 +215,8 @@ def orientation(data: bytes) -> int:
   try:
     with Image.open(io.BytesIO(data), formats=('JPEG',)) as image:
       found = image.getexif().get(ExifTags.Base.Orientation, 1)
+  except Image.DecompressionBombError as error:  # See `own_process`.
+    raise CorruptImageError(str(error)) from error
   except Exception:  # Damaged EXIF data may cause any exception.
     return 1
   return found if found in range(1, 9) else 1
