@@ -1,8 +1,10 @@
 """Guards `tar:` and `wds:`: which files are records, and their classes."""
 
 import gzip
+import io
 import json
 import pickle
+import tarfile
 
 import fsspec
 import numpy as np
@@ -149,6 +151,24 @@ def test_damaged_tar_files(tmp_path, keep, words, images):
     source = data.open_source(f'tar:{root}', allow_damaged=True)
     assert source.info.splits == {'train': images}
     assert len(source.damaged) == 1
+
+
+def test_files_behind_a_link_are_read(tmp_path):
+  buffer = io.BytesIO()
+  with tarfile.open(fileobj=buffer, mode='w') as tar:
+    for name in ('dog/1.jpg', 'dog/2.jpg', 'dog/3.jpg'):
+      member = tarfile.TarInfo(name)
+      if name == 'dog/2.jpg':
+        member.type, member.linkname = tarfile.SYMTYPE, '1.jpg'
+      else:
+        member.size = len(name)
+      tar.addfile(member, io.BytesIO(name.encode()))
+  root = _write(tmp_path / 'x', {'a.tar': buffer.getvalue()})
+  with pytest.raises(ValueError, match=r'1 links .* dog/2\.jpg.*dereference'):
+    data.open_source(f'tar:{root}')
+  source = data.open_source(f'tar:{root}', allow_damaged=True)
+  assert source.read('train', 1).image == b'dog/3.jpg'
+  assert len(source.damaged) == 1
 
 
 def test_other_gz_files_beside_tar_files_are_ignored(tmp_path):

@@ -143,7 +143,7 @@ def _files(
     )
   total = f.seek(0, os.SEEK_END)
   f.seek(0)
-  last = 'its beginning'
+  last, unread = 'its beginning', []
   try:
     with tarfile.open(fileobj=f, mode='r:') as tar:
       while member := tar.next():
@@ -158,10 +158,7 @@ def _files(
         if not member.isfile() or member.issparse():
           if held and not member.isdir():
             # The bytes of a sparse file are not in one piece.
-            raise tarfile.ReadError(
-              f'{last!r} is a link or a sparse file; pack it again with `tar'
-              ' --dereference --hard-dereference`, without `--sparse`'
-            )
+            unread.append(last)
         elif last.lower().endswith('.tar'):
           begin = start + member.offset_data
           with tar.extractfile(member) as part:
@@ -177,6 +174,14 @@ def _files(
       if rest.strip(b'\0'):
         raise tarfile.ReadError(
           'more follows the mark of the end, perhaps another tar file'
+        )
+      if unread:
+        damaged.append(
+          printable.name(
+            f'{path} holds {len(unread):,} links or sparse files, such as'
+            f' {unread[0]}, which are not read: pack it again with `tar'
+            ' --dereference --hard-dereference`, without `--sparse`'
+          )
         )
   except (OSError, _CompressedError):
     raise

@@ -91,10 +91,7 @@ class Prepared(source.Source):
 
   def _stored(self, split: str, index: int) -> bytes:
     if split not in self._open_splits:
-      # One for each shard.
-      _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-      with contextlib.suppress(ValueError, OSError):  # macOS refuses no limit.
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+      _allow_files()  # One for each shard.
       self._open_splits[split] = self._builder.as_data_source(
         split,
         file_format=_ARRAY_RECORD,
@@ -195,6 +192,18 @@ class ArrayRecord(Tfds):
     builder = read_only_builder.builder_from_directory(folder)
     _check_format(builder, spec)
     return builder
+
+
+def _allow_files() -> None:
+  """Raises the soft limit of open files."""
+  now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+  unlimited = resource.RLIM_INFINITY
+  if now == unlimited:
+    return
+  # macOS states no hard limit, but refuses to set no limit.
+  wanted = max(now, 2**16) if most == unlimited else most
+  with contextlib.suppress(ValueError, OSError):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def open_prepared(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
