@@ -2,6 +2,7 @@
 
 import io
 import struct
+import zlib
 from concurrent import futures
 
 import cv2
@@ -222,6 +223,22 @@ def test_max_pixels_is_checked_before_decoding(suffix, monkeypatch):
     match=r'^48 x 80 pixels .* more than max_pixels=3,839$',
   ):
     parsed(data, None)
+
+
+def test_a_tile_is_no_larger_than_an_image():
+  def tiff(side):
+    tags = [(256, 8), (257, 8), (258, 8), (259, 8), (262, 1), (277, 1)]
+    data = zlib.compress(bytes([77]) * side * side)
+    tags += [(322, side), (323, side), (324, 8), (325, len(data))]
+    start = struct.pack('<I', 8 + len(data))
+    tags = [struct.pack('<HHII', tag, 4, 1, value) for tag, value in tags]
+    tags = struct.pack('<H', len(tags)) + b''.join(tags) + bytes(4)
+    return b'II*\0' + start + data + tags
+
+  decoded = ops.decode(tiff(48), 3, max_pixels=48 * 48)
+  np.testing.assert_array_equal(decoded, np.full((8, 8, 3), 77))
+  with pytest.raises(ops.CorruptImageError, match=r'48 x 48 pixels .*tile'):
+    ops.decode(tiff(48), 3, max_pixels=48 * 48 - 1)
 
 
 @pytest.mark.parametrize('cut', [1, 2, 10, 300])

@@ -91,6 +91,11 @@ def test_records_are_sorted_by_class_then_path(root):
     (['train/cat/1.jpg', 'dog/1.jpg'], '/train looks like a split'),
     (['a/cat/1.jpg', 'dog/1.jpg'], '/a looks like a split'),
     (['cat/1.jpg', 'dog/1.jpg', 'Test/1.jpg'], '/Test looks like a split'),
+    # Nothing tells splits from classes.
+    (
+      ['One/cat/1.jpg', 'One/2.jpg', 'Two/cat/1.jpg', 'Two/2.jpg'],
+      '/One holds images and folders of images',
+    ),
   ],
 )
 def test_other_folder_layouts_are_refused(tmp_path, files, found):
@@ -118,6 +123,20 @@ def test_class_folders_without_splits(tmp_path, monkeypatch, kind, remote):
     (f'{root}/train/1.jpg', 3),
   ]
   assert records[2].image == b'bytes of dog/b/2.png'
+
+
+@pytest.mark.parametrize(
+  'stray, other', [('Training', 'Testing'), ('validation', 'validation')]
+)
+def test_a_stray_image_beside_class_folders(tmp_path, stray, other):
+  files = [f'{s}/{c}/1.jpg' for s in {stray, other} for c in ('cat', 'dog')]
+  stray = f'{stray}/preview.jpg'
+  root = _make(tmp_path, [*files, stray, f'{other}/cat/notes.txt'])
+  source = data.open_source(f'folder:{root}')
+  assert source.info.class_names == ('cat', 'dog')
+  assert set(source.info.splits.values()) == {2}
+  outside = f'images of {os.path.dirname(f"{root}/{stray}")} outside of'
+  assert source.others == {f'{outside} class folders': 1, '.txt': 1}
 
 
 def test_files_with_other_suffixes_are_counted(tmp_path, warnings):

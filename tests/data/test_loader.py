@@ -3,6 +3,7 @@
 import collections
 import os
 import signal
+import threading
 import time
 
 import numpy as np
@@ -68,6 +69,25 @@ def test_the_first_error_of_a_batch_is_raised():
     next(batches)
 
 
+class UnpicklableError(Exception):
+  def __init__(self):
+    super().__init__('it is locked')
+    self.lock = threading.Lock()
+
+
+def raise_unpicklable(batch, row, read=None):
+  raise UnpicklableError
+
+
+def test_an_error_of_a_worker_that_cannot_be_pickled():
+  batches = make(raise_unpicklable, workers=1, count=200, prefetch=1)
+  while not batches.ready():
+    time.sleep(0.05)
+  batches._pending.clear()  # What threads made of it.
+  with pytest.raises(RuntimeError, match='UnpicklableError: it is locked'):
+    next(batches)
+
+
 def waiting(cores, monkeypatch, *, load_sec, step_sec, count=None):
   """Returns how many workers start within 0.6 seconds."""
   monkeypatch.setattr(loader.joblib, 'cpu_count', lambda: cores)
@@ -96,6 +116,33 @@ def test_workers_start_only_if_the_loop_waits(monkeypatch):
   assert not waiting(1, monkeypatch, load_sec=0.002, step_sec=0)
   # An evaluation would be over before they were ready.
   assert not waiting(8, monkeypatch, load_sec=0.002, step_sec=0, count=60)
+
+
+def test_a_worker_that_cannot_start_ends_the_others(monkeypatch):
+  started = []
+
+  class Worker(loader._Worker):
+    def __init__(self, lanes):
+      if started:
+        raise OSError(24, 'Too many open files')
+      super().__init__(lanes)
+      started.append(self.process)
+
+  monkeypatch.setattr(loader, '_Worker', Worker)
+  with pytest.raises(RuntimeError, match=r'worker 1 of 2 .* ulimit -n'):
+    make(workers=2)
+  assert started[0].returncode == -signal.SIGKILL
+
+
+def test_workers_outlast_the_signals_of_a_step():
+  batches = make(workers=1)
+  while not batches.ready():
+    next(batches)
+    time.sleep(0.05)
+  for number in (signal.SIGINT, signal.SIGHUP):
+    os.kill(batches.worker_ids()[0], number)
+  time.sleep(0.1)
+  collections.deque((next(batches) for _ in range(20)), maxlen=0)
 
 
 def test_a_killed_worker_is_an_error():

@@ -1,8 +1,10 @@
 """Guards `tar:` and `wds:`: which files are records, and their classes."""
 
 import gzip
+import io
 import json
 import pickle
+import tarfile
 
 import fsspec
 import numpy as np
@@ -134,6 +136,9 @@ def _cut(tmp_path, keep):
     (lambda b: b[: 512 + 5], "ends within 'dog/1.jpg'", 0),
     (lambda b: b[: 1024 + 300], 'after dog/1.jpg', 1),
     (lambda b: b[:2048], 'mark of the end is missing', 2),
+    # The second header is wrong; and another tar file follows.
+    (lambda b: b[:1024] + b'x' + b[1025:], 'after dog/1.jpg: more', 1),
+    (lambda b: b + b, 'after dog/2.jpg: more', 2),
     (lambda b: b'no tar file' * 99, 'after its beginning', 0),
     (lambda b: b'', 'after its beginning', 0),
   ],
@@ -146,6 +151,32 @@ def test_damaged_tar_files(tmp_path, keep, words, images):
     source = data.open_source(f'tar:{root}', allow_damaged=True)
     assert source.info.splits == {'train': images}
     assert len(source.damaged) == 1
+
+
+def test_files_behind_a_link_are_read(tmp_path):
+  buffer = io.BytesIO()
+  with tarfile.open(fileobj=buffer, mode='w') as tar:
+    for name in ('dog/1.jpg', 'dog/2.jpg', 'dog/3.jpg'):
+      member = tarfile.TarInfo(name)
+      if name == 'dog/2.jpg':
+        member.type, member.linkname = tarfile.SYMTYPE, '1.jpg'
+      else:
+        member.size = len(name)
+      tar.addfile(member, io.BytesIO(name.encode()))
+  root = _write(tmp_path / 'x', {'a.tar': buffer.getvalue()})
+  with pytest.raises(ValueError, match=r'1 links .* dog/2\.jpg.*dereference'):
+    data.open_source(f'tar:{root}')
+  source = data.open_source(f'tar:{root}', allow_damaged=True)
+  assert source.read('train', 1).image == b'dog/3.jpg'
+  assert len(source.damaged) == 1
+
+
+def test_other_gz_files_beside_tar_files_are_ignored(tmp_path):
+  files = {'a.tar': _files('dog/1.jpg'), 'labels.csv.gz': gzip.compress(b'1')}
+  root = _write(tmp_path / 'x', files)
+  assert _records(f'tar:{root}') == [('bytes of dog/1.jpg', 'dog')]
+  with pytest.raises(ValueError, match=r'labels\.csv\.gz is compressed'):
+    data.open_source(f'tar:{root}/labels.csv.gz')
 
 
 def test_compressed_tar_files_are_refused(tmp_path):
@@ -239,3 +270,20 @@ def test_shards(tmp_path, suffix):
   source = data.open_source(f'wds:{root}')
   assert source.info.class_names == ('ant', 'bee', 'cat', 'dog', 'emu', 'fox')
   assert source.read('train', 0).label == 2
+
+
+@pytest.mark.parametrize('label', [1.5, [1], {'a': 1}, True])
+def test_labels_in_json_are_whole_numbers_or_texts(tmp_path, label):
+  root = _shards(tmp_path / 'x', [(b'one', 3.0), (b'two', 'cat')], 'json')
+  assert _records(f'wds:{root}') == [('one', '3'), ('two', 'cat')]
+  _shards(root, [(b'three', label)], 'json')
+  with pytest.raises(ValueError, match=r'00000\.json: the label is .* whole'):
+    data.open_source(f'wds:{root}')
+
+
+def test_blank_lines_between_class_names(tmp_path):
+  root = _shards(tmp_path / 'x', [(b'one', 'dog'), (b'two', 'ant')])
+  (root / 'classes.txt').write_text('\nant\n\ndog\n\n')
+  source = data.open_source(f'wds:{root}')
+  assert source.info.class_names == ('ant', 'dog')
+  assert source.labels('train').tolist() == [1, 0]

@@ -103,9 +103,9 @@ def _entry(
     'excluded': indices,
     'names': [tail(opened.name(name, index)) for index in indices],
   }
-  facts = opened.facts(name)
-  # Other names of examples tell nothing.
-  if facts and type(opened).name is source.Source.name:
+  # Other names of examples tell nothing. The facts may take a while.
+  unnamed = type(opened).name is source.Source.name
+  if unnamed and (facts := opened.facts(name)):
     entry['facts'] = identity.short_hash(facts)
   return entry
 

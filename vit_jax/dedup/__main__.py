@@ -32,6 +32,7 @@ import sys
 
 from absl import flags, logging
 
+from vit_jax.data.ops import decoding
 from vit_jax.dedup import page, report, search, sets, similar, work
 from vit_jax.inspection import model_flags
 from vit_jax.predict import predictor
@@ -125,6 +126,7 @@ _NUM_CLASSES = flags.DEFINE_integer(
 
 
 def main() -> None:
+  decoding.own_process()
   search.check_faiss('python -m vit_jax.dedup')
   part, parts = command_line.parse_part(_PART.value)
   if _MIN_CORRELATION.value < report.NEAR_MISS:

@@ -102,6 +102,7 @@ _DRY_RUN = flags.DEFINE_bool(
 
 
 def main() -> None:
+  decoding.own_process()
   part = command_line.parse_part(_PART.value)
   processes = _PROCESSES.value or parallel.cores()
   if _SOURCE.value.startswith('tfds:'):

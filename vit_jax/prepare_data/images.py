@@ -153,10 +153,10 @@ def store(
     pixels, notes = _shrink(image, size)
     return Stored(_png(pixels), True, ('no file', *notes))
   found = identify(image)
-  notes = list(_notes(image, found, name))
   if found not in ('JPEG', 'PNG', *_CONVERTED):
     raise SetAsideError(_unknown(image, found))
   try:
+    notes = list(_notes(image, found, name))
     height, width = decoding.size(image, max_pixels)
   except decoding.CorruptImageError as error:
     raise SetAsideError(str(error)) from error

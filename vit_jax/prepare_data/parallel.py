@@ -13,6 +13,7 @@ from typing import Any
 
 from absl import logging
 
+from vit_jax.data.ops import decoding
 from vit_jax.runtime import printable
 
 _LINE_SEC = 10.0
@@ -100,6 +101,7 @@ def _start(shared: Any, counter: Any) -> None:
   _shared, _counter = shared, counter
   signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends this process.
   std_logging.getLogger().setLevel(std_logging.WARNING)
+  decoding.own_process()
   parent = multiprocessing.parent_process()
 
   def end_with_parent():

@@ -16,6 +16,7 @@ import logging
 import os
 import pickle
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -27,10 +28,10 @@ from multiprocessing import connection
 from typing import NamedTuple
 
 import cloudpickle
-import cv2
 import joblib
 
 from vit_jax.data.batches.slots import Batch, Slots
+from vit_jax.data.ops import decoding
 
 # Pieces of a batch per thread, so that none waits long for the slowest; and the
 # most rows of a piece.
@@ -41,6 +42,9 @@ _PIECE_ROWS = 16
 _HELD = 2
 _MOST_THREADS = 16
 _MOST_WORKERS = 64
+# Pieces that all workers have at once, as each keeps a file open; a process may
+# often open 1024, and an evaluation has workers of its own.
+_MOST_LANES = 256
 # Workers start if the loop waited this share of this many seconds, and would go
 # on for this many more. Each takes half a second of a core to start.
 _WAITED = 0.05
@@ -161,8 +165,7 @@ class Batches(Iterator[Batch]):
       read_ahead: number of rows that `make.read` reads at the same time; 0
         does not call it.
     """
-    # These threads decode in parallel: OpenCV's own would only compete.
-    cv2.setNumThreads(0)
+    decoding.own_process()
     shareable = hasattr(os, 'memfd_create')
     if workers and not shareable:
       raise ValueError(
@@ -305,10 +308,20 @@ class Batches(Iterator[Batch]):
     """Starts the processes in the background; the threads go on until then."""
     reads = -(-self._read_ahead // self._workers)
     threads = self._worker_threads
+    lanes = min(-(-reads // self._piece_rows), _MOST_LANES // self._workers)
     # One piece more than it works on, so that it need not wait for the next.
-    lanes = max(threads + 1, -(-reads // self._piece_rows))
+    lanes = max(threads + 1, lanes)
     task = cloudpickle.dumps((self._make, self._slots, threads, reads))
-    self._processes += [_Worker(lanes) for _ in range(self._workers)]
+    try:
+      for _ in range(self._workers):
+        self._processes.append(_Worker(lanes))
+    except OSError as error:
+      self.close()
+      raise RuntimeError(
+        f'worker {len(self._processes)} of {self._workers} for the data cannot'
+        f' start: {error}. Use fewer: --config.data.workers=N; 0 does without'
+        ' them. Or let this process open more files: ulimit -n 65536'
+      ) from error
     self._idle: queue.SimpleQueue[connection.Connection] = queue.SimpleQueue()
     # The first task of these threads that ask the workers is to start them.
     self._pools.append(_Threads(self._workers * lanes))
@@ -390,16 +403,31 @@ def _close(workers: Sequence[_Worker], pools: Sequence[_Threads]) -> None:
     worker.process.kill()  # It has nothing to lose, and may hang in a read.
   for pool in pools:
     pool.close()
-  for worker in workers:
-    worker.process.poll()  # Collects its exit status.
+  deadline = time.monotonic() + _END_SEC
+  for worker in workers:  # What a killed one holds is free when it has ended.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      worker.process.wait(max(0.0, deadline - time.monotonic()))
 
 
 # In a worker process. ---------------------------------------------------------
 
 
+def _sendable(error: Exception) -> Exception:
+  """Returns an error, or another if it does not survive pickling."""
+  try:
+    pickle.loads(pickle.dumps(error))
+    return error
+  except Exception:
+    return RuntimeError(f'{type(error).__name__}: {error}')
+
+
 def serve(files: Sequence[int]) -> None:
   """Works until the parent is gone, or kills this process."""
-  cv2.setNumThreads(0)
+  # Slurm signals every process of a step; the parent needs this one for what it
+  # does before it ends.
+  for number in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+  decoding.own_process()
   control, *lanes = map(connection.Connection, files)
   messages: queue.SimpleQueue[str] = queue.SimpleQueue()
 
@@ -413,6 +441,10 @@ def serve(files: Sequence[int]) -> None:
   busy = threading.Semaphore(threads)
 
   def work(lane):
+    with contextlib.suppress(EOFError, OSError):  # The parent is gone.
+      answer(lane)
+
+  def answer(lane):
     while True:
       piece = lane.recv()
       reads = _reads(make, piece, readers)
@@ -420,8 +452,12 @@ def serve(files: Sequence[int]) -> None:
         with busy:
           result = _fill(make, slots, piece, reads)
       except Exception as error:
-        result = error
-      lane.send((result, [messages.get() for _ in range(messages.qsize())]))
+        result = _sendable(error)
+      said = []
+      with contextlib.suppress(queue.Empty):
+        while True:  # Other threads take messages, too.
+          said.append(messages.get_nowait())
+      lane.send_bytes(pickle.dumps((result, said)))
 
   for lane in lanes:
     threading.Thread(target=work, args=(lane,), daemon=True).start()

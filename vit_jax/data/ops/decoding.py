@@ -38,6 +38,7 @@ _FORMATS = (
   *('AVIF', 'BMP', 'DIB', 'GIF', 'JPEG', 'JPEG2000'),
   *('PPM', 'TIFF', 'WEBP'),
 )
+_TILE_WIDTH, _TILE_LENGTH = 322, 323  # Tags of a TIFF.
 # What the JPEG decoder warns of if it meets the end before the last row: in the
 # middle of the data, or where a restart marker should be.
 _ENDS_EARLY = ('premature end', 'found marker 0xd9')
@@ -52,6 +53,18 @@ _JPEG_MARKER = re.compile(rb'\xff[^\x00\x01\xd0-\xd7\xff]')
 
 class CorruptImageError(ValueError):
   """The bytes are not a complete image."""
+
+
+def own_process() -> None:
+  """Sets up a process whose main work is to decode images.
+
+  It is no part of the import, which must not change another program.
+  """
+  # Threads and processes decode in parallel, so OpenCV's own would only compete
+  # for the same cores.
+  cv2.setNumThreads(0)
+  # MAX_PIXELS, or what the caller gives in its place, replaces Pillow's limit.
+  Image.MAX_IMAGE_PIXELS = None
 
 
 class _Room:
@@ -122,11 +135,22 @@ def _truncated_jpeg(data: bytes) -> CorruptImageError:
   return CorruptImageError(f'truncated JPEG of {len(data)} bytes')
 
 
-def _size(data: bytes) -> tuple[int, int]:
+def _check_pixels(
+  height: int, width: int, max_pixels: int, of: str = ''
+) -> None:
+  if height * width > max_pixels:
+    raise CorruptImageError(
+      f'{height} x {width} pixels (height x width){of} are more than'
+      f' max_pixels={max_pixels:,}'
+    )
+
+
+def _size(data: bytes, max_pixels: int) -> tuple[int, int]:
   """Reads (height, width) in pixels from the header of an encoded image.
 
   Raises:
-    CorruptImageError: no known header is found.
+    CorruptImageError: no known header is found, or a tile of a TIFF has more
+      than `max_pixels` pixels, whatever the image has.
   """
   # Data sets may hold millions of small PNGs, so this avoids a library call.
   if data.startswith(_PNG_START):
@@ -139,11 +163,15 @@ def _size(data: bytes) -> tuple[int, int]:
     pass
   try:
     with Image.open(io.BytesIO(data), formats=_FORMATS) as header:
-      return header.height, header.width
+      size = header.height, header.width
+      tags = getattr(header, 'tag_v2', {})
+      tile = tags.get(_TILE_LENGTH, 0), tags.get(_TILE_WIDTH, 0)
   except Image.DecompressionBombError as error:  # Pillow has a limit, too.
     raise CorruptImageError(str(error)) from error
   except Exception as error:  # A damaged header may cause any exception.
     raise _undecodable(data) from error
+  _check_pixels(*tile, max_pixels, ' of a tile')
+  return size
 
 
 def size(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
@@ -160,12 +188,8 @@ def size(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     raise _truncated_jpeg(data)
   if data.startswith(_PNG_START) and data.rfind(_PNG_END) < 0:
     raise CorruptImageError(f'truncated PNG of {len(data)} bytes')
-  height, width = _size(data)
-  if height * width > max_pixels:
-    raise CorruptImageError(
-      f'{height} x {width} pixels (height x width) are more than'
-      f' max_pixels={max_pixels:,}'
-    )
+  height, width = _size(data, max_pixels)
+  _check_pixels(height, width, max_pixels)
   if is_jpeg(data):
     _check_scans(data)
   return height, width
@@ -177,7 +201,11 @@ def is_jpeg(data: bytes) -> bool:
 
 
 def orientation(data: bytes) -> int:
-  """Returns the EXIF orientation of a JPEG, 1 to 8; 1 needs no turn."""
+  """Returns the EXIF orientation of a JPEG, 1 to 8; 1 needs no turn.
+
+  Raises:
+    CorruptImageError: it has more pixels than Pillow's limit.
+  """
   if not is_jpeg(data):
     return 1
   # Only the header is searched: all bytes would take a twentieth of decoding.
@@ -187,6 +215,8 @@ def orientation(data: bytes) -> int:
   try:
     with Image.open(io.BytesIO(data), formats=('JPEG',)) as image:
       found = image.getexif().get(ExifTags.Base.Orientation, 1)
+  except Image.DecompressionBombError as error:  # See `own_process`.
+    raise CorruptImageError(str(error)) from error
   except Exception:  # Damaged EXIF data may cause any exception.
     return 1
   return found if found in range(1, 9) else 1

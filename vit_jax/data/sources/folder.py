@@ -91,8 +91,13 @@ class _Walk:
     self._note_outside(root, images if top else [])
     if split:
       return {split: self._classes(root, inside)}
+    with_images = [
+      n for n in top if inside[n][1] and n.lower() not in listing.SPLITS
+    ]
+    # Either the images or the folders of images may be there by mistake.
+    mixed = {n for n in with_images if self._holds(f'{root}/{n}', inside[n][0])}
     # Folders that hold images are classes, and the others then must be, too.
-    if any(inside[n][1] and n.lower() not in listing.SPLITS for n in top):
+    if len(mixed) < len(with_images):
       classes = self._classes(root, inside)
       for name, found in classes.items():
         is_split = name.lower() in listing.SPLITS and name.lower() != 'train'
@@ -109,7 +114,17 @@ class _Walk:
       classes = self._classes(path, dict.fromkeys(folders))
       if any(classes.values()):
         tree[name] = classes
+    if mixed and mixed.issuperset(tree):
+      unclear = f'{root}/{min(mixed)} holds images and folders of images'
+      raise _layout_error(root, unclear)
     return tree
+
+  def _holds(self, path: str, folders: list[str]) -> bool:
+    """Returns whether some folder of a folder holds an image."""
+    others = self.others.copy()
+    found = any(any(self.files(f'{path}/{name}')) for name in folders)
+    self.others = others  # They are counted when the images are listed.
+    return found
 
   def _classes(self, path: str, listed: dict) -> dict[str, list[str]]:
     return {

@@ -188,17 +188,23 @@ def kept(
   cache = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
   digest = hashlib.sha256(os.fsencode(key)).hexdigest()[:16]
   place = os.path.join(cache, 'vit_jax', kind, digest)
-  try:
-    found = _load(place)
-    if found.facts['format'] == _FORMAT and is_current(found.facts):
-      return found
-  except (OSError, ValueError, KeyError, TypeError):
-    pass  # Missing or damaged.
+
+  def current():
+    try:
+      found = _load(place)
+      if found.facts['format'] == _FORMAT and is_current(found.facts):
+        return found
+    except (OSError, ValueError, KeyError, TypeError):
+      pass  # Missing or damaged.
+    return None
+
+  if (found := current()) is not None:
+    return found
   index, may_keep = make()
   if len(index) < KEPT_FROM or not may_keep:
     return index
   try:
-    _write(index, place)
+    _write(index, place, current)
     return _load(place)
   except (OSError, ValueError) as error:
     logging.warning(
@@ -209,10 +215,13 @@ def kept(
     return index
 
 
-def _write(index: Index, place: str) -> None:
+def _write(
+  index: Index, place: str, current: Callable[[], Index | None]
+) -> None:
   """Replaces what a folder holds, so that no reader sees a half of it.
 
-  Processes that have mapped the old arrays go on with them.
+  Processes that have mapped the old arrays go on with them. What is current is
+  not replaced: the workers of the process that wrote it may load it next.
   """
   os.makedirs(os.path.dirname(place), exist_ok=True)
   temporary = tempfile.mkdtemp(prefix=place + '.')
@@ -222,6 +231,8 @@ def _write(index: Index, place: str) -> None:
     with open(f'{temporary}/facts.json', 'w', encoding='utf-8') as f:
       about = {'format': _FORMAT, 'arrays': sorted(index.arrays)}
       json.dump(index.facts | about, f)
+    if current() is not None:  # Another process was faster.
+      return
     shutil.rmtree(place, ignore_errors=True)
     try:
       os.rename(temporary, place)

@@ -21,6 +21,8 @@ from vit_jax.workdir import files
 # Files whose loss would matter.
 _HELD = (*listing.SUFFIXES, '.tar')
 _GZIP = b'\x1f\x8b'
+# Where a tar file ends, as many bytes are looked at; tar pads with fewer.
+_LOOK = 2**16
 
 
 class _CompressedError(ValueError):
@@ -141,7 +143,7 @@ def _files(
     )
   total = f.seek(0, os.SEEK_END)
   f.seek(0)
-  last = 'its beginning'
+  last, unread = 'its beginning', []
   try:
     with tarfile.open(fileobj=f, mode='r:') as tar:
       while member := tar.next():
@@ -156,10 +158,7 @@ def _files(
         if not member.isfile() or member.issparse():
           if held and not member.isdir():
             # The bytes of a sparse file are not in one piece.
-            raise tarfile.ReadError(
-              f'{last!r} is a link or a sparse file; pack it again with `tar'
-              ' --dereference --hard-dereference`, without `--sparse`'
-            )
+            unread.append(last)
         elif last.lower().endswith('.tar'):
           begin = start + member.offset_data
           with tar.extractfile(member) as part:
@@ -167,9 +166,23 @@ def _files(
               yield f'{last}/{name}', *place
         else:
           yield last, start + member.offset_data, member.size
+      # A bad header passes for the end, too.
       f.seek(tar.offset)
-      if len(f.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:
+      rest = f.read(_LOOK)
+      if len(rest) < tarfile.BLOCKSIZE:
         raise tarfile.ReadError('the mark of the end is missing')
+      if rest.strip(b'\0'):
+        raise tarfile.ReadError(
+          'more follows the mark of the end, perhaps another tar file'
+        )
+      if unread:
+        damaged.append(
+          printable.name(
+            f'{path} holds {len(unread):,} links or sparse files, such as'
+            f' {unread[0]}, which are not read: pack it again with `tar'
+            ' --dereference --hard-dereference`, without `--sparse`'
+          )
+        )
   except (OSError, _CompressedError):
     raise
   except Exception as error:  # A damaged header may cause any exception.

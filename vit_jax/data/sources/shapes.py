@@ -15,6 +15,7 @@ scene, 0.7 GB for all).
 
 import colorsys
 import contextlib
+import errno
 import functools
 import itertools
 import os
@@ -25,6 +26,7 @@ import numpy as np
 from absl import logging
 
 from vit_jax.data import source
+from vit_jax.data.sources import listing
 
 IMAGE_SIZE = 64
 
@@ -166,6 +168,8 @@ class _Kept:
     for index in range(_PROBES):
       image, labels = render(split, index)
       digest = zlib.crc32(bytes(labels.values()), zlib.crc32(image, digest))
+    if listing.is_remote(folder):
+      raise OSError(errno.EINVAL, 'this is not a local folder')
     folder = os.path.expanduser(folder)
     os.makedirs(f'{folder}/shapes', exist_ok=True)
     path = f'{folder}/shapes/{split}-{digest:08x}'

@@ -110,6 +110,8 @@ class Parquet(_Table):
     spec, root = f'parquet:{path}', os.path.expanduser(path)
     self._image_key = image_key
     self._groups = {}  # Split -> [(path, index of the row group)].
+    # The files may change before another source opens them.
+    self._token = os.urandom(8)
     labels, ends, names, largest = {}, {}, None, 0
     for path in _parquet_files(root, spec):
       split = listing.shard_split(path, root)
@@ -150,7 +152,8 @@ class Parquet(_Table):
     """Reads one row's image, undecoded."""
     group = int(np.searchsorted(self._ends[split], index, side='right'))
     begin = int(self._ends[split][group - 1]) if group else 0
-    column = _read_group(*self._groups[split][group], self._image_key)
+    place = self._groups[split][group]
+    column = _read_group(*place, self._image_key, self._token)
     image = column[index - begin].as_py()
     if isinstance(image, dict):
       image = image['bytes']
@@ -166,8 +169,9 @@ class Parquet(_Table):
 
 
 @functools.lru_cache(_GROUPS)
-def _read_group(path: str, index: int, image_key: str):
+def _read_group(path: str, index: int, image_key: str, token: bytes):
   """Returns the images of a row group, as a column of pyarrow."""
+  del token  # Part of the key by which the column is kept.
   import pyarrow.parquet as pq
 
   with epath.Path(path).open('rb') as f:

@@ -66,7 +66,12 @@ class _Archived(source.Labelled):
     )
     numbers: dict[str, int] = {}  # Labels, in the order in which they are met.
     try:
-      archives = listing.shards(root, ('.tar', '.gz', '.tgz'))
+      # Beside tar files in a folder, other .gz files are no shards.
+      archives = (
+        [root]
+        if root.lower().endswith('.gz')
+        else listing.shards(root, ('.tar', '.tar.gz', '.tgz'))
+      )
       self._members = members.find(archives)
       self.damaged = tuple(self._members.facts['damaged'])
       if self.damaged and not allow_damaged:
@@ -238,6 +243,12 @@ class WebDataset(_Archived):
         if '.cls' not in files:
           facts = json_text.loads(label)
           label = facts.get('label', facts.get('cls'))
+          if isinstance(label, float) and label.is_integer():
+            label = int(label)
+          if label is not None and type(label) not in (int, str):
+            raise ValueError(
+              f'the label is {label!r}; expected one whole number or text'
+            )
         label = None if label is None else str(label)
       except (ValueError, AttributeError) as error:
         raise ValueError(f'{path}: {error}') from error
@@ -303,7 +314,9 @@ def _order(
     where: for error messages.
   """
   if not all(text.isdecimal() for text in texts):
-    order = names = names or sorted(texts)
+    # Among numbers, an empty line is a class without a name.
+    listed = sorted(texts) if names is None else filter(None, names)
+    order = names = list(listed)
   else:
     count = max(map(int, texts), default=-1) + 1
     names = names or labels_lib.index_names(count, where)

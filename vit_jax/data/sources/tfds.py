@@ -91,10 +91,7 @@ class Prepared(source.Source):
 
   def _stored(self, split: str, index: int) -> bytes:
     if split not in self._open_splits:
-      # One for each shard.
-      _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-      with contextlib.suppress(ValueError, OSError):  # macOS refuses no limit.
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+      _allow_files()  # One for each shard.
       self._open_splits[split] = self._builder.as_data_source(
         split,
         file_format=_ARRAY_RECORD,
@@ -197,6 +194,18 @@ class ArrayRecord(Tfds):
     return builder
 
 
+def _allow_files() -> None:
+  """Raises the soft limit of open files."""
+  now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+  unlimited = resource.RLIM_INFINITY
+  if now == unlimited:
+    return
+  # macOS states no hard limit, but refuses to set no limit.
+  wanted = max(now, 2**16) if most == unlimited else most
+  with contextlib.suppress(ValueError, OSError):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
 def open_prepared(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
   """Opens a prepared data set; the error tells how to prepare a missing one."""
   folder = None if data_dir is None else os.path.expanduser(data_dir)
@@ -232,12 +241,12 @@ def _find_version(path: str, spec: str) -> epath.Path:
     ValueError: there is no data set, or more than one.
   """
   root = epath.Path(path)
-  levels = ('.', '*', '*/*', '*/*/*')  # NAME/CONFIG/VERSION is the deepest.
+  if (root / _INFO).exists():
+    return root
+  levels = ('*', '*/*', '*/*/*')  # NAME/CONFIG/VERSION is the deepest.
   found = {}  # Folder of a data set or config -> folders of versions.
   for level in levels if root.is_dir() else ():
     for info in root.glob(f'{level}/{_INFO}'):
-      if level == '.':
-        return info.parent
       if tfds.core.Version.is_valid(info.parent.name):
         found.setdefault(str(info.parent.parent), []).append(info.parent)
   if not found:
