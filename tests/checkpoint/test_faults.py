@@ -15,6 +15,10 @@ DISK = OSError(5, 'Input/output error')
 class _HttpError(Exception):
   __module__ = 'gcsfs.retry'
 
+  def __init__(self, code):
+    super().__init__(str(code))
+    self.code = code
+
 
 def _wrapped(error):
   wrapped = RuntimeError('cannot be read')
@@ -23,21 +27,25 @@ def _wrapped(error):
 
 
 @pytest.mark.parametrize(
-  'error',
+  'error, again',
   [
-    *(DISK, PermissionError(13, 'Permission denied'), TimeoutError('late')),
-    *(ConnectionResetError(104, 'reset'), MemoryError(), NO_MEMORY),
-    ValueError('UNAVAILABLE: Error reading "a": HTTP response code: 503'),
-    ValueError('UNKNOWN: Error reading "a" [os_error_code=\'5\']'),
-    *(_HttpError('503'), _wrapped(DISK)),
+    (DISK, False),
+    (PermissionError(13, 'Permission denied'), False),
+    (TimeoutError('late'), True),
+    (MemoryError(), False),
+    (NO_MEMORY, False),
+    (ValueError('UNAVAILABLE: Error reading "a": HTTP code: 503'), True),
+    (ValueError('UNKNOWN: Error reading "a" [os_error_code=\'5\']'), False),
+    (_HttpError(503), True),
+    (_HttpError(400), False),
+    (_wrapped(DISK), False),
+    (_wrapped(TimeoutError('.../checkpoints/401/...')), True),
   ],
 )
-def test_out_of_reach(error):
+def test_out_of_reach(error, again):
   assert faults.is_out_of_reach(error)
   # A bucket that does not answer may do so after a restart.
-  assert faults.is_unanswered('gs://bucket/run', error) == (
-    'Permission' not in str(error)
-  ) or isinstance(error, PermissionError)
+  assert faults.is_unanswered('gs://bucket/run', error) == again
   assert not faults.is_unanswered('/a/run', error)
 
 
