@@ -89,6 +89,9 @@ def test_an_outage_neither_ends_the_run_nor_loses_rows(
   writer.write(10, {'a': 0.5})
   with pytest.raises(errors.StoreError, match='no answer for'):
     writer.flush()
+  bucket.fail(0)
+  writer.close()
+  assert _steps() == list(range(1, 11))
 
 
 def test_a_run_that_was_taken_over_writes_nothing_more(bucket):
