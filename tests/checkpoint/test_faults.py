@@ -36,6 +36,7 @@ def _wrapped(error):
     (NO_MEMORY, False),
     (ValueError('UNAVAILABLE: Error reading "a": HTTP code: 503'), True),
     (ValueError('UNKNOWN: Error reading "a" [os_error_code=\'5\']'), False),
+    (ValueError('ABORTED: Generation mismatch'), False),
     (_HttpError(503), True),
     (_HttpError(400), False),
     (_wrapped(DISK), False),

@@ -70,9 +70,10 @@ def same(actual, expected):
 def test_threads_read_many_at_the_same_time():
   view = SlowView()
   batches = train(view, workers=0, threads=1, read_ahead=32)
+  before = time.monotonic()
   actual = list(itertools.islice(batches, 6))
-  # What decodes them would be much faster.
-  assert 0.1 < batches.images_per_sec() / (32 / 0.05) <= 1
+  # One after the other, 96 records of 0.05 s would take 4.8 s.
+  assert time.monotonic() - before < 1.5
   batches.close()
   assert view.most == 32
   same(actual, itertools.islice(train(SlowView(0), threads=0), 6))

@@ -30,7 +30,7 @@ _ERRNO = re.compile(r"os_error_code='(\d+)'")
 # Client libraries of object stores; their errors have no common base class.
 _CLIENTS = ('aiohttp', 'gcsfs', 'google', 'requests', 'urllib3', 'botocore')
 # The first word of TensorStore's messages if a retry may succeed.
-_UNANSWERED = re.compile(r'(UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED)\b')
+_UNANSWERED = re.compile(r'(UNAVAILABLE|DEADLINE_EXCEEDED)\b')
 
 
 def is_out_of_reach(error: BaseException) -> bool:

@@ -4,10 +4,10 @@ A batch is made in pieces of at most 16 rows, so that all threads share each
 batch and a slow record delays few others. Threads start at once; they decode
 outside of Python's lock, so a process makes some thousand images a second with
 threads alone. Only if the loop waits for batches, and there are cores for them,
-worker processes start in the background and take over. They import neither JAX
-nor the main program, which those of `multiprocessing` would do. The workers of
-joblib's `loky` restart when they grow by 300 MB, as the memory of the batches
-does that they fill.
+worker processes start in the background and take over. They do not import the
+main program, which those of `multiprocessing` would do. Those of joblib's
+`loky` would restart whenever they grow by 300 MB, and the shared memory of the
+batches counts.
 """
 
 import collections
@@ -71,14 +71,12 @@ def _fill(
   slots: Slots,
   piece: _Piece,
   reads: Sequence[futures.Future | None],
-) -> float:
-  """Writes the rows of a piece to its slot; returns the seconds it took."""
-  before = time.perf_counter()
+) -> None:
+  """Writes the rows of a piece to its slot."""
   arrays = slots.arrays(piece.slot)
   for row, read in zip(range(piece.start, piece.stop), reads, strict=True):
     for key, value in make(piece.batch, row, read).items():
       arrays[key][row] = value
-  return time.perf_counter() - before
 
 
 class _Threads:
@@ -195,10 +193,9 @@ class Batches(Iterator[Batch]):
     self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
     for slot in range(self._slots.count):
       self._free.put(slot)
-    # Batches in progress: their slots, and their pieces' sizes and futures.
+    # Batches in progress: their slots, and the futures of their pieces.
     self._pending = collections.deque()
     self._begun = 0
-    self._lanes, self._made, self._busy_sec = max(1, threads), 0, 0.0
     self._pool = _Threads(threads)
     self._readers = _Threads(read_ahead) if read_ahead and threads else None
     self._processes: list[_Worker] = []
@@ -221,9 +218,8 @@ class Batches(Iterator[Batch]):
     before = time.monotonic()
     slot, pieces = self._pending.popleft()
     try:
-      for rows, future in pieces:
-        self._busy_sec += future.result()
-        self._made += rows
+      for piece in pieces:
+        piece.result()
     except BaseException:
       self.close()
       raise
@@ -242,10 +238,6 @@ class Batches(Iterator[Batch]):
     """Ends the threads and processes; there are no more batches."""
     self._close()
 
-  def images_per_sec(self) -> float:
-    """Returns how many rows a second are made while nothing else waits."""
-    return self._lanes * self._made / max(self._busy_sec, 1e-9)
-
   def ready(self) -> bool:
     """Whether the workers make the batches, if they were asked for."""
     return self._starting is None or self._starting.done()
@@ -262,8 +254,6 @@ class Batches(Iterator[Batch]):
     if self._starting and self._starting.done():
       self._starting.result()
       self._starting, self._pool = None, self._pools[-1]
-      self._lanes = self._workers * self._worker_threads
-      self._made, self._busy_sec = 0, 0.0
       logging.info('%d worker processes make batches.', self._workers)
     while self._remaining() > 0 and len(self._pending) < batches:
       try:
@@ -274,7 +264,7 @@ class Batches(Iterator[Batch]):
       for start in range(0, self._rows, self._piece_rows):
         stop = min(start + self._piece_rows, self._rows)
         piece = _Piece(self._begun, slot, start, stop)
-        pieces.append((stop - start, self._submit(piece)))
+        pieces.append(self._submit(piece))
       self._pending.append((slot, pieces))
       self._begun += 1
 
@@ -369,21 +359,20 @@ def _begin_work(
       idle.put(lane)
 
 
-def _ask(idle: queue.SimpleQueue, piece: _Piece) -> float:
+def _ask(idle: queue.SimpleQueue, piece: _Piece) -> None:
   """Lets an idle worker do what `_fill` does, and logs what it had to say."""
   lane = idle.get()
   try:
     with _ended_early():
       # `send` would leave a view of a buffer in the traceback of an error.
       lane.send_bytes(pickle.dumps(piece))
-      result, messages = lane.recv()
+      error, messages = lane.recv()
   finally:
     idle.put(lane)
   for message in messages:
     logging.warning('%s', message)
-  if isinstance(result, Exception):
-    raise result
-  return result
+  if error:
+    raise error
 
 
 @contextlib.contextmanager
@@ -448,16 +437,16 @@ def serve(files: Sequence[int]) -> None:
     while True:
       piece = lane.recv()
       reads = _reads(make, piece, readers)
+      error, said = None, []
       try:
         with busy:
-          result = _fill(make, slots, piece, reads)
-      except Exception as error:
-        result = _sendable(error)
-      said = []
+          _fill(make, slots, piece, reads)
+      except Exception as found:
+        error = _sendable(found)
       with contextlib.suppress(queue.Empty):
         while True:  # Other threads take messages, too.
           said.append(messages.get_nowait())
-      lane.send_bytes(pickle.dumps((result, said)))
+      lane.send_bytes(pickle.dumps((error, said)))
 
   for lane in lanes:
     threading.Thread(target=work, args=(lane,), daemon=True).start()
