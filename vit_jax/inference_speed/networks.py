@@ -5,17 +5,19 @@ from collections.abc import Sequence
 import flax.linen as nn
 
 from vit_jax import models
-from vit_jax.paper.numbers.panels import AXIAL_SERIES, PANELS
 from vit_jax.runtime import command_line
 
 SCALES = ('paper', 'mini')
 # The models of Figure 12.
-MODELS = PANELS['figure12'][0].series
+MODELS = (
+  *('BiT-R50x1', 'BiT-R50x2', 'BiT-R152x4', 'ViT-B/32', 'ViT-L/32'),
+  *('ViT-B/16', 'ViT-L/16', 'ViT-H/14'),
+)
 # Image sizes in pixels. The miniature sizes are about 24/224 of the paper's,
 # rounded to multiples of the largest miniature patch, 8 px.
 SIZES = {'paper': (64, 128, 224, 384, 512), 'mini': (8, 16, 24, 40, 56)}
 # Figure 13 also compares these, at the image size of pre-training.
-AXIAL_MODELS = tuple(name for name in AXIAL_SERIES if name not in MODELS)
+AXIAL_MODELS = ('Axial-ViT-B/32', 'Axial-ViT-B/16', 'AxialResNet50')
 PRETRAINING_SIZE = {'paper': 224, 'mini': 24}
 _NUM_CLASSES = 1000
 # The model attributes that configs/mini.py sets to make a miniature.
