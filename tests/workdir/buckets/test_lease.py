@@ -95,3 +95,27 @@ def test_check_fails_while_the_bucket_does_not_answer(bucket, monkeypatch):
     bucket.fail(0)
     time.sleep(1.5)
     check()
+
+
+@pytest.mark.parametrize(
+  'right',
+  [
+    *('buckets.get', 'objects.create'),
+    *('objects.get', 'objects.delete'),
+  ],
+)
+def test_a_missing_right_is_named_before_a_run_begins(bucket, right):
+  bucket.denied = {f'storage.{right}'}
+  with (
+    pytest.raises(ValueError, match=f'does not have storage.{right}'),
+    ownership.held(RUN),
+  ):
+    pass
+
+
+def test_a_missing_bucket_is_named(bucket):
+  with (
+    pytest.raises(ValueError, match='there is no bucket gs://another'),
+    ownership.held(epath.Path('gs://another/run')),
+  ):
+    pass
