@@ -60,7 +60,13 @@ def require(*packages: str, extra: str, what: str = 'This') -> None:
     extra: the extra of setup.py that installs them.
     what: the thing that needs them.
   """
-  missing = [name for name in packages if not importlib.util.find_spec(name)]
+  # A folder of that name in the working directory, such as wandb's own, is no
+  # package: it has no origin.
+  missing = [
+    name
+    for name in packages
+    if getattr(importlib.util.find_spec(name), 'origin', None) is None
+  ]
   if missing:
     raise ValueError(
       f'{what} needs {" and ".join(missing)}, which is not installed. Run'

@@ -258,10 +258,13 @@ class Watchdog:
 
 
 def _described(what: str, still: float) -> str:
-  with tempfile.TemporaryFile('w+', errors='replace') as file:
-    faulthandler.dump_traceback(file)
-    file.seek(0)
-    stacks = file.read()
+  try:
+    with tempfile.TemporaryFile('w+', errors='replace') as file:
+      faulthandler.dump_traceback(file)
+      file.seek(0)
+      stacks = file.read()
+  except OSError as error:  # No room, for example.
+    stacks = f'unknown: {error}'
   return (
     f'Nothing finished for {printable.duration(still)}. The last was: {what}.'
     f' The stacks of all threads:\n{stacks}'

@@ -11,7 +11,6 @@ MLFLOW_EXPERIMENT_NAME.
 """
 
 import contextlib
-import importlib.util
 import json
 import os
 import queue
@@ -23,7 +22,7 @@ from absl import logging
 from etils import epath
 from flax import traverse_util
 
-from vit_jax.runtime import errors, json_text
+from vit_jax.runtime import errors, installed, json_text
 from vit_jax.workdir import files
 
 # Tracker -> the run's id there, with which a resumed run continues it.
@@ -120,13 +119,7 @@ def check(text: str) -> None:
     ValueError: a package is not installed.
   """
   for name in parse(text):
-    spec = importlib.util.find_spec(name)
-    # A folder of that name, such as wandb's own, is no package: no origin.
-    if spec is None or spec.origin is None:
-      raise ValueError(
-        f'log.trackers={text!r} needs a package: pip install'
-        f' "vit-paper-jax[{name}]".'
-      )
+    installed.require(name, extra=name, what=f'log.trackers={text!r}')
 
 
 class Trackers(threading.Thread):
