@@ -126,15 +126,6 @@ def test_a_launch_continues_from_the_last_kept_row():
     assert values['goodput/steps_share'] == pytest.approx(200 / 542)
 
 
-def test_summary():
-  row = {'unix_time': 1000.0, 'goodput/restarts': 1.0}
-  row |= {'goodput/steps_seconds': 6874.5, 'goodput/input_seconds': 509.5}
-  assert _start(Clock(), row).summary() == (
-    '2:03:04 with 2 restart(s): steps 93.1%, input 6.9%, evaluation 0.0%,'
-    ' checkpoint 0.0%, compilation 0.0%, restart 0.0%'
-  )
-
-
 # ---- Profiles ----------------------------------------------------------------
 
 

@@ -107,7 +107,6 @@ with preemption.Notice() as notice:
   'what, name, code, line',
   [
     ('nothing', 'SIGTERM', 75, 'SIGTERM: ended; nothing was trained'),
-    ('nothing', 'SIGINT', 130, 'Ctrl-C: ended; nothing was trained'),
     ('much', 'SIGINT', 130, 'Ctrl-C again: ended; what is not in a checkpoint'),
   ],
 )
