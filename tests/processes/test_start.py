@@ -29,7 +29,7 @@ def test_processes_that_disagree_are_refused(tmp_path):
   run, digits, same = [f'{tmp_path}/run'] * 2, ['digits'] * 2, ['train'] * 2
   cases = {
     'split': (run, ['train[:301]', 'train[:280]'], digits),
-    'images': (run, same, list(map(str, disks))),
+    'images': ([f'{tmp_path}/b'] * 2, same, list(map(str, disks))),
     'workdir': ([f'{tmp_path}/c', f'{tmp_path}/d'], same, digits),
   }
   out = str(tmp_path / 'out')
