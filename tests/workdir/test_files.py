@@ -67,8 +67,8 @@ def test_a_full_disk_is_named(tmp_path):
   [
     ('file', ['File exists', 'Move away']),
     ('file/a/b', ['Not a directory', 'a part of it is a file']),
-    ('gone/a', ['No such file', 'make what it']),
-    ('link/a', ['No such file', 'or a link in it, leads to']),
+    ('gone/a', ['No such file', 'make what is missing']),
+    ('link/a', ['No such file', 'a link in it may lead nowhere']),
   ],
 )
 def test_errors_of_the_system_say_what_to_do(tmp_path, name, words):

@@ -14,7 +14,8 @@ _REMEDIES = {
   errno.EACCES: _RIGHTS,
   errno.EPERM: _RIGHTS,
   errno.EROFS: 'Choose a path that can be written.',
-  errno.ENOENT: 'Correct the path, or make what it, or a link in it, leads to.',
+  errno.ENOENT: 'Correct the path, or make what is missing; a link in it may'
+  ' lead nowhere.',
   errno.ENOTDIR: 'Correct the path: a part of it is a file.',
   errno.EEXIST: 'Move away what is there, or choose another path.',
   errno.EISDIR: 'Move the directory away, or choose another path.',
