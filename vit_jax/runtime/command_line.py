@@ -86,8 +86,10 @@ def run(
       if not text:
         raise
       logging.vlog(1, 'Traceback:', exc_info=True)
-      print(printable.text(text), file=sys.stderr, flush=True)
-      code = errors.code_of(error)
+      text, code = printable.text(text), errors.code_of(error)
+      if code == 1 and not isinstance(error, errors.SaveError):
+        sys.exit(text)
+      print(text, file=sys.stderr, flush=True)
       if isinstance(error, errors.SaveError):
         # A save that hangs would keep the interpreter from exiting.
         from vit_jax.runtime import distributed

@@ -6,6 +6,8 @@ none. Launchers decide by the exit code whether to start the run again.
 """
 
 import errno
+import os
+import pathlib
 
 _RIGHTS = 'This process may not do that there: change the rights, or the path.'
 _ROOM = 'Make room for what this command writes, and start it again.'
@@ -14,9 +16,7 @@ _REMEDIES = {
   errno.EACCES: _RIGHTS,
   errno.EPERM: _RIGHTS,
   errno.EROFS: 'Choose a path that can be written.',
-  errno.ENOENT: 'Correct the path, or make what is missing; a link in it may'
-  ' lead nowhere.',
-  errno.ENOTDIR: 'Correct the path: a part of it is a file.',
+  errno.ENOENT: 'Correct the path, or make what is missing.',
   errno.EEXIST: 'Move away what is there, or choose another path.',
   errno.EISDIR: 'Move the directory away, or choose another path.',
   errno.ENOSPC: _ROOM,
@@ -28,11 +28,17 @@ _REMEDIES = {
 
 def described(error: OSError) -> str:
   """Returns the path, what the system refused there, and what to do."""
-  if not error.strerror:
+  path, reason = error.filename2 or error.filename, error.strerror
+  if not reason:
     return str(error)  # It is not of the system, and has a text of its own.
-  path = error.filename2 or error.filename
+  whole = pathlib.Path(path if isinstance(path, str) else '')
+  for part in reversed([whole, *whole.parents]):
+    if os.path.islink(part) and not os.path.exists(part):
+      reason += f': {part} is a link to {part.readlink()}, which is not there'
+    elif error.errno == errno.ENOTDIR and os.path.isfile(part):
+      reason += f': {part} is a file'
   remedy = _REMEDIES.get(error.errno, '')
-  return (f'{path}: ' * bool(path) + f'{error.strerror}. {remedy}').rstrip()
+  return (f'{path}: ' if path else '') + f'{reason}. {remedy}'.rstrip()
 
 
 class NonFiniteError(RuntimeError):
