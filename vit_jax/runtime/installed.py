@@ -64,7 +64,8 @@ def require(*packages: str, extra: str, what: str = 'This') -> None:
   missing = [
     name
     for name in packages
-    if getattr(importlib.util.find_spec(name), 'origin', None) is None
+    if not (spec := importlib.util.find_spec(name))
+    or getattr(spec, 'origin', '') is None
   ]
   if missing:
     raise ValueError(
