@@ -25,6 +25,7 @@ def test_finished_at(tmp_path, text, step):
 
 def _config():
   config = config_lib.default()
+  config.total_steps = 20
   config.evals.a = config_lib.evaluation('test', every=5)
   config.evals.b = config_lib.evaluation('test')
   return config
@@ -39,6 +40,7 @@ def _config():
     (10, [{'step': 5, 'a/accuracy': 1}], ['a']),
     (10, [{'step': 10, 'a/accuracy': 1}], []),
     (9, [], []),
+    (20, [{'step': 20, 'a/accuracy': 1}], ['b']),
   ],
 )
 def test_missing_evaluations_of_a_stopped_run(step, rows, expected):

@@ -12,11 +12,12 @@ line, or other values. `--print_config=schedule` prints only keys with that word
 in their names.
 
 Start the same command again to resume the run. Exit codes: 0 everything was
-done; 1 an error; 75 stopped by SIGTERM, SIGHUP (a closed terminal) or the
-cloud, state saved; 76 a collective failed, or the bucket does not answer; 77 no
-progress within the time limit; 134 another process was lost (JAX's own code).
-After 75, 76, 77 and 134, start the command again. 130 stopped by Ctrl-C, state
-saved; a second Ctrl-C ends the process at once.
+done; 1 an error; 75 stopped by SIGTERM (of a cluster, or of a machine that
+shuts down) or SIGHUP (a closed terminal), state saved; 76 a collective failed,
+or the bucket does not answer; 77 no progress within the time limit; 134 another
+process was lost (JAX's own code). After 75, 76, 77 and 134, start the command
+again. 130 stopped by Ctrl-C, state saved; a second Ctrl-C ends the process at
+once.
 
 --eval_only runs the config's evaluations on the weights of
 --config.init.checkpoint, at any resolution, and trains nothing.

@@ -101,7 +101,6 @@ def check_not_lost(workdir: epath.PathLike) -> None:
 def set_aside(workdir: epath.PathLike) -> None:
   """Renames a run's numbers and weights, so that the run can start over."""
   workdir, number = epath.Path(workdir), 1
-  metrics.merge_parts(workdir / metrics.FILE)
   while (workdir / f'metrics_{number}.jsonl').exists():
     number += 1
   for name in (
@@ -123,22 +122,16 @@ def missing_evaluations(
   A result with other settings than those in `config` does not count. Nor does
   a result without predictions if they are now to be saved.
   """
-  final = final_metrics(workdir)
+  left = unevaluated(config, metrics.read(workdir), config.total_steps)
   saved = (config_lib.load(workdir) or {}).get('evals', {})
   # As in the file: lists instead of tuples.
-  wanted = json.loads(json.dumps(config.evals.to_dict()))
-  for name in wanted:
-    # Predictions that are not asked for do no harm. Older runs lack the key.
-    if name in saved and not wanted[name].get('save_predictions'):
-      saved[name]['save_predictions'] = False
-      wanted[name]['save_predictions'] = False
-  return [
-    name
-    for name in wanted
-    if final.get('step') != config.total_steps
-    or not _has(final, name)
-    or saved.get(name) != wanted[name]
-  ]
+  for name, new in json.loads(json.dumps(config.evals.to_dict())).items():
+    old = saved.get(name, {})
+    # Predictions that are not asked for do no harm.
+    asked, had = (one.pop('save_predictions', False) for one in (new, old))
+    if name not in left and (new != old or asked > had):
+      left.append(name)
+  return [name for name in config.evals if name in left]
 
 
 def unevaluated(
@@ -146,20 +139,21 @@ def unevaluated(
   rows: Sequence[Mapping[str, float]],
   step: int,
 ) -> list[str]:
-  """Returns the evaluations that were due at a step but have no result."""
-  at_step = [row for row in rows if row['step'] == step]
+  """Returns the evaluations that were due at a step but have no result.
+
+  At the last step, all are due.
+  """
+  # The numbers of an evaluation are written together.
+  found = {
+    key.partition('/')[0] for row in rows if row['step'] == step for key in row
+  }
+  last = step == config.total_steps
   return [
     name
     for name, section in config.evals.items()
-    if step
-    and config_lib.is_due(section, step)
-    and not any(_has(row, name) for row in at_step)
+    if (last or (step and config_lib.is_due(section, step)))
+    and name not in found
   ]
-
-
-def _has(row: Mapping[str, float], evaluation: str) -> bool:
-  """Whether a row holds an evaluation's numbers, which are written together."""
-  return any(key.startswith(f'{evaluation}/') for key in row)
 
 
 def best_value(

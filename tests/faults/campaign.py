@@ -11,19 +11,21 @@ ones. At last, each run goes on undisturbed to its end. Then its parameters,
 optimizer state, averages and metrics must be bitwise those of an uninterrupted
 run. The exit code is 0 only if all checks pass.
 
-The kinds of faults (--only=KIND,...):
+The kinds of faults (--only KIND ...):
 """
 
 import argparse
+import collections
+import datetime
 import pathlib
-import random
 import signal
 import sys
 import time
+from collections.abc import Sequence
 
 import jax
 
-from tests.faults import injecting, launching, plan, reporting
+from tests.faults import injecting, launching, plan
 from tests.faults.damage import complete_steps, why_no_disk
 from tests.faults.runs import Record, Run
 
@@ -34,17 +36,19 @@ _TRIES = 3  # Attempts if runs finish before the fault.
 class Campaign:
   """All runs of a campaign."""
 
-  def __init__(self, folder: pathlib.Path, seed: int, say: reporting.Progress):
+  def __init__(self, folder: pathlib.Path):
     self.records: list[Record] = []
     self.problems: list[str] = []
     self.verified = 0
     self._folder = folder
-    self._say = say
-    self._rng = random.Random(f'runs of {seed}')
-    self._open: dict[tuple[str, str], Run] = {}
-    self._expected: dict[tuple[str, int], pathlib.Path] = {}
-    self._nan_steps: dict[str, int] = {}
+    self._started = time.monotonic()
+    self._open: dict[tuple[str, bool], Run] = {}
+    self._expected: dict[str, pathlib.Path] = {}
     self._count = 0
+
+  def say(self, text: str) -> None:
+    seconds = round(time.monotonic() - self._started)
+    print(f'{datetime.timedelta(seconds=seconds)} {text}', flush=True)
 
   def interrupt(self, fault: plan.Fault) -> None:
     """Interrupts a run, or another one if it finished before the fault."""
@@ -53,20 +57,21 @@ class Campaign:
       record = injecting.interrupt(run, fault)
       if record is not None:
         break
-      self._say(f'{run.name}: finished before {fault.kind} at {fault.moment}')
+      self.say(f'{run.name}: finished before {fault.kind} at {fault.moment}')
       self._finish(run)
     else:
       record = Record(fault, problems=['the moment never came'])
-      self.records.append(record)
-      return self._say.interruption(run, record)
     run.records.append(record)
     self.records.append(record)
-    self._say.interruption(run, record)
+    self.say(
+      f'[{len(self.records)}] {run.name}: {fault.kind}: {record.done}; exit'
+      f' codes {record.codes}'
+    )
+    for problem in record.problems:
+      self.say(f'PROBLEM: {problem}')
     done = len(run.records) >= _MOST_FAULTS
-    steps = complete_steps(run.workdir)
-    # A run gets no more faults after the step that it skips.
-    late = steps and steps[-1] >= (run.nan_step or 0.7 * run.layout.steps)
-    if record.problems or done or late:
+    late = complete_steps(run.workdir)[-1:] >= [0.7 * run.layout.steps]
+    if run in self._open.values() and (record.problems or done or late):
       self._finish(run)
 
   def finish(self) -> None:
@@ -79,50 +84,49 @@ class Campaign:
       run.close(keep=False)
 
   def _run_for(self, fault: plan.Fault) -> Run:
-    key = (fault.layout.name, fault.place)
+    key = (fault.layout.name, fault.kind == 'disk-full')
     if key not in self._open:
-      nan_step = 0
-      if fault.place == 'nan':
-        nan_step = self._nan_steps.setdefault(
-          fault.layout.name, self._rng.randint(6, 24)
-        )
-      self._reference(fault.layout, nan_step)
+      self._reference(fault.layout)
       self._count += 1
-      name = f'{fault.layout.name}-{fault.place}-{self._count:02}'
-      self._open[key] = Run(
-        name,
-        fault.layout,
-        self._folder,
-        disk=fault.place == 'disk',
-        nan_step=nan_step,
-      )
+      name = f'{fault.layout.name}-{self._count:02}'
+      self._open[key] = Run(name, fault.layout, self._folder, disk=key[1])
     return self._open[key]
 
-  def _reference(self, layout, nan_step) -> pathlib.Path:
+  def _reference(self, layout) -> pathlib.Path:
     """Returns the work directory of an uninterrupted run."""
-    key = (layout.name, nan_step)
-    if key not in self._expected:
-      name = f'{layout.name}-uninterrupted'
-      if nan_step:
-        name += f'-nan-at-{nan_step}'
-      run = Run(name, layout, self._folder, nan_step=nan_step)
-      before = time.monotonic()
-      problems = run.finish(None)
-      self._say(f'{name}: {time.monotonic() - before:.0f} s')
-      if problems:
-        raise SystemExit(f'error: {name}: {"; ".join(problems)}')
-      self._expected[key] = run.workdir
-    return self._expected[key]
+    if layout.name not in self._expected:
+      run = Run(f'{layout.name}-uninterrupted', layout, self._folder)
+      if problems := run.finish(None):
+        raise SystemExit(f'error: {run.name}: {"; ".join(problems)}')
+      self._expected[layout.name] = run.workdir
+    return self._expected[layout.name]
 
   def _finish(self, run: Run) -> None:
     self._open = {k: v for k, v in self._open.items() if v is not run}
-    problems = run.finish(self._reference(run.layout, run.nan_step))
+    problems = run.finish(self._reference(run.layout))
     self.problems += [f'{run.name}: {problem}' for problem in problems]
     self.verified += not problems
     result = '; '.join(problems) or 'ended bitwise as uninterrupted'
-    self._say(f'{run.name}: after {len(run.records)} faults {result}')
+    self.say(f'{run.name}: after {len(run.records)} faults {result}')
     bad = problems or any(record.problems for record in run.records)
     run.close(keep=bool(bad))
+
+
+def table(records: Sequence[Record]) -> str:
+  """Returns a Markdown table of the faults, their numbers and results."""
+  lines = ['| fault | number | what followed | failed |', '|---|---|---|---|']
+  for kind in plan.KINDS:
+    rows = [record for record in records if record.fault.kind == kind]
+    found = collections.Counter(
+      f'{record.fault.layout.name}: exit {"/".join(map(str, record.codes))},'
+      f' {record.aftermath or "ended"}'
+      for record in rows
+    )
+    texts = [f'{number} x {text}' for text, number in found.most_common()]
+    failed = sum(bool(record.problems) for record in rows)
+    if rows:
+      lines.append(f'| {kind} | {len(rows)} | {"; ".join(texts)} | {failed} |')
+  return '\n'.join(lines)
 
 
 def main(words=None) -> int:
@@ -137,38 +141,34 @@ def main(words=None) -> int:
   if folder.exists() and any(folder.iterdir()):
     sys.exit(f'error: --workdir={folder} is not empty.')
   folder.mkdir(parents=True, exist_ok=True)
-  reason = why_no_disk(folder / 'disk')
-  if reason:
-    print(f'No file system can be mounted ({reason}). Left out:')
-    print(f'  {", ".join(plan.NEED_DISK)}')
+  kinds = arguments.only
+  if reason := why_no_disk(folder / 'disk'):
+    print(f'No file system can be mounted ({reason}): disk-full is left out.')
+    kinds = [kind for kind in kinds if kind != 'disk-full']
+  layouts = [x for x in launching.LAYOUTS if x.processes in arguments.processes]
   try:
     faults = plan.make_plan(
-      arguments.interruptions,
-      arguments.seed,
-      arguments.only,
-      [x for x in launching.LAYOUTS if x.processes in arguments.processes],
-      disks=not reason,
+      arguments.interruptions, arguments.seed, kinds, layouts
     )
   except ValueError as error:
     sys.exit(f'error: {error}')
-  say = reporting.Progress(len(faults))
-  campaign = Campaign(folder, arguments.seed, say)
+  campaign = Campaign(folder)
   try:
     for fault in faults:
       campaign.interrupt(fault)
     campaign.finish()
   finally:
     campaign.close()
-  print(reporting.table(campaign.records), flush=True)
+  print(table(campaign.records), flush=True)
   wrong = campaign.problems + [
     f'{record.fault.kind}, {record.done}: {problem}'
     for record in campaign.records
     for problem in record.problems
   ]
-  print(
-    f'\n{len(campaign.records)} interruptions (seed {arguments.seed}) in'
-    f' {say.elapsed()}; {campaign.verified} runs ended bitwise as'
-    f' uninterrupted; {len(wrong)} problems'
+  campaign.say(
+    f'{len(campaign.records)} interruptions (seed {arguments.seed});'
+    f' {campaign.verified} runs ended bitwise as uninterrupted; {len(wrong)}'
+    ' problems'
   )
   for text in wrong:
     print(f'- {text}')
@@ -184,38 +184,27 @@ def _parse(words):
     description=__doc__ + '\n' + kinds,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
-  parser.add_argument(
-    '--interruptions', type=int, default=50, help='their number (default: 50)'
-  )
-  parser.add_argument(
-    '--seed', type=int, default=0, help='seed of the plan (default: 0)'
-  )
-  parser.add_argument(
-    '--workdir',
-    type=pathlib.Path,
-    required=True,
-    help='empty folder for runs and logs; needs 200 MB',
-  )
-  parser.add_argument(
+  add = parser.add_argument
+  add('--workdir', type=pathlib.Path, required=True, help='an empty folder')
+  add('--interruptions', type=int, default=50, help='their number (50)')
+  add('--seed', type=int, default=0, help='seed of the plan (0)')
+  add(
     '--only',
-    type=lambda text: text.split(','),
+    nargs='+',
+    choices=list(plan.KINDS),
     default=list(plan.KINDS),
-    help='kinds of faults, separated by commas (default: all)',
+    help='kinds of faults (all)',
+    metavar='KIND',
   )
-  parser.add_argument(
+  add(
     '--processes',
-    type=lambda text: [int(word) for word in text.split(',')],
+    nargs='+',
+    type=int,
+    choices=(1, 2),
     default=[1, 2],
-    help='number of processes of a run: 1, 2 or both (default: 1,2)',
+    help='processes of a run: 1, 2 or both (1 2)',
   )
-  arguments = parser.parse_args(words)
-  if unknown := set(arguments.only) - set(plan.KINDS):
-    parser.error(
-      f'--only: {sorted(unknown)} unknown; choose of {", ".join(plan.KINDS)}'
-    )
-  if arguments.interruptions < 1:
-    parser.error('--interruptions must be at least 1')
-  return arguments
+  return parser.parse_args(words)
 
 
 if __name__ == '__main__':

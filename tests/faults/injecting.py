@@ -5,9 +5,9 @@ import re
 import signal
 import time
 
-from tests.faults import between, launching
-from tests.faults.damage import complete_steps, damage, listing
-from tests.faults.plan import AFTER_KILL, AT_ONCE, DAMAGES, Fault, Moment
+from tests.faults import launching
+from tests.faults.damage import complete_steps, damage
+from tests.faults.plan import AT_ONCE, DAMAGES, Fault, Moment
 from tests.faults.runs import Record, Run
 
 # Seconds to add to a limit on a busy machine.
@@ -17,7 +17,6 @@ _AT_ONCE = 10
 _PREEMPTED, _BY_USER = 75, 130  # See vit_jax/runtime/errors.py.
 # A collective failed, or JAX aborted the process.
 _LOST = {76, -signal.SIGABRT}
-_ORPHANS = 5  # Seconds for data workers to notice that their parent is gone.
 _JOINED = re.compile(r'All \d+ processes are there')
 _READY = re.compile(r'Resuming \S+ from|Fresh weights')
 
@@ -29,21 +28,14 @@ def interrupt(run: Run, fault: Fault) -> Record | None:
     A record of what was done and found; None if the run finished before.
   """
   record = Record(fault)
-  rng = random.Random(fault.seed)
-  if fault.kind == 'read-only':
-    happened = _mount_read_only(run, record)
-  elif fault.kind == 'disk-full':
-    happened = _fill_disk(run, record, rng)
-  elif fault.kind == 'nan-stop':
-    happened = _stop_at_nan(run, record, rng)
+  if fault.kind == 'disk-full':
+    happened = _fill_disk(run, record)
   elif fault.kind.startswith(('sigterm', 'ctrl-c')):
     happened = _signal(run, record)
-  elif fault.kind == 'second-copy':
-    happened = start_twice(run, record)
   elif fault.kind == 'freeze-one':
     happened = _freeze(run, record)
   else:
-    happened = _kill(run, record, rng)
+    happened = _kill(run, record)
   return record if happened else None
 
 
@@ -61,9 +53,8 @@ def _holds(launch, moment) -> bool:
   if moment.event == 'last':
     return moment.count in complete_steps(launch.workdir)
   if moment.event == 'checkpoints':
-    return len(complete_steps(launch.workdir)) >= moment.count and (
-      _READY.search(launch.output(0)) is not None
-    )
+    enough = len(complete_steps(launch.workdir)) >= moment.count
+    return enough and _READY.search(launch.output(0)) is not None
   patterns = {
     'built': re.compile(' parameters '),
     'restored': _READY,
@@ -73,34 +64,35 @@ def _holds(launch, moment) -> bool:
   return len(found) >= moment.count
 
 
-def _judge_early_end(
-  run: Run, launch: launching.Launch, record: Record
-) -> bool:
+def _note(launch, record, what) -> None:
+  target = record.fault.process
+  record.done = (
+    f'{what} to {"all" if target is None else f"process {target}"} at'
+    f' {launch.seconds():.1f} s, step {launch.last_step()}'
+  )
+
+
+def _finished(run: Run, record: Record) -> bool:
+  """Notes that a run has finished; returns whether there are problems."""
+  run.finished = True
+  return bool(record.problems)
+
+
+def _judge_early_end(run, launch, record) -> bool:
   """Judges a launch that ended before the moment came.
 
   Returns:
     Whether there is a problem to report.
   """
-  codes = launch.wait(1)
+  record.codes = tuple(launch.wait(1))
   record.problems += run.look_at(launch)
-  record.codes = tuple(codes)
-  if any(codes):
-    record.problems.append(f'ended with {codes} before {record.fault.moment}')
+  if any(record.codes):
+    record.problems.append(f'ended before {record.fault.moment}')
     return True
-  run.finished = True
-  # Nothing was done to the run, but problems must be reported.
-  return bool(record.problems)
+  return _finished(run, record)
 
 
-def _target_name(fault: Fault) -> str:
-  return 'all' if fault.process is None else f'process {fault.process}'
-
-
-def _time_and_step(launch: launching.Launch) -> str:
-  return f'{launch.seconds():.1f} s, step {launch.last_step()}'
-
-
-def _wait_and_judge(run, launch, record, limit, allowed, struck=None) -> None:
+def _wait_and_judge(run, launch, record, limit, allowed) -> None:
   """Waits for the end of a launch, and compares the exit codes.
 
   Args:
@@ -109,13 +101,11 @@ def _wait_and_judge(run, launch, record, limit, allowed, struck=None) -> None:
     record: gets the results.
     limit: seconds to wait.
     allowed: the allowed exit codes of each process.
-    struck: when the interruption was, in seconds of the launch; None: now.
   """
-  struck = launch.seconds() if struck is None else struck
-  codes = launch.wait(limit)
-  record.codes = tuple(codes)
-  record.done += f', ended after {max(launch.last_end() - struck, 0):.1f} s'
-  for index, (code, choices) in enumerate(zip(codes, allowed, strict=True)):
+  record.codes = tuple(launch.wait(limit))
+  for index, (code, choices) in enumerate(
+    zip(record.codes, allowed, strict=True)
+  ):
     if code not in choices and index not in launch.overdue:
       last = launch.output(index).splitlines()[-1:]
       record.problems.append(
@@ -124,7 +114,7 @@ def _wait_and_judge(run, launch, record, limit, allowed, struck=None) -> None:
   record.problems += run.look_at(launch)
 
 
-def _survivors_limit(launch, victim) -> float:
+def _survivors_limit(launch) -> float:
   """Returns how many seconds the other processes may outlive the victim."""
   joined = all(
     _JOINED.search(launch.output(index))
@@ -134,20 +124,15 @@ def _survivors_limit(launch, victim) -> float:
   return known + _MARGIN
 
 
-def _kill(run: Run, record: Record, rng: random.Random) -> bool:
+def _kill(run: Run, record: Record) -> bool:
   fault = record.fault
-  extra = ['--config.data.workers=2'] if fault.kind == 'orphans' else []
-  with run.start(extra=extra) as launch:
+  rng = random.Random(fault.seed)
+  with run.start() as launch:
     if not reached(launch, fault.moment):
       return _judge_early_end(run, launch, record)
-    limit = _survivors_limit(launch, fault.process)
-    record.done = (
-      f'SIGKILL to {_target_name(fault)} at {_time_and_step(launch)}'
-    )
-    children = launch.children()
+    limit = _survivors_limit(launch)
+    _note(launch, record, 'SIGKILL')
     launch.send(signal.SIGKILL, fault.process)
-    if fault.kind == 'orphans':
-      _expect_gone(children, record)
     # 0: the run had just finished.
     allowed = [
       {-9, 0} if fault.process in (None, index) else _LOST | {0}
@@ -155,25 +140,13 @@ def _kill(run: Run, record: Record, rng: random.Random) -> bool:
     ]
     _wait_and_judge(run, launch, record, limit, allowed)
   if not any(record.codes):
-    run.finished = True
-    return bool(record.problems)
+    return _finished(run, record)
   if fault.kind in DAMAGES:
     _damage(run, record, rng)
-  if fault.kind in AFTER_KILL:
-    between.DONE[fault.kind](run, record, rng)
+  if fault.kind == 'empty-step':
+    empty = run.workdir / 'checkpoints' / str(rng.choice([1, 9999]))
+    empty.mkdir(parents=True, exist_ok=True)
   return True
-
-
-def _expect_gone(children: list[int], record: Record) -> None:
-  record.done += f', with {len(children)} children'
-  if not children:
-    record.problems.append('it had no data workers')
-  deadline = time.monotonic() + _ORPHANS
-  while left := [pid for pid in children if launching.is_alive(pid)]:
-    if time.monotonic() > deadline:
-      record.problems.append(f'{left} live on for {_ORPHANS} s')
-      return
-    time.sleep(0.1)
 
 
 def _damage(run: Run, record: Record, rng: random.Random) -> None:
@@ -197,9 +170,7 @@ def _signal(run: Run, record: Record) -> bool:
   with run.start() as launch:
     if not reached(launch, fault.moment):
       return _judge_early_end(run, launch, record)
-    record.done = (
-      f'{number.name} to {_target_name(fault)} at {_time_and_step(launch)}'
-    )
+    _note(launch, record, number.name)
     launch.send(number, fault.process)
     if fault.kind in AT_ONCE:
       if not early:
@@ -208,45 +179,20 @@ def _signal(run: Run, record: Record) -> bool:
       limit = _AT_ONCE
       if launch.several:  # A process may end before it has notified the others.
         allowed |= _LOST
-        limit = _survivors_limit(launch, None)
+        limit = _survivors_limit(launch)
     _wait_and_judge(
       run, launch, record, limit, [allowed] * run.layout.processes
     )
     if not any(record.codes):
-      run.finished = True
-      return bool(record.problems)
-    if fault.kind not in AT_ONCE:
-      _expect_saved(run, launch, record)
-  return True
-
-
-def _expect_saved(run: Run, launch: launching.Launch, record: Record) -> None:
-  if 'nothing was trained since the start' in launch.output():
-    record.done += ', nothing to save'
-    return
-  saved = re.findall(r'stopped after step (\d+), which was', launch.output())
-  steps = complete_steps(run.workdir)
-  if set(saved) != {str(steps[-1]) if steps else ''}:
-    record.problems.append(f'it says that {saved} was saved: {steps}')
-  record.done += f', saved {saved[0] if saved else "nothing"}'
-
-
-def start_twice(run: Run, record: Record) -> bool:
-  """Starts a second copy, which must end; then kills the first one."""
-  with run.start() as launch:
-    if not reached(launch, record.fault.moment):
-      return _judge_early_end(run, launch, record)
-    record.done = f'a second copy at {_time_and_step(launch)}'
-    launch.send(signal.SIGSTOP)
-    with run.copy() as copy:
-      copy.wait(launching.FAIL)
-      between.expect_message(
-        copy, record, f'{run.workdir} is in use by process '
+      return _finished(run, record)
+    nothing = 'nothing was trained since the start' in launch.output()
+    if fault.kind not in AT_ONCE and not nothing:
+      saved = re.findall(
+        r'stopped after step (\d+), which was', launch.output()
       )
-    launch.send(signal.SIGCONT)
-    launch.send(signal.SIGKILL)
-    allowed = [{-9}] * run.layout.processes
-    _wait_and_judge(run, launch, record, _MARGIN, allowed)
+      steps = complete_steps(run.workdir)
+      if set(saved) != {str(steps[-1]) if steps else ''}:
+        record.problems.append(f'it says that {saved} was saved: {steps}')
   return True
 
 
@@ -255,101 +201,64 @@ def _freeze(run: Run, record: Record) -> bool:
   with run.start() as launch:
     if not reached(launch, fault.moment):
       return _judge_early_end(run, launch, record)
-    limit = _survivors_limit(launch, fault.process)
-    record.done = (
-      f'SIGSTOP to {_target_name(fault)} at {_time_and_step(launch)}'
-    )
+    limit = _survivors_limit(launch)
+    _note(launch, record, 'SIGSTOP')
     launch.send(signal.SIGSTOP, fault.process)
     struck = launch.seconds()
-    deadline = time.monotonic() + limit
     others = set(range(run.layout.processes)) - {fault.process}
-    while time.monotonic() < deadline and any(
-      launch.codes()[index] is None for index in others
-    ):
+    while late := [i for i in others if launch.codes()[i] is None]:
+      if launch.seconds() > struck + limit:
+        record.problems.append(f'{late} waited more than {limit} s for it')
+        break
       time.sleep(0.05)
-    late = [index for index in others if launch.codes()[index] is None]
-    if late:
-      record.problems.append(f'{late} waited more than {limit} s for it')
     launch.send(signal.SIGCONT, fault.process)
     allowed = [_LOST] * run.layout.processes
-    _wait_and_judge(run, launch, record, limit, allowed, struck)
+    _wait_and_judge(run, launch, record, limit, allowed)
   return True
 
 
-def _fill_disk(run: Run, record: Record, rng: random.Random) -> bool:
+def _fill_disk(run: Run, record: Record) -> bool:
   fault = record.fault
-  left = rng.choice([0, 4096, 32768])
-  if fault.moment.event == 'start':
+  left = random.Random(fault.seed).choice([0, 4096, 32768])
+  before = fault.moment.event == 'start'
+  if before:
     run.disk.fill(left)
-    record.done = f'disk full but for {left} bytes before the launch'
   try:
     with run.start() as launch:
-      if fault.moment.event != 'start':
-        if not reached(launch, fault.moment):
-          return _judge_early_end(run, launch, record)
-        record.done = (
-          f'disk full but for {left} bytes at {_time_and_step(launch)}'
-        )
+      if not (before or reached(launch, fault.moment)):
+        return _judge_early_end(run, launch, record)
+      _note(launch, record, f'disk full but for {left} bytes')
       struck = launch.seconds()
-      deadline = time.monotonic() + launching.FAIL
-      while launch.running() and time.monotonic() < deadline:
+      while launch.running() and launch.seconds() < struck + launching.FAIL:
         run.disk.fill(left)  # The run frees space: it removes old checkpoints.
         time.sleep(0.02)
-      _expect_error(run, launch, record, 'No space ', struck)
+      allowed = {1} | (_LOST if launch.several else set())
+      _wait_and_judge(run, launch, record, 1, [allowed] * run.layout.processes)
+      _expect_error(launch, record, 'No space ')
   finally:
     run.disk.empty()
   return True
 
 
-def _mount_read_only(run: Run, record: Record) -> bool:
-  before = listing(run.disk.folder)
-  run.disk.read_only(True)
-  try:
-    record.done = 'mounted read-only before the launch'
-    with run.start() as launch:
-      launch.wait(launching.FAIL)
-      _expect_error(run, launch, record, 'Read-only file system')
-  finally:
-    run.disk.read_only(False)
-  if listing(run.disk.folder) != before:
-    record.problems.append('files changed')
-  return True
+def error_lines(output: str) -> list[str]:
+  """Returns the lines of the error that ended a process; [] if none."""
+  # Logged errors begin with a time; the final error does not.
+  found = re.search(
+    r'^(?:error|ended): (?!\d\d:)(.*)\Z', output, re.DOTALL | re.MULTILINE
+  )
+  return found[1].splitlines() if found else []
 
 
-def _stop_at_nan(run: Run, record: Record, rng: random.Random) -> bool:
-  steps = complete_steps(run.workdir)
-  bad = (steps[-1] if steps else 0) + rng.randint(1, 12)
-  if bad > run.layout.steps:
-    return False
-  record.done = f'NaN at step {bad}, twice'
-  for _ in range(2):
-    with run.start(nan_step=bad) as launch:
-      launch.wait(launching.FAIL)
-      _expect_error(run, launch, record, f'at step {bad} ')
-      if complete_steps(run.workdir)[-1:] >= [bad]:
-        record.problems.append('a step with NaN was saved')
-  return True
-
-
-def _expect_error(run, launch, record, words, struck=0.0) -> None:
-  """Checks that all processes end, one of them with an error with `words`."""
-  allowed = [{1} | (_LOST if launch.several else set())] * run.layout.processes
-  _wait_and_judge(run, launch, record, 1, allowed, struck)
-  ends = [
-    line
-    for line in launch.output().splitlines()
-    if line.startswith(('error: ', 'ended: ')) and words in line
-  ]
+def _expect_error(launch, record, words) -> None:
+  """Expects an error of at most three lines with `words`, and no traceback."""
   if 'Traceback' in launch.output():
     record.problems.append('it printed a traceback')
   outputs = [
     launch.output(index)
-    for index, code in enumerate(record.codes)
+    for index, code in enumerate(launch.codes())
     if code not in _LOST
   ]
-  if not ends:
-    lines = [output.splitlines()[-1:] for output in outputs]
-    record.problems.append(f'no error says {words!r}: {lines}')
-  for output in outputs:
-    if len(between.error_lines(output)) > 3:
-      record.problems.append(f'more than 3 lines: {output[-900:]!r}')
+  if not any(words in ''.join(error_lines(output)) for output in outputs):
+    record.problems.append(f'no error says {words!r}: {launch.output()[-300:]}')
+  if any(len(error_lines(output)) > 3 for output in outputs):
+    record.problems.append(f'more than 3 lines: {launch.output()[-900:]}')

@@ -73,7 +73,7 @@ _XLA_FLAGS = (
 
 
 def command(
-  layout: Layout, workdir: pathlib.Path, extra: Sequence[str], nan_step: int
+  layout: Layout, workdir: pathlib.Path, extra: Sequence[str] = ()
 ) -> list[str]:
   """Returns the command of all processes, without the flags of their places.
 
@@ -81,15 +81,9 @@ def command(
     layout: see LAYOUTS.
     workdir: the run's work directory.
     extra: more arguments.
-    nan_step: the step whose gradients become NaN, see `nan_main`; 0: none.
   """
-  program = ['-m', 'vit_jax.main']
-  if nan_step:
-    program = ['-m', 'tests.faults.nan_main', str(nan_step)]
   return [
-    sys.executable,
-    *program,
-    f'--workdir={workdir}',
+    *(sys.executable, '-m', 'vit_jax.main', f'--workdir={workdir}'),
     *_ARGUMENTS,
     f'--config.total_steps={layout.steps}',
     *layout.overrides,
@@ -123,7 +117,6 @@ class Launch:
     self.signalled: set[int] = set()
     self._saves: dict[int, str] = {}
     self._old_saves = dict(self._list_saves())
-    self._ended: dict[int, float] = {}
     place = []
     if processes > 1:
       place = [
@@ -188,31 +181,15 @@ class Launch:
 
   def codes(self) -> list[int | None]:
     """Returns the exit codes; None for a process that still runs."""
-    for index, process in enumerate(self.processes):
-      if process.poll() is not None:
-        self._ended.setdefault(index, self.seconds())
-    return [process.returncode for process in self.processes]
+    return [process.poll() for process in self.processes]
 
   @property
   def several(self) -> bool:
     """True if the run has more than one process."""
     return len(self.processes) > 1
 
-  def children(self) -> list[int]:
-    """Returns the ids of the child processes of the run's processes."""
-    found = []
-    for process in self.processes:
-      for task in pathlib.Path(f'/proc/{process.pid}/task').glob('*/children'):
-        with contextlib.suppress(OSError):
-          found += map(int, task.read_text().split())
-    return found
-
   def running(self) -> bool:
     return None in self.codes()
-
-  def last_end(self) -> float:
-    """Returns the seconds from the start to the end of the last process."""
-    return max(self._ended.values(), default=0.0)
 
   def send(self, number: signal.Signals, index: int | None = None) -> None:
     """Sends a signal to one process, or to all at once."""
@@ -259,16 +236,6 @@ class Launch:
 
   def _list_saves(self) -> Iterator[tuple[int, str]]:
     with contextlib.suppress(FileNotFoundError):  # A save has just finished.
-      for pattern in ('*/*-tmp*', '*/*/*-tmp*'):  # The second is for stages.
-        for path in self.workdir.glob(pattern):
-          name = path.relative_to(self.workdir).as_posix()
-          yield path.stat().st_ino, name
-
-
-def is_alive(pid: int) -> bool:
-  """Returns whether a process runs; a zombie does not."""
-  try:
-    state = pathlib.Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2]
-  except OSError:
-    return False
-  return state.split()[0] != 'Z'
+      for path in self.workdir.glob('*/*-tmp*'):
+        name = path.relative_to(self.workdir).as_posix()
+        yield path.stat().st_ino, name

@@ -14,34 +14,21 @@ KINDS = {
   'freeze-one': 'SIGSTOP to one process of several',
   'sigterm-one': 'SIGTERM to one process of several',
   'sigterm-all': 'SIGTERM to all processes',
-  'truncate': 'a file of the newest checkpoint cut, after a kill',
-  'delete': 'a file of the newest checkpoint deleted, after a kill',
-  'flip': 'a bit of the newest checkpoint flipped, after a kill',
-  'disk-full': 'no space left, before or during a launch (needs root)',
-  'read-only': 'a file system mounted read-only (needs root)',
-  'nan-skip': 'a kill of a run that skips a step with NaN gradients',
-  'nan-stop': 'NaN gradients end the run twice, and do not come again',
   'sigterm-early': 'SIGTERM to all processes while they start',
   'ctrl-c': 'SIGINT to all processes',
   'ctrl-c-one': 'SIGINT to one process of several',
   'ctrl-c-twice': 'SIGINT to all processes, and again while they save',
-  'orphans': 'SIGKILL to all processes, which have data workers',
+  'truncate': 'a file of the newest checkpoint cut, after a kill',
+  'delete': 'a file of the newest checkpoint deleted, after a kill',
+  'flip': 'a bit of the newest checkpoint flipped, after a kill',
   'unverified': 'fingerprints deleted and 64 bytes changed, after a kill',
   'empty-step': 'an empty folder beside the checkpoints, after a kill',
-  'small-file': 'a small file of the work directory damaged, after a kill',
-  'gone': 'the checkpoints taken away, after a kill, and brought back',
-  'other-config': 'another config, after a kill',
-  'other-data': 'other data than before, after a kill',
-  'second-copy': 'the same command again, while the first process is stopped',
+  'disk-full': 'no space left, before or during a launch (needs root)',
 }
 DAMAGES = ('truncate', 'delete', 'flip', 'unverified')
-# Faults that happen between a kill and the next launch.
-AFTER_KILL = ('empty-step', 'small-file', 'gone', 'other-config', 'other-data')
 # Signals that end the run without a save.
 AT_ONCE = ('sigterm-early', 'ctrl-c-twice')
 SEVERAL = ('kill-one', 'freeze-one', 'sigterm-one', 'ctrl-c-one')
-NEED_DISK = ('disk-full', 'read-only')
-_PLACES = ('folder', 'disk')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +49,7 @@ class Moment:
   delay: float = 0.0
 
   def __str__(self):
-    number = f' {self.count}' if self.event in ('step', 'saving') else ''
-    return f'{self.event}{number} + {self.delay:.2f} s'
+    return f'{self.event} {self.count} + {self.delay:.2f} s'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +59,6 @@ class Fault:
   Attributes:
     kind: one of KINDS.
     layout: the layout of the run.
-    place: 'folder', 'disk' (the run has its own small disk) or 'nan' (the run
-      skips a step).
     moment: when the fault happens.
     process: the process that it hits; None: all.
     seed: the seed of the fault's own random choices.
@@ -82,7 +66,6 @@ class Fault:
 
   kind: str
   layout: launching.Layout
-  place: str
   moment: Moment
   process: int | None
   seed: int
@@ -93,8 +76,6 @@ def make_plan(
   seed: int,
   kinds: Collection[str],
   layouts: Sequence[launching.Layout],
-  *,
-  disks: bool,
 ) -> list[Fault]:
   """Draws a plan in which all kinds come equally often.
 
@@ -103,48 +84,31 @@ def make_plan(
     seed: equal seeds give equal plans.
     kinds: keys of KINDS.
     layouts: the layouts of the runs.
-    disks: whether file systems can be mounted; if not, the kinds that need
-      them are left out.
 
   Raises:
     ValueError: no kind fits the layouts.
   """
   rng = random.Random(seed)
-  pairs = [
-    (kind, layout)
+  fitting = {
+    kind: found
     for kind in kinds
-    for layout in layouts
-    if (disks or kind not in NEED_DISK)
-    and (layout.processes > 1 or kind not in SEVERAL)
-  ]
-  if not pairs:
-    raise ValueError(
-      f'No fault of {sorted(kinds)} fits'
-      f' {[layout.name for layout in layouts]}'
-      f'{"" if disks else " without file systems of our own"}.'
-    )
+    if (found := [x for x in layouts if x.processes > 1 or kind not in SEVERAL])
+  }
+  if not fitting:
+    raise ValueError(f'No fault of {sorted(kinds)} fits these layouts.')
   faults, left = [], []
   for _ in range(interruptions):
-    left = left or sorted({kind for kind, _ in pairs})
+    left = left or sorted(fitting)
     kind = left.pop(rng.randrange(len(left)))
-    layout = rng.choice([layout for name, layout in pairs if name == kind])
-    faults.append(_draw(kind, layout, disks, rng))
+    layout = rng.choice(fitting[kind])
+    process = rng.randrange(layout.processes)
+    if kind in ('kill-saving', 'kill-ending'):
+      process = rng.choice([process, None])
+    elif kind not in SEVERAL:
+      process = None
+    moment = _moment(kind, layout, rng)
+    faults.append(Fault(kind, layout, moment, process, rng.randrange(2**32)))
   return faults
-
-
-def _draw(kind, layout, disks, rng) -> Fault:
-  place = rng.choice(_PLACES) if disks else 'folder'
-  if kind in NEED_DISK:
-    place = 'disk'
-  elif kind == 'nan-skip':
-    place = 'nan'
-  process = rng.randrange(layout.processes)
-  if kind in ('kill-saving', 'kill-ending', 'nan-skip'):
-    process = rng.choice([process, None])
-  elif kind not in SEVERAL:
-    process = None
-  moment = _moment(kind, layout, rng)
-  return Fault(kind, layout, place, moment, process, rng.randrange(2**32))
 
 
 def _moment(kind, layout, rng) -> Moment:
@@ -154,27 +118,17 @@ def _moment(kind, layout, rng) -> Moment:
     return Moment('saving', rng.randint(1, 3), rng.choice([0, 0.01, 0.05]))
   if kind == 'sigterm-early':
     return Moment('start', 1, rng.uniform(0.5, 4))
-  if kind == 'gone':  # With fewer, the first may not be complete yet.
-    return Moment('checkpoints', 3, rng.uniform(0, 0.5))
   if kind in DAMAGES:
     # With two checkpoints, one is left to fall back to.
     return Moment('checkpoints', 2, rng.uniform(0, 0.5))
   if kind == 'disk-full' and rng.random() < 0.4:
     return Moment('start')
-  most = 5 if kind == 'nan-skip' else 3  # Its step is one of the first 24.
-  running = Moment('step', rng.randint(1, most), rng.uniform(0, 0.5))
-  if kind in (*AFTER_KILL, 'second-copy', 'orphans'):
+  running = Moment('step', rng.randint(1, 3), rng.uniform(0, 0.5))
+  if kind == 'empty-step':
     return running
+  restored = Moment('restored', 1, rng.uniform(0, 2))
   if kind.startswith(('sigterm', 'ctrl-c')):
-    restored = Moment('restored', 1, rng.uniform(0, 2))
     return rng.choice([running, running, running, restored])
-  return rng.choice(
-    [
-      Moment('start', 1, rng.uniform(0.5, 8)),
-      Moment('built', 1, rng.uniform(0, 2)),
-      Moment('restored', 1, rng.uniform(0, 1)),
-      running,
-      running,
-      running,
-    ]
-  )
+  start = Moment('start', 1, rng.uniform(0.5, 8))
+  built = Moment('built', 1, rng.uniform(0, 2))
+  return rng.choice([start, built, restored, running, running, running])

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from flax import traverse_util
 
 from tests.processes.launch import launch
 from vit_jax import checkpoint
@@ -33,7 +34,7 @@ MESHES = {
 }
 
 
-def _train(folder, processes, devices, meshes):
+def _train(folder, processes, devices, meshes, more=()):
   runs = {
     name: dict(
       workdir=str(folder / name),
@@ -41,6 +42,7 @@ def _train(folder, processes, devices, meshes):
     )
     for name, mesh in meshes.items()
   }
+  runs |= dict(more)
   launch(
     *(processes, devices),
     task='train',
@@ -116,29 +118,55 @@ def assert_same_predictions(workdir, expected):
 _ALWAYS = ('mixed',)
 
 
-def _check(tmp_path, processes, devices, names=None):
+def _check(tmp_path, processes, devices, names=None, more=()):
   total = processes * devices
   meshes = {name: MESHES[total][name] for name in names or MESHES[total]}
-  for name, count in (('one', 1), ('many', processes)):
+  for name in ('one', 'many'):
     (tmp_path / name).mkdir()
-    _train(tmp_path / name, count, total // count, meshes)
+  _train(tmp_path / 'one', 1, total, meshes)
+  _train(tmp_path / 'many', processes, devices, meshes, more)
   for name in meshes:
     one, many = tmp_path / 'one' / name, tmp_path / 'many' / name
     assert_same_numbers(many, one, 1e-6)
     assert_same_params(many, one, 1e-5)
     assert_same_predictions(many, one)
-  return tmp_path
 
 
 @pytest.mark.gate
 def test_two_processes_train_like_one(tmp_path):
-  _check(tmp_path, 2, 2, _ALWAYS)
+  second = dict(
+    workdir=str(tmp_path / 'second'),
+    config=dict(
+      mesh=MESHES[4]['mixed'],
+      changes={
+        'init.checkpoint': str(tmp_path / 'one/mixed'),
+        'init.new_head': True,
+        'total_steps': 1,
+        'schedule.warmup_steps': 0,
+        'schedule.peak': 0.0,
+        'polyak.decay': 0.0,
+      },
+    ),
+  )
+  _check(tmp_path, 2, 2, _ALWAYS, {'second': second})
   # Only one process writes the log.
   log = (tmp_path / 'many/mixed/train.log').read_text()
   assert log.count('step 20/20 ') == 1
   assert 'on 4 cpu device(s) of 2 processes.' in log
   rows = metrics.read(tmp_path / 'many/mixed')
   assert rows[-1]['test/count'] == 101
+  # Weights of another run were split over two processes. The learning rate is
+  # zero, so only the head differs: it is new, and zero.
+  old, new = (
+    traverse_util.flatten_dict(checkpoint.read_params(path)[0], sep='/')
+    for path in (tmp_path / 'one/mixed', tmp_path / 'second')
+  )
+  assert old.keys() == new.keys()
+  assert np.abs(old['head/kernel']).max() > 0
+  assert np.abs(new['head/kernel']).max() == 0
+  for name in old:
+    if not name.startswith('head/'):
+      np.testing.assert_array_equal(old[name], new[name], name)
 
 
 @pytest.mark.slow

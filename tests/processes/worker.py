@@ -38,10 +38,11 @@ def hashes(array: jax.Array) -> dict[str, list[str]]:
   return dict(found)
 
 
-def see_images(*, out, meshes, steps, batch_size, start_step=0):
+def see_images(*, out, meshes, steps, batch_size):
   """Puts batches on meshes; the data set's size is a prime number.
 
-  Writes the hashes of each batch's rows, by mesh and step.
+  Writes the hashes of each batch's rows, by mesh and step. `start_step` of a
+  mesh is the number of steps that it leaves out.
   """
   view = data.View(data.open_source('digits'), 'train[:101]')
   preprocess = ops.parse(
@@ -49,6 +50,7 @@ def see_images(*, out, meshes, steps, batch_size, start_step=0):
   )
   result = {}
   for name, mesh in meshes.items():
+    start_step = mesh.pop('start_step', 0)
     mesh = sharding.make_mesh(**mesh)
     batches = pipeline.train_batches(
       view,
@@ -59,7 +61,9 @@ def see_images(*, out, meshes, steps, batch_size, start_step=0):
       start_step=start_step,
       rows=sharding.local_rows(mesh, batch_size),
     )
-    feed = sharding.feed(batches, mesh, steps, lambda seconds: None)
+    feed = sharding.feed(
+      batches, mesh, steps - start_step, lambda seconds: None
+    )
     result[name] = [
       {key: hashes(batch[key]) for key in ('image', 'label')} for batch in feed
     ]
@@ -148,34 +152,28 @@ def _write(out, value):
     json.dump(value, f)
 
 
-def disagree(*, workdirs, splits, disks=()):
-  """Trains with a different work directory or data set in each process.
+def disagree(*, out, cases):
+  """Tries runs with different arguments in each process; writes the errors.
 
   Args:
-    workdirs: the work directory of each process.
-    splits: the training split of each process.
-    disks: for each process a folder with `images/`, the data.
+    out: the beginning of the path of the output.
+    cases: by name, the work directory, the training split and the data set of
+      each process. A data set is 'digits' or a folder that has `images/`.
   """
   index = jax.process_index()
   consistency.check_shared.__defaults__ = (1.0,)  # Seconds to wait.
-  config = several_config(mesh=dict(data=-1))
-  config.data.train_split = splits[index]
-  if disks:
-    os.chdir(disks[index])
-    config.data.dataset, config.channels = 'folder:images', 3
-    config.evals = {}
-  train.train_and_evaluate(config, workdirs[index])
-
-
-def initialize_from(*, out, workdir, weights):
-  """Trains one step from another run's weights, with all arrays sharded."""
-  config = several_config(mesh=dict(data=1, fsdp=2, tensor=2))
-  config.init.checkpoint = weights
-  config.init.new_head = True
-  config.total_steps, config.schedule.warmup_steps = 1, 0
-  config.schedule.peak, config.polyak.decay = 0.0, 0.0
-  train.train_and_evaluate(config, workdir)
-  _write(out, {})
+  found = {}
+  for name, (workdirs, splits, datasets) in cases.items():
+    config = several_config(mesh=dict(data=-1))
+    config.data.train_split = splits[index]
+    if datasets[index] != 'digits':
+      os.chdir(datasets[index])
+      config.data.dataset, config.channels = 'folder:images', 3
+      config.evals = {}
+    with pytest.raises(ValueError, match=r'differs|--workdir') as error:
+      train.train_and_evaluate(config, workdirs[index])
+    found[name] = str(error.value)
+  _write(out, found)
 
 
 def fail_to_save_predictions(*, workdir):
@@ -195,7 +193,6 @@ TASKS = {
   'images': see_images,
   'train': run_training,
   'disagree': disagree,
-  'initialize': initialize_from,
   'fail': fail_to_save_predictions,
 }
 

@@ -22,7 +22,7 @@ class Clock:
 
 def _start(clock, carried=None):
   goodput = goodput_lib.Goodput(now=clock, clock=clock)
-  goodput.go_on_from(carried or {})
+  goodput.go_on_from([carried or {}, {}])
   return goodput
 
 
@@ -126,10 +126,45 @@ def test_a_launch_continues_from_the_last_kept_row():
     assert values['goodput/steps_share'] == pytest.approx(200 / 542)
 
 
-def test_summary():
-  row = {'unix_time': 1000.0, 'goodput/restarts': 1.0}
-  row |= {'goodput/steps_seconds': 6874.5, 'goodput/input_seconds': 509.5}
-  assert _start(Clock(), row).summary() == (
-    '2:03:04 with 2 restart(s): steps 93.1%, input 6.9%, evaluation 0.0%,'
-    ' checkpoint 0.0%, compilation 0.0%, restart 0.0%'
+# ---- Profiles ----------------------------------------------------------------
+
+
+@pytest.fixture
+def calls(monkeypatch):
+  calls = []
+  for name in ('start_trace', 'stop_trace'):
+    monkeypatch.setattr(
+      jax.profiler, name, lambda *_, name=name: calls.append(name)
+    )
+  monkeypatch.setattr(
+    jax, 'block_until_ready', lambda state: calls.append(f'wait for {state}')
   )
+  return calls
+
+
+def _drive(calls, workdir, run, **section):
+  with goodput_lib.Profiler(workdir, **section) as profiler:
+    for step in run:
+      profiler.before(step, f'state {step - 1}')
+      calls.append(step)
+      profiler.after(step, f'state {step}')
+
+
+TRACED = [
+  'wait for state 3',
+  'start_trace',
+  4,
+  5,
+  'wait for state 5',
+  'stop_trace',
+]
+
+
+def test_traces_the_configured_steps(calls, tmp_path):
+  _drive(calls, tmp_path, range(1, 8), start_step=3, steps=2)
+  assert calls == [1, 2, 3, *TRACED, 6, 7]
+
+
+def test_a_run_resumed_within_the_traced_steps_traces_the_rest(calls, tmp_path):
+  _drive(calls, tmp_path, range(5, 7), start_step=3, steps=2)
+  assert calls == ['wait for state 4', 'start_trace', *TRACED[3:], 6]

@@ -12,34 +12,29 @@ from vit_jax.runtime import installed
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def test_freeze_writes_pip_requirements(tmp_path, monkeypatch):
+def test_all_that_is_installed_becomes_a_requirements_file(
+  tmp_path, monkeypatch
+):
   def add(name, version, url=None, folder='site'):
     info = tmp_path / folder / f'{name}-{version}.dist-info'
     info.mkdir(parents=True)
     (info / 'METADATA').write_text(f'Name: {name}\nVersion: {version}\n')
     if url:
-      (info / 'direct_url.json').write_text(f'{{"url": "{url}"}}')
+      (info / 'direct_url.json').write_text(url)
 
   add('Some_Package', '1.2')
   add('vit-paper-jax', '9')
-  add('mine', '0.1', 'https://me:token@example.org/mine')
-  add('jax', '0.10.2')
+  add('mine', '0.1', '{"url": "https://me:token@example.org/mine"}')
+  add('jax', '0.10.2', 'damaged')
   add('some-package', '0.9', folder='later')
   monkeypatch.setattr(sys, 'path', [f'{tmp_path}/site', f'{tmp_path}/later'])
-  text = installed.freeze()
-  python = platform.python_version()
-  assert text.splitlines() == [
-    f'# Python {python}',
+  found = installed.everything()
+  assert installed.requirements(found).splitlines() == [
+    f'# Python {platform.python_version()}',
     'jax==0.10.2',
-    'some-package==1.2',  # The first on the path.
     '# mine 0.1, not from an index: https://example.org/mine',
+    'some-package==1.2',  # The first on the path.
   ]
-  old = '# Python 3.9.1\n# Installed at 2026-01-01, from step 3 on\njax==0.9\n'
-  assert installed.changes(old, text) == (
-    f'Python 3.9.1 -> {python}, jax 0.9 -> 0.10.2, mine none -> 0.1,'
-    ' some-package none -> 1.2'
-  )
-  assert installed.changes(text, text) == ''
 
 
 def test_the_programs_that_start_runs_need_only_the_standard_library():
@@ -96,3 +91,51 @@ def test_a_missing_file(flag, text, similar, tmp_path, monkeypatch):
   with pytest.raises(ValueError, match=message):
     installed.find(flag, text)
   assert not installed.exists(flag, text)
+
+
+# ---- The commit --------------------------------------------------------------
+
+
+@pytest.fixture
+def checkout(tmp_path):
+  """Returns a repository with a committed package `vit_jax`."""
+  package = tmp_path / 'vit_jax'
+  package.mkdir()
+  (package / '__init__.py').write_text('')
+  _git(tmp_path, 'init', '--quiet')
+  _git(tmp_path, 'add', '--all')
+  _git(tmp_path, 'commit', '--quiet', '--message=First')
+  return tmp_path
+
+
+def _git(root, *words):
+  who = ['-c', 'user.name=A', '-c', 'user.email=a@b', '-c', 'commit.gpgsign=0']
+  return subprocess.run(
+    ['git', '-C', root, *who, *words],
+    check=True,
+    capture_output=True,
+    text=True,
+  ).stdout.strip()
+
+
+def test_commit_is_the_commit_of_the_code(checkout, tmp_path_factory):
+  head = _git(checkout, 'rev-parse', 'HEAD')
+  # An untracked file does not count as a change of the code.
+  (checkout / 'notes.txt').write_text('new')
+  assert installed.commit(checkout) == head
+  (checkout / 'vit_jax/__init__.py').write_text('changed = True\n')
+  assert installed.commit(checkout) == head + '+'
+  # Code that the repository around it does not track has no commit.
+  (checkout / 'site/vit_jax').mkdir(parents=True)
+  (checkout / 'site/vit_jax/__init__.py').write_text('')
+  assert installed.commit(checkout / 'site') == ''
+  assert installed.commit(tmp_path_factory.mktemp('elsewhere')) == ''
+
+
+@pytest.mark.parametrize(('diff', 'mark'), [('', ''), ('changed', '+')])
+def test_shipped_code_has_the_commit_of_its_launch_record(tmp_path, diff, mark):
+  record = tmp_path / 'launch_record'
+  record.mkdir()
+  (record / 'commit').write_text('a' * 40 + '\n')
+  (record / 'local.diff').write_text(diff)
+  assert installed.commit(tmp_path) == 'a' * 40 + mark

@@ -68,11 +68,8 @@ def test_a_run_ends_its_log_with_its_error(tmp_path):
   assert text.endswith("KeyError: '%s'\n\n")
 
 
-def test_a_full_disk_is_told_once_and_ends_nothing(tmp_path, capsys):
+def test_a_full_disk_ends_nothing(tmp_path, capsys):
   (tmp_path / 'train.log').symlink_to('/dev/full')
-  library = python_logging.getLogger('library')
   with logs.log_file(tmp_path):
-    library.warning('One.')
-    library.warning('Two.')
-  told = capsys.readouterr().err
-  assert told.count('No space left on device') == 1
+    python_logging.getLogger('library').warning('One.')
+  assert 'Traceback' not in capsys.readouterr().err

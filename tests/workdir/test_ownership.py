@@ -1,5 +1,6 @@
 """Guards: only one run at a time may own a work directory."""
 
+import errno
 import json
 import os
 import platform
@@ -68,7 +69,7 @@ def test_file_systems_without_locks_are_accepted(tmp_path, monkeypatch):
     pass
 
   def flock(*_):
-    raise OSError(ownership.errno.ENOLCK, 'No locks available')
+    raise OSError(errno.ENOLCK, 'No locks available')
 
   monkeypatch.setattr(ownership.fcntl, 'flock', flock)
   with (

@@ -327,9 +327,6 @@ KEYS = {
     ' docs/watch.md.',
     _TRACKERS,
   ),
-  'log.upload_every': Key(
-    30.0, 'Seconds between uploads of metrics to a bucket.'
-  ),
   'profile.start_step': Key(10, 'The first step of a profiler trace.'),
   'profile.steps': Key(0, 'Its steps; 0: none.'),
   'mesh.data': Key(

@@ -141,19 +141,16 @@ def _find(
 
 def _facts() -> dict[str, Any]:
   """Returns what must be the same in all processes, by name."""
-  words, skip = [], False
-  for word in sys.argv[1:]:
-    name, equals, _ = word.lstrip('-').partition('=')
-    if not skip and name not in _PLACE_FLAGS:
-      words.append(word)
-    skip = not skip and name in _PLACE_FLAGS and not equals
+  place = '|'.join(_PLACE_FLAGS)
   digest = hashlib.sha256()
   package = pathlib.Path(__file__).parents[1]
   for file in sorted(package.rglob('*.py')):
     digest.update(f'{file.relative_to(package)}\n'.encode())
     digest.update(file.read_bytes())
   return {
-    'command line': ' '.join(words),
+    'command line': re.sub(
+      rf'--?({place})[= ]\S+ *', '', ' '.join(sys.argv[1:])
+    ),
     'versions': installed.versions(),
     'vit_jax source (SHA-256)': digest.hexdigest()[:12],
   }
@@ -239,22 +236,20 @@ def differences(a: Any, b: Any, where_a: str, where_b: str) -> str:
     where_a: where `a` was found, such as 'now'.
     where_b: where `b` was found.
   """
-  flat_a, flat_b = _leaves(a), _leaves(b)
-  found = [
-    f'{name}: {_short(flat_a.get(name))} {where_a},'
-    f' {_short(flat_b.get(name))} {where_b}'
-    for name in flat_a | flat_b
-    if flat_a.get(name) != flat_b.get(name)
-    and UNKNOWN not in (flat_a.get(name), flat_b.get(name))
+  flat_a, flat_b = (
+    traverse_util.flatten_dict(tree, keep_empty_nodes=True, sep=': ')
+    for tree in (a, b)
+  )
+  pairs = [
+    (name, flat_a.get(name), flat_b.get(name)) for name in flat_a | flat_b
   ]
-  if not found:
-    return ''
+  found = [
+    f'{name}: {_short(one)} {where_a}, {_short(other)} {where_b}'
+    for name, one, other in pairs
+    if one != other and UNKNOWN not in (one, other)
+  ]
   more = f' (and {len(found) - _SHOWN} more)' if len(found) > _SHOWN else ''
-  return '  ' + '; '.join(found[:_SHOWN]) + more
-
-
-def _leaves(tree: Any) -> dict[str, Any]:
-  return traverse_util.flatten_dict(tree, keep_empty_nodes=True, sep=': ')
+  return f'  {"; ".join(found[:_SHOWN])}{more}' if found else ''
 
 
 def _short(value: Any) -> str:

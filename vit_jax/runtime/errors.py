@@ -28,23 +28,17 @@ _REMEDIES = {
 
 def described(error: OSError) -> str:
   """Returns the path, what the system refused there, and what to do."""
-  path, reason = path_of(error), error.strerror
+  path, reason = error.filename2 or error.filename, error.strerror
   if not reason:
     return str(error)  # It is not of the system, and has a text of its own.
-  whole = pathlib.Path(path)
-  for part in reversed([whole, *whole.parents]) if path else ():
+  whole = pathlib.Path(path if isinstance(path, str) else '')
+  for part in reversed([whole, *whole.parents]):
     if os.path.islink(part) and not os.path.exists(part):
       reason += f': {part} is a link to {part.readlink()}, which is not there'
     elif error.errno == errno.ENOTDIR and os.path.isfile(part):
       reason += f': {part} is a file'
   remedy = _REMEDIES.get(error.errno, '')
   return (f'{path}: ' if path else '') + f'{reason}. {remedy}'.rstrip()
-
-
-def path_of(error: OSError) -> str:
-  """Returns the path that an error names, the later one of two; '' if none."""
-  path = error.filename2 or error.filename
-  return path if isinstance(path, str) else ''
 
 
 class NonFiniteError(RuntimeError):

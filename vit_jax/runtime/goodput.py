@@ -1,4 +1,7 @@
-"""Accounts for the wall time of a run, over all its launches.
+"""Where the time of a run goes: over all its launches, and within a step.
+
+`Goodput` accounts for the wall time, `Profiler` records a profile of chosen
+steps, for TensorBoard's or Perfetto's viewer.
 
 Every second from the run's first launch to its last row of metrics is in one
 of these categories:
@@ -22,9 +25,12 @@ evaluations and saves were lost or repeated.
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
+from absl import logging
+from etils import epath
 
 from vit_jax.runtime import printable
 
@@ -39,11 +45,6 @@ CATEGORIES = (
 DEVICES = 'goodput/devices'
 # JAX's event of a compilation; it includes reading from the persistent cache.
 _COMPILED = '/jax/core/compile/backend_compile_duration'
-
-
-def carried(rows: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
-  """Returns the last row that `Goodput` can continue from; {} if none."""
-  return next((row for row in reversed(list(rows)) if 'unix_time' in row), {})
 
 
 class Goodput:
@@ -83,14 +84,15 @@ class Goodput:
     with contextlib.suppress(AssertionError, ValueError):
       jax.monitoring.unregister_event_duration_listener(self._on_event)
 
-  def go_on_from(self, row: Mapping[str, float]) -> None:
+  def go_on_from(self, rows: Sequence[Mapping[str, float]]) -> None:
     """Adds the earlier launches' time, once the step to resume from is known.
 
     Args:
-      row: the last row of `metrics.jsonl` that is kept (see `carried`), with
-        the keys of `metrics`; {} for a new run.
+      rows: the rows of `metrics.jsonl` that are kept, with the keys of
+        `metrics`; [] for a new run.
     """
-    if 'unix_time' not in row:
+    row = next((row for row in reversed(rows) if 'unix_time' in row), None)
+    if row is None:
       return
     for name in CATEGORIES:
       self._seconds[name] += row.get(key(name), 0.0)
@@ -168,3 +170,43 @@ def key(name: str) -> str:
 def _share(seconds: Mapping[str, float], name: str) -> float:
   total = sum(seconds.values())
   return seconds[name] / total if total else 0.0
+
+
+class Profiler:
+  """Traces the steps `start_step` + 1 ... `start_step` + `steps`.
+
+  The host dispatches steps ahead of the devices. It waits for the devices
+  before the first traced step and after the last one, so that the trace
+  contains exactly these steps.
+  """
+
+  def __init__(self, workdir: epath.Path, *, start_step: int, steps: int):
+    self._directory = workdir / 'profile'
+    self._first = start_step + 1
+    self._last = start_step + steps
+    self._running = False
+
+  def before(self, step: int, state: Any) -> None:
+    """Call this before each step, with the step's input arrays."""
+    if self._first <= step <= self._last and not self._running:
+      jax.block_until_ready(state)
+      jax.profiler.start_trace(str(self._directory))
+      self._running = True
+
+  def after(self, step: int, state: Any) -> None:
+    """Call this after each step, with the step's output arrays."""
+    if self._running and step >= self._last:
+      jax.block_until_ready(state)
+      self._stop()
+
+  def _stop(self) -> None:
+    jax.profiler.stop_trace()
+    self._running = False
+    logging.info('Profiler trace written to %s.', self._directory)
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    if self._running:
+      self._stop()

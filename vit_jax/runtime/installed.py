@@ -15,8 +15,7 @@ import pathlib
 import platform
 import re
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 # The libraries that may affect a step's numbers, its speed or checkpoints.
 LIBRARIES = (
@@ -27,8 +26,6 @@ LIBRARIES = (
   *('ml_dtypes', 'tensorstore', 'array_record'),
   *('opencv-python-headless', 'simplejpeg'),
 )
-# Lines of `freeze`: a pin, or a comment with a name and a version.
-_LINE = re.compile(r'^(?:# )?([\w.-]+)(?:==| )(\d[^\s,]*)', re.MULTILINE)
 # The current and the former name of this code's own distribution.
 _OWN = ('vit-paper-jax', 'vit-jax')
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -62,7 +59,14 @@ def require(*packages: str, extra: str, what: str = 'This') -> None:
     extra: the extra of setup.py that installs them.
     what: the thing that needs them.
   """
-  missing = [name for name in packages if not importlib.util.find_spec(name)]
+  # A folder of that name in the working directory, such as wandb's own, is no
+  # package: it has no origin.
+  missing = [
+    name
+    for name in packages
+    if not (spec := importlib.util.find_spec(name))
+    or getattr(spec, 'origin', '') is None
+  ]
   if missing:
     raise ValueError(
       f'{what} needs {" and ".join(missing)}, which is not installed. Run'
@@ -70,41 +74,42 @@ def require(*packages: str, extra: str, what: str = 'This') -> None:
     )
 
 
-def freeze() -> str:
-  """Lists all installed distributions as a requirements file for pip.
+def everything() -> dict[str, str]:
+  """Returns all installed distributions: name -> version.
 
-  Returns:
-    Lines: `# Python 3.12.1`; `name==version` for each distribution; comments
-    for distributions that come from no index, such as editable installs. This
-    code itself is left out.
+  One that comes from no index, such as an editable installation, has its origin
+  behind the version. This code itself is left out.
   """
-  pins, elsewhere = {}, {}
+  found = {}
   for one in importlib.metadata.distributions():
     # A broken distribution has no name. Python imports the first on the path.
     name = re.sub(r'[-_.]+', '-', one.metadata.get('Name') or '').lower()
-    if not name or name in {*_OWN, *pins, *elsewhere}:
+    if not name or name in {*_OWN, *found}:
       continue
+    found[name] = one.version
     if origin := one.read_text('direct_url.json'):  # PEP 610
-      try:
+      with contextlib.suppress(ValueError, KeyError, TypeError):
         # Without a user name or token.
         url = re.sub(r'//[^/@]*@', '//', json.loads(origin)['url'])
-      except (ValueError, KeyError, TypeError):
-        url = 'unknown'
-      elsewhere[name] = f'# {name} {one.version}, not from an index: {url}'
-    else:
-      pins[name] = f'{name}=={one.version}'
-  lines = [*sorted(pins.values()), *sorted(elsewhere.values())]
+        found[name] += f', not from an index: {url}'
+  return dict(sorted(found.items()))
+
+
+def requirements(found: Mapping[str, str]) -> str:
+  """Returns a requirements file for pip.
+
+  Args:
+    found: see `everything`.
+
+  Returns:
+    Lines: `# Python 3.12.1`; `name==version` for each distribution; comments
+    for those that come from no index.
+  """
+  lines = [
+    f'# {name} {version}' if ',' in version else f'{name}=={version}'
+    for name, version in found.items()
+  ]
   return '\n'.join([f'# Python {platform.python_version()}', *lines, ''])
-
-
-def changes(old: str, new: str) -> str:
-  """Lists changes between two texts of `freeze`, such as `jax 0.10 -> 0.12`."""
-  before, after = (dict(_LINE.findall(text)) for text in (old, new))
-  return ', '.join(
-    f'{name} {before.get(name, "none")} -> {after.get(name, "none")}'
-    for name in sorted(before | after)
-    if before.get(name) != after.get(name)
-  )
 
 
 # ---- This code ---------------------------------------------------------------
@@ -120,24 +125,14 @@ def report() -> Iterator[str]:
     'system': platform.platform(),
   }
   yield from (f'{name} {found}' for name, found in lines.items())
-  # In a process with a limit: one host of a slice would wait for the others.
-  code = (
-    'import jax; found = jax.devices();'
-    ' print(len(found), found[0].platform, found[0].device_kind)'
-  )
+  import jax
+
+  # Last, because one host of a slice waits here for the others.
   try:
-    done = subprocess.run(
-      [sys.executable, '-c', code],
-      capture_output=True,
-      text=True,
-      timeout=60,
-      check=True,
-    )
-    yield f'devices {done.stdout.strip()}'
-  except subprocess.TimeoutExpired:
-    yield 'devices unknown: no answer within 60 s'
-  except subprocess.CalledProcessError as error:
-    yield f'devices unknown: {error.stderr.strip().splitlines()[-1:]}'
+    found = jax.devices()
+    yield f'devices {len(found)} {found[0].platform} {found[0].device_kind}'
+  except RuntimeError as error:  # Another process has the TPU, for example.
+    yield f'devices unknown: {" ".join(str(error).split())}'
 
 
 def commit(root: pathlib.Path = _ROOT) -> str:
@@ -147,10 +142,9 @@ def commit(root: pathlib.Path = _ROOT) -> str:
     root: the folder that holds `vit_jax`.
 
   Returns:
-    40 hexadecimal digits, followed by `+` if tracked files were changed, or by
-    `?` if git took too long to tell. For an installed package, the commit at
-    build time. '' if the code is in no repository, or not tracked by the
-    repository around it.
+    40 hexadecimal digits, followed by `+` if tracked files were changed. For an
+    installed package, the commit at build time. '' if the code is in no
+    repository, not tracked by the repository around it, or if git is slow.
   """
   with contextlib.suppress(OSError):
     # launch/pack.sh adds this folder to shipped code, which has no repository.
@@ -160,13 +154,12 @@ def commit(root: pathlib.Path = _ROOT) -> str:
   with contextlib.suppress(OSError):
     # setup.py adds this file to an installed package.
     return (root / 'vit_jax/COMMIT').read_text().strip()
-  head = ''
   with contextlib.suppress(OSError, subprocess.SubprocessError):
     _git(root, 'ls-files', '--error-unmatch', 'vit_jax/__init__.py')
-    head = _git(root, 'rev-parse', 'HEAD').strip()
-    changed = _git(root, 'status', '--porcelain', '--untracked-files=no')
-    return head + '+' * bool(changed)
-  return head and head + '?'
+    # Without the name of a tag in front.
+    words = ('--always', '--abbrev=40', '--exclude=*', '--dirty=+')
+    return _git(root, 'describe', *words).strip()
+  return ''
 
 
 def _git(root: pathlib.Path, *words: str) -> str:

@@ -6,7 +6,6 @@ import logging as python_logging
 import os
 import pathlib
 import stat
-import sys
 import traceback
 
 from absl import logging
@@ -75,24 +74,6 @@ def leave_closed_terminal() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
-class _File(python_logging.FileHandler):
-  """A log file that warns once if writing fails, and does not end the run."""
-
-  _failed = False
-
-  def handleError(self, record):
-    if not self._failed:
-      self._failed = True
-      print(
-        f'warning: {self.baseFilename}: {sys.exc_info()[1]}', file=sys.stderr
-      )
-
-  def close(self):
-    # An error of the last write must not replace the run's own error.
-    with contextlib.suppress(OSError):
-      super().close()
-
-
 @contextlib.contextmanager
 def log_file(workdir: epath.PathLike):
   """While open, appends what is logged to `WORKDIR/train.log`.
@@ -104,7 +85,9 @@ def log_file(workdir: epath.PathLike):
   if '://' in path:
     yield
     return
-  handler = _File(os.path.join(path, 'train.log'))
+  handler = python_logging.FileHandler(os.path.join(path, 'train.log'))
+  # A full disk ends the run with an error of its own: when it writes metrics.
+  handler.handleError = lambda record: None
   handler.setFormatter(_Printable('%(asctime)s %(levelname)s %(message)s'))
   handler.addFilter(_own_or_warning)
   logger = python_logging.getLogger()  # Of all libraries, and of absl.
@@ -118,4 +101,6 @@ def log_file(workdir: epath.PathLike):
     raise
   finally:
     logger.removeHandler(handler)
-    handler.close()
+    # An error of the last write must not replace the run's own error.
+    with contextlib.suppress(OSError):
+      handler.close()

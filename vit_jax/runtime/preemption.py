@@ -1,42 +1,41 @@
-"""Makes a run save and stop when its machine is about to be taken away.
+"""Ends a run early: in order after a request to stop, or at once if it hangs.
 
-The notice is SIGTERM (which clusters send before they kill), SIGHUP (of a
-closed terminal), an answer of Google Cloud's metadata server, or Ctrl-C.
+A request is SIGTERM (which clusters send before they kill, and a machine that
+shuts down sends to all processes), SIGHUP (of a closed terminal), or Ctrl-C.
 Several processes stop after the same step: JAX's preemption service has a
 handler of SIGTERM of its own, and tells all processes at which call of
 `requested` to stop.
 """
 
 import contextlib
-import functools
-import http.client
+import faulthandler
 import itertools
 import os
-import pathlib
 import signal
-import socket
 import sys
+import tempfile
 import threading
-import urllib.request
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 import jax
 from absl import logging
 from jax.experimental import multihost_utils
 
-from vit_jax.runtime import distributed, errors, logs
+from vit_jax.runtime import distributed, errors, logs, printable
 
-_PRODUCT_NAME = pathlib.Path('/sys/class/dmi/id/product_name')
-_PREEMPTED = 'http://{}/computeMetadata/v1/instance/preempted'
+_CTRL_C = 'Ctrl-C'
 _NAMES = {
   signal.SIGTERM: 'SIGTERM',
   signal.SIGHUP: 'SIGHUP',
-  signal.SIGINT: 'Ctrl-C',
+  signal.SIGINT: _CTRL_C,
 }
-# Seconds to wait for the metadata server, which runs on the same machine.
-_ANSWER_LIMIT = 3.0
 # Counts the calls of `requested` in this process, over all runs: JAX needs a
 # number that never falls, and is the same in all processes.
 _CALLS = itertools.count(1)
+
+
+# ---- Requests to stop --------------------------------------------------------
 
 
 class StopRequested(Exception):
@@ -44,40 +43,28 @@ class StopRequested(Exception):
 
 
 class Notice:
-  """While open, signals and the cloud's notices make `requested` return True.
+  """While open, signals make `requested` return True.
 
   Handles SIGTERM, SIGHUP and SIGINT (Ctrl-C), except those that the process
   ignores, if it is opened in the main thread. Python allows no handlers in
-  other threads: there neither the signals nor the cloud is watched. A second
-  SIGTERM does not end the process. A second Ctrl-C ends it at once, whatever
-  the main thread is doing. In an interactive Python, Ctrl-C keeps its usual
-  meaning.
+  other threads: there the signals keep their meaning. A second SIGTERM does not
+  end the process. A second Ctrl-C ends it at once, whatever the main thread is
+  doing. In an interactive Python, Ctrl-C keeps its usual meaning.
 
   A notice may be open around several consecutive runs.
 
   Attributes:
-    reason: why the run should stop: 'SIGTERM', 'SIGHUP', 'Ctrl-C', 'preempted'
-      of the cloud, or 'Ctrl-C of another process'; '' if it should go on.
+    reason: why the run should stop: 'SIGTERM', 'SIGHUP' or 'Ctrl-C'; '' if it
+      should go on.
     nothing_to_save: whether a signal ends a single process at once, even while
       its main thread compiles.
   """
 
-  def __init__(self, *, poll_seconds: float = 2.0):
-    """Prepares the notice; the context starts it.
-
-    Args:
-      poll_seconds: seconds between questions to the cloud, which gives a spot
-        machine 30 seconds' notice.
-    """
+  def __init__(self):
     self.reason = ''
     self.nothing_to_save = False
-    self._poll_seconds = poll_seconds
-    self._cloud_reason = ''  # Set before the SIGTERM that it causes.
-    self._requested = False
-    self._several = False
-    self._previous = {}
-    self._end = threading.Event()
-    self._threads = []
+    self._requested = self._several = False
+    self._stack = contextlib.ExitStack()
 
   def __enter__(self):
     self._several = jax.process_count() > 1
@@ -94,31 +81,23 @@ class Notice:
     handled -= {n for n in handled if signal.getsignal(n) is signal.SIG_IGN}
     # Python runs its handlers only when the main thread returns from C++, such
     # as after minutes of compilation. The byte of each signal comes at once.
-    received, self._writer = socket.socketpair()
-    self._writer.setblocking(False)
-    self._previous_fd = signal.set_wakeup_fd(
-      self._writer.fileno(), warn_on_full_buffer=False
-    )
-    self._previous = {n: signal.signal(n, self._on_signal) for n in handled}
-    todo = [(self._read_signals, received)]
-    if server := metadata_server():
-      todo.append((self._watch, server))
-    for function, argument in todo:
-      thread = threading.Thread(target=function, args=[argument], daemon=True)
-      thread.start()
-      self._threads.append(thread)
+    received, sent = os.pipe()
+    os.set_blocking(sent, False)
+    reading = threading.Thread(target=self._read, args=[received, handled])
+    reading.daemon = True
+    reading.start()
+    self._stack.callback(reading.join)
+    self._stack.callback(os.close, sent)  # Ends the thread.
+    previous = signal.set_wakeup_fd(sent, warn_on_full_buffer=False)
+    self._stack.callback(signal.set_wakeup_fd, previous)
+    for number in handled:
+      # None means a handler that Python did not set and cannot restore.
+      before = signal.signal(number, lambda *_: None) or signal.SIG_DFL
+      self._stack.callback(signal.signal, number, before)
     return self
 
   def __exit__(self, *_):
-    self._end.set()
-    if self._threads:
-      signal.set_wakeup_fd(self._previous_fd)
-      self._writer.close()  # Ends the reading thread.
-    for thread in self._threads:
-      thread.join()
-    for number, previous in self._previous.items():
-      # None means a handler that Python did not set and cannot restore.
-      signal.signal(number, signal.SIG_DFL if previous is None else previous)
+    self._stack.close()
 
   def requested(self) -> bool:
     """Returns whether to save and stop now; stays True after the first True.
@@ -132,13 +111,9 @@ class Notice:
       return False
     self._requested = True
     # All processes must end with the exit code of Ctrl-C, or launchers would
-    # restart the others.
-    name = _NAMES[signal.SIGINT]
-    by_user = distributed.any_true(self.reason == name)
-    if by_user and self.reason != name:
-      self.reason = f'{name} of another process'
-    # JAX does not tell which process received the SIGTERM.
-    self.reason = self.reason or self._cloud_reason or 'SIGTERM'
+    # restart the others. JAX does not tell which process received the SIGTERM.
+    by_user = distributed.any_true(self.reason == _CTRL_C)
+    self.reason = _CTRL_C if by_user else self.reason or 'SIGTERM'
     logging.warning('%s: saving, then stopping.', self.reason)
     return True
 
@@ -156,72 +131,141 @@ class Notice:
     """Returns the error that ends a run that stopped on request and saved."""
     return _kind(self.reason)(f'{self.reason}: {text}')
 
-  def _on_signal(self, signum, frame) -> None:
-    if signum == signal.SIGHUP:
+  def _read(self, received: int, handled: Collection[int]) -> None:
+    """Acts on signals as they come; a handler must not log, for example."""
+    came = set()
+    with open(received, 'rb', buffering=0) as pipe:
+      while numbers := pipe.read(64):
+        for number in filter(handled.__contains__, numbers):
+          self._act(number, came)
+          came.add(number)
+
+  def _act(self, number: int, came: Collection[int]) -> None:
+    name = _NAMES[number]
+    if number == signal.SIGHUP:
       logs.leave_closed_terminal()
-    self.reason = self.reason or self._cloud_reason or _NAMES[signum]
-
-  def _read_signals(self, received: socket.socket) -> None:
-    """Logs signals, which a handler must not do, and acts on them at once."""
-    came = []
-    while numbers := received.recv(64):
-      for number in filter(self._previous.__contains__, numbers):
-        if number == signal.SIGHUP:
-          logs.leave_closed_terminal()
-        name = _NAMES[number]
-        reason = name if came else self._cloud_reason or name
-        end = functools.partial(distributed.end_process, _kind(name).exit_code)
-        if self.nothing_to_save and not self._several:
-          end(f'{reason}: ended; nothing was trained since the start.')
-        if number == signal.SIGINT and name in came:
-          end(f'{name} again: ended; what is not in a checkpoint is lost.')
-        if came:
-          logging.warning('%s: the run is already saving and stopping.', name)
-        elif self._several:
-          logging.warning('%s: telling the other processes.', reason)
-          os.kill(os.getpid(), signal.SIGTERM)  # JAX's handler tells them.
-        else:
-          logging.warning(
-            '%s: saving after the present step, then stopping.', reason
-          )
-        came.append(name)
-    received.close()
-
-  def _watch(self, server: str) -> None:
-    """Waits until the cloud preempts the machine; turns that into a SIGTERM."""
-    # See https://cloud.google.com/compute/docs/metadata/overview.
-    request = urllib.request.Request(
-      _PREEMPTED.format(server), headers={'Metadata-Flavor': 'Google'}
-    )
-    # Not through a proxy, which knows another machine's server at most.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    while True:
-      with (
-        contextlib.suppress(OSError, http.client.HTTPException),
-        opener.open(request, timeout=_ANSWER_LIMIT) as answer,
-      ):
-        if answer.read().strip() == b'TRUE':
-          self._cloud_reason = 'preempted'
-          os.kill(os.getpid(), signal.SIGTERM)
-          return
-      if self._end.wait(self._poll_seconds):
-        return
+    self.reason = self.reason or name
+    code = _kind(name).exit_code
+    if self.nothing_to_save and not self._several:
+      distributed.end_process(
+        code, f'{name}: ended; nothing was trained since the start.'
+      )
+    if number == signal.SIGINT and number in came:
+      distributed.end_process(
+        code, f'{name} again: ended; what is not in a checkpoint is lost.'
+      )
+    if came:
+      logging.warning('%s: the run is already saving and stopping.', name)
+    elif self._several:
+      logging.warning('%s: telling the other processes.', name)
+      os.kill(os.getpid(), signal.SIGTERM)  # JAX's handler tells them.
+    else:
+      logging.warning('%s: saving after the present step, then stopping.', name)
 
 
 def _kind(reason: str) -> type[errors.PreemptedError]:
   """Returns the error, and so the exit code, of a reason to stop."""
-  by_user = reason.startswith(_NAMES[signal.SIGINT])
-  return errors.InterruptedByUserError if by_user else errors.PreemptedError
+  if reason == _CTRL_C:
+    return errors.InterruptedByUserError
+  return errors.PreemptedError
 
 
-def metadata_server() -> str | None:
-  """Returns HOST[:PORT] of Google Cloud's metadata server; None elsewhere.
+# ---- Loops that hang ---------------------------------------------------------
 
-  Does not use the network: on other machines that would take seconds.
+
+class _Beat(NamedTuple):
+  """The last progress: what finished, and the least limit since then."""
+
+  what: str
+  allowed: float
+
+
+class Watchdog:
+  """While open, a thread that expects regular calls of `beat`.
+
+  The thread keeps running while other threads hang in C++, such as in a
+  collective whose peer is gone: these calls release Python's interpreter lock.
+  A thread that hangs with that lock stops the watchdog too; only a supervisor
+  outside of the process helps then. Time in which the whole process stood still
+  (SIGSTOP, a suspended machine) does not count. In a debugger, set both limits
+  to 0.
   """
-  if server := os.environ.get('GCE_METADATA_HOST'):
-    return server
-  with contextlib.suppress(OSError):
-    if _PRODUCT_NAME.read_text().startswith('Google'):
-      return 'metadata.google.internal'
-  return None
+
+  def __init__(self, report_after: float, exit_after: float):
+    """Prepares the watchdog; the context starts it.
+
+    Args:
+      report_after: seconds without a beat after which the last beat and the
+        stacks of all threads are logged; repeated at this interval. 0: never.
+      exit_after: seconds without a beat after which the process reports and
+        exits at once with `StuckError`'s exit code. It does not raise, because
+        a main thread that hangs in C++ sees no exception. 0: never.
+    """
+    self._report_after, self._exit_after = report_after, exit_after
+    self._beat = _Beat('start', 0.0)
+    self._end = threading.Event()
+
+  def __enter__(self):
+    if limits := [x for x in (self._report_after, self._exit_after) if x > 0]:
+      tick = min(1.0, min(limits) / 20)
+      threading.Thread(target=self._watch, args=[tick], daemon=True).start()
+    return self
+
+  def __exit__(self, *_):
+    self._end.set()
+
+  def beat(self, what: str) -> None:
+    """Notes that `what` finished, such as 'step 12'; cheap and thread-safe."""
+    self._beat = _Beat(what, self._beat.allowed)
+
+  @contextlib.contextmanager
+  def allow(self, what: str, seconds: float) -> Iterator[None]:
+    """Raises both limits to at least `seconds` inside, for one long call.
+
+    The first step includes compilation, which takes minutes for a large model.
+    The step must still have a limit, because a run whose hosts disagree hangs
+    there.
+    """
+    before = self._beat.allowed
+    self._beat = _Beat(f'begin of {what}', max(before, seconds))
+    try:
+      yield
+    finally:
+      self._beat = _Beat(f'end of {what}', before)
+
+  def _watch(self, tick: float) -> None:
+    beat, still, reported = None, 0.0, 0.0
+    while not self._end.wait(tick):
+      if self._beat is not beat:
+        beat, still, reported = self._beat, 0.0, 0.0
+        continue
+      still += tick  # Not by a clock, which goes on while the process stands.
+      if self._exit_after and still >= max(self._exit_after, beat.allowed):
+        code = errors.StuckError.exit_code
+        distributed.end_process(
+          code,
+          f'{_described(beat.what, still)}\nThis was the time limit: the'
+          f' process ends with exit code {code}. Start it again to go on from'
+          ' the last checkpoint.',
+        )
+      if self._report_after and still >= max(
+        reported + self._report_after, beat.allowed
+      ):
+        reported = still
+        # In its own thread: the thread that hangs may hold the log's lock.
+        words = ['%s', _described(beat.what, still)]
+        threading.Thread(target=logging.error, args=words, daemon=True).start()
+
+
+def _described(what: str, still: float) -> str:
+  try:
+    with tempfile.TemporaryFile('w+', errors='replace') as file:
+      faulthandler.dump_traceback(file)
+      file.seek(0)
+      stacks = file.read()
+  except OSError as error:  # No room, for example.
+    stacks = f'unknown: {error}'
+  return (
+    f'Nothing finished for {printable.duration(still)}. The last was: {what}.'
+    f' The stacks of all threads:\n{stacks}'
+  )

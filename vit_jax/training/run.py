@@ -19,11 +19,9 @@ from vit_jax.evaluators import predictions
 from vit_jax.models import lora, position
 from vit_jax.runtime import compilation, distributed, logs, preemption
 from vit_jax.runtime import goodput as goodput_lib
-from vit_jax.runtime import watchdog as watchdog_lib
 from vit_jax.training import consistency, warm_start
 from vit_jax.training import program as program_lib
 from vit_jax.workdir import buckets, files, metrics, ownership, trackers
-from vit_jax.workdir.buckets import rights
 
 # Seconds for opening the data, compilation and the first step. The watchdog's
 # limits are at least that long until the first step is done.
@@ -61,7 +59,7 @@ class Run:
   digests: Mapping[str, Any]
   goodput: goodput_lib.Goodput
   notice: preemption.Notice
-  watchdog: watchdog_lib.Watchdog
+  watchdog: preemption.Watchdog
   check_owner: Callable[[], None]
   started: Callable[[], None]
 
@@ -76,7 +74,6 @@ class Run:
       self.workdir,
       start_step=start_step,
       tensorboard=self.config.log.tensorboard,
-      upload_every=self.config.log.upload_every,
       check=self.check_owner,
       tracked=(self.config.log.trackers, config_lib.to_json(self.config)),
     )
@@ -122,7 +119,6 @@ def open_run(
     trackers.check(config.log.trackers)
   workdir = files.absolute(workdir)
   buckets.patience = config.checkpoint.timeout
-  rights.check(workdir)
   if workdir.exists() and not workdir.is_dir():
     raise ValueError(f'--workdir={workdir} is a file, not a directory.')
   is_new = not workdir.exists()
@@ -131,7 +127,7 @@ def open_run(
     notice = notice or stack.enter_context(preemption.Notice())
     notice.begin()
     watchdog = stack.enter_context(
-      watchdog_lib.Watchdog(_REPORT_AFTER, config.guard.exit_after)
+      preemption.Watchdog(_REPORT_AFTER, config.guard.exit_after)
     )
     starting = stack.enter_context(contextlib.ExitStack())
     starting.enter_context(watchdog.allow('start-up', _START_LIMIT))

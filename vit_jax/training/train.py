@@ -22,8 +22,7 @@ from vit_jax import data, results, sharding
 from vit_jax.config import inputs
 from vit_jax.data import pipeline
 from vit_jax.evaluators import predictions
-from vit_jax.runtime import distributed, errors, preemption, profiling
-from vit_jax.runtime import goodput as goodput_lib
+from vit_jax.runtime import distributed, errors, goodput, preemption
 from vit_jax.training import consistency, run, warm_start
 from vit_jax.training import progress as progress_lib
 from vit_jax.training.step import GUARDED, TrainState
@@ -103,9 +102,7 @@ def train_and_evaluate(
       **inputs.reading(config),
     )
     stack.callback(batches.close)
-    profiler = stack.enter_context(
-      profiling.Profiler(workdir, **config.profile)
-    )
+    profiler = stack.enter_context(goodput.Profiler(workdir, **config.profile))
     progress = progress_lib.Progress(total_steps, batch_size)
     interval = progress_lib.Interval(start_step)
 
@@ -382,7 +379,7 @@ class _Recorder:
         ],
       )
     )
-    r.goodput.go_on_from(goodput_lib.carried(rows))
+    r.goodput.go_on_from(rows)
     self._checkpoints = checkpoint_lib.Checkpoints(
       r.workdir,
       keep=section.keep,

@@ -2,15 +2,12 @@
 
 `WORKDIR/environment.jsonl` has a line for each launch that had steps to do, so
 it shows whether a run was resumed with other code. `WORKDIR/requirements.txt`
-lists all that was installed at the newest launch, for pip. Earlier lists are in
-`requirements_1.txt` and so on, oldest first. launch/worker/setup.sh can install
-exactly these versions.
+lists what was installed at the newest launch, for pip; launch/worker/setup.sh
+can install exactly these versions.
 """
 
 import contextlib
-import itertools
 import json
-import shlex
 import time
 from typing import Any
 
@@ -24,6 +21,8 @@ from vit_jax.workdir import files
 
 FILE = 'environment.jsonl'
 REQUIREMENTS = 'requirements.txt'
+# What may differ from the launch before without a warning.
+_NOT_COMPARED = ('time', 'step', 'commit', 'vit_jax', 'runtime', 'installed')
 
 
 def write(workdir: epath.PathLike, step: int, mesh: jax.sharding.Mesh) -> None:
@@ -38,82 +37,53 @@ def write(workdir: epath.PathLike, step: int, mesh: jax.sharding.Mesh) -> None:
     step: the step that the launch starts from.
     mesh: the device mesh.
   """
-  try:
-    _write_line(epath.Path(workdir), step, mesh)
-    _write_requirements(epath.Path(workdir), step)
-  except OSError as error:
-    logging.warning(
-      'The environment is not recorded: %s', errors.described(error)
-    )
-
-
-def _write_line(
-  workdir: epath.Path, step: int, mesh: jax.sharding.Mesh
-) -> None:
-  device = mesh.devices.flat[0]
-  devices = {
-    'platform': device.platform,
-    'device_kind': device.device_kind,
-    'devices': mesh.size,
-    'mesh': dict(mesh.shape),
-    'processes': jax.process_count(),
-  }
+  workdir, device = epath.Path(workdir), mesh.devices.flat[0]
+  libraries = installed.everything()
   line = {
-    'time': _now(),
+    'time': time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime()),
     'step': step,
     'commit': installed.commit(),
     'vit_jax': vit_jax.__version__,
     **installed.versions(),
     'runtime': device.client.platform_version,
-    **devices,
+    'platform': device.platform,
+    'device_kind': device.device_kind,
+    'devices': mesh.size,
+    'mesh': dict(mesh.shape),
+    'processes': jax.process_count(),
+    'installed': libraries,
   }
-  # Writes the whole file again, because object stores cannot append. It is
-  # short. Damaged lines are dropped.
-  earlier = read(workdir)
-  files.write_shared(
-    workdir / FILE,
-    ''.join(json.dumps(x) + '\n' for x in [*earlier, line]).encode(),
-  )
-  old = earlier[-1] if earlier else {}
-  if found := [
-    f'{k} {old[k]}, now {v}' for k, v in devices.items() if old.get(k, v) != v
+  try:
+    # Writes the whole file again, because object stores cannot append. It is
+    # short. Damaged lines are dropped.
+    earlier = read(workdir)
+    last = earlier[-1] if earlier else line
+    lines = ''.join(json.dumps(one) + '\n' for one in [*earlier, line])
+    files.write_shared(workdir / FILE, lines.encode())
+    files.write_shared(
+      workdir / REQUIREMENTS, installed.requirements(libraries).encode()
+    )
+  except OSError as error:
+    logging.warning(
+      'The environment is not recorded: %s', errors.described(error)
+    )
+    return
+  old, new = ({**one, **one.get('installed', {})} for one in (last, line))
+  # A launch of an earlier version has recorded less.
+  names = old | new if 'installed' in old else old.keys() & new.keys()
+  if changed := [
+    f'{key} {old.get(key, "none")} -> {new.get(key, "none")}'
+    for key in sorted(names)
+    if key not in _NOT_COMPARED and old.get(key) != new.get(key)
   ]:
     logging.warning(
-      'This launch has other devices than the one before (%s). From step %d on'
-      ' rounding differs, because sums have another order. With dropout and'
-      " dropout_rng='rbg' the masks differ, too. Images and their order do not"
-      ' change.',
-      *('; '.join(found), step),
-    )
-
-
-def _write_requirements(workdir: epath.Path, step: int) -> None:
-  """Keeps an earlier list of other libraries under another name."""
-  path = workdir / REQUIREMENTS
-  python, _, rest = installed.freeze().partition('\n')
-  text = (
-    f'{python}\n# Installed at the launch of {_now()}, from step {step} on;'
-    f' vit_jax itself is left out.\n{rest}'
-  )
-  if earlier := files.content(path).decode(errors='replace'):
-    changed = installed.changes(earlier, text)
-    if not changed:
-      return
-    names = (f'{path.stem}_{i}{path.suffix}' for i in itertools.count(1))
-    kept = next(p for p in map(path.with_name, names) if not p.exists())
-    files.write_shared(kept, earlier.encode())
-    logging.warning(
       'This launch has another environment than the one before: %s. The run'
-      ' goes on, but its numbers may differ from here on, in the last digits'
-      ' or by more. To restore the earlier environment: %s',
-      changed,
-      shlex.join(['pip', 'install', '-r', str(kept)]),
+      ' goes on, but from step %d on its numbers may differ, in the last digits'
+      " or by more. With other devices and dropout_rng='rbg', the masks of"
+      ' dropout differ, too. Images and their order do not change. %s has both'
+      ' environments.',
+      *(', '.join(changed), step, workdir / FILE),
     )
-  files.write_shared(path, text.encode())
-
-
-def _now() -> str:
-  return time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())
 
 
 def read(workdir: epath.PathLike) -> list[dict[str, Any]]:

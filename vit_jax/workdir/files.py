@@ -10,7 +10,7 @@ from typing import Any
 
 from etils import epath
 
-from vit_jax.runtime import errors, json_text, printable
+from vit_jax.runtime import errors, installed, json_text, printable
 from vit_jax.workdir import buckets
 
 # One name per line, in the order of the logits.
@@ -21,9 +21,14 @@ def absolute(path: epath.PathLike) -> epath.Path:
   """Expands `~` and makes a local path absolute, which Orbax needs.
 
   Paths with a scheme, such as `gs://bucket/run`, stay as they are.
+
+  Raises:
+    ValueError: gcsfs, which `gs://` needs, is not installed.
   """
   path = os.fspath(path)
   if '://' in path:
+    if buckets.is_bucket(path):
+      installed.require('gcsfs', extra='gcs', what=path)
     buckets.register()
     return epath.Path(path)
   return epath.Path(os.path.abspath(os.path.expanduser(path)))

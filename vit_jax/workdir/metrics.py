@@ -6,7 +6,6 @@ import math
 import os
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,9 +18,11 @@ from vit_jax.runtime import errors, json_text
 from vit_jax.workdir import buckets, files, trackers
 
 FILE = 'metrics.jsonl'
-# Seconds for the last upload of a run that ends with an exception: few, because
-# the machine may be taken away soon.
-_LAST_UPLOAD_TIMEOUT = 20.0
+# Seconds between two uploads to an object store, at least.
+_UPLOAD_EVERY = 30.0
+# Seconds for an upload while the run goes on. Also for the last one of a run
+# that ends with an exception, because the machine may be taken away soon.
+_SHORT_PATIENCE = 10.0
 
 
 def read(workdir: epath.PathLike) -> list[dict[str, float]]:
@@ -32,7 +33,7 @@ def read(workdir: epath.PathLike) -> list[dict[str, float]]:
   """
   path = epath.Path(workdir) / FILE
   rows = []
-  lines = content(path).decode(errors='replace').splitlines(keepends=True)
+  lines = files.content(path).decode(errors='replace').splitlines(keepends=True)
   for number, line in enumerate(lines, start=1):
     try:
       if line.endswith('\n'):
@@ -56,41 +57,11 @@ def parse(line: str | bytes) -> dict[str, float]:
   return row
 
 
-def content(path: epath.PathLike) -> bytes:
-  """Returns the content of a file of metrics; b'' if it does not exist.
-
-  A run of an earlier version that was killed in a bucket left its last rows in
-  parts, `metrics/OFFSET.jsonl`, which hold the bytes from that offset on.
-  """
-  path = epath.Path(path)
-  parts = [(int(part.stem), files.content(part)) for part in _parts(path)]
-  whole = files.content(path)
-  for offset, part in parts:
-    if offset <= len(whole) < offset + len(part):
-      whole = whole[:offset] + part
-  return whole
-
-
-def merge_parts(path: epath.Path) -> None:
-  """Makes one file of a file and its parts, see `content`."""
-  if parts := _parts(path):
-    path.write_bytes(content(path))
-    for part in parts:
-      part.unlink()
-
-
-def _parts(path: epath.Path) -> list[epath.Path]:
-  folder = path.with_suffix('')
-  if not buckets.is_store(path) or not folder.exists():
-    return []
-  return sorted(folder.glob('*.jsonl'))  # Offsets have leading zeros.
-
-
 class MetricWriter:
   """Appends metrics to the work directory; does nothing except in process 0.
 
   Object stores such as `gs://` cannot append. There the files are in a local
-  folder, and a thread writes what has changed again as a whole: a run of
+  folder, and those that have grown are written again as a whole: a run of
   300,000 steps with a row of 20 numbers every 50 steps ends with 5 MB.
   """
 
@@ -100,7 +71,6 @@ class MetricWriter:
     *,
     start_step: int,
     tensorboard: bool,
-    upload_every: float = 30.0,
     check: Callable[[], None] = lambda: None,
     tracked: tuple[str, str] = ('', '{}'),
   ):
@@ -110,7 +80,6 @@ class MetricWriter:
       workdir: an existing directory.
       start_step: the last step whose row is kept; the run repeats later steps.
       tensorboard: whether to write event files too.
-      upload_every: seconds between uploads to an object store.
       check: called before each upload; raises if the run must not write.
       tracked: the trackers to send the metrics to, and the config as JSON;
         see `trackers.Trackers`.
@@ -119,7 +88,6 @@ class MetricWriter:
     if not self._active:
       return
     workdir = epath.Path(workdir)
-    merge_parts(workdir / FILE)
     rows = read(workdir)
     text = ''.join(
       json.dumps(row) + '\n' for row in rows if row['step'] <= start_step
@@ -127,7 +95,8 @@ class MetricWriter:
     files.write_shared(workdir / FILE, text)
     folder, self._mirror = workdir, None
     if buckets.is_store(workdir):
-      self._mirror = _Mirror(workdir, upload_every, check, {FILE: text})
+      self._mirror = _Mirror(workdir, check)
+      (self._mirror.folder / FILE).write_bytes(text)
       folder = self._mirror.folder
     self._path, self._events = folder / FILE, None
     if tensorboard:
@@ -137,8 +106,8 @@ class MetricWriter:
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Writes one row without NaN and infinite values.
 
-    The row is on disk when this returns; in an object store it is there after
-    `flush`.
+    The row is on disk when this returns. In an object store it is there after
+    `flush`, or after a later row.
 
     Raises:
       OSError: the row could not be written, such as to a full disk.
@@ -146,8 +115,6 @@ class MetricWriter:
     """
     if not self._active:
       return
-    if self._mirror and self._mirror.taken_over:
-      raise self._mirror.taken_over
     values = {k: float(v) for k, v in values.items() if math.isfinite(v)}
     line = (json.dumps({'step': step} | values) + '\n').encode()
     with open(self._path, 'ab', buffering=0) as file:
@@ -158,6 +125,8 @@ class MetricWriter:
     if self._events:
       self._events.add(step, values)
     self._trackers.add(step, values)
+    if self._mirror:
+      self._mirror.upload_if_due()
 
   def flush(self) -> None:
     """Waits until all rows are in the object store.
@@ -197,84 +166,75 @@ class MetricWriter:
 
 
 class _Mirror:
-  """A local folder; a thread writes its files to an object store.
+  """A local folder, and the same files in an object store.
 
   Attributes:
     folder: the local folder.
-    taken_over: the error of `check`, after which nothing more is written.
   """
 
-  def __init__(
-    self,
-    workdir: epath.Path,
-    every: float,
-    check: Callable[[], None],
-    start: Mapping[str, bytes],
-  ):
-    """Starts the thread.
+  def __init__(self, workdir: epath.Path, check: Callable[[], None]):
+    """Makes the local folder.
 
     Args:
       workdir: the directory in the object store.
-      every: seconds between two uploads.
       check: called before each upload.
-      start: the content of files that are in the object store already.
     """
     self._temporary = tempfile.TemporaryDirectory()
     self.folder = epath.Path(self._temporary.name)
-    self.taken_over: errors.TakenOverError | None = None
-    for name, content in start.items():
-      (self.folder / name).write_bytes(content)
-    self._uploaded = {name: len(content) for name, content in start.items()}
-    self._workdir, self._every, self._check = workdir, every, check
-    self._end, self._one = threading.Event(), threading.Lock()
-    threading.Thread(target=self._work, name='upload', daemon=True).start()
+    self._workdir, self._check = workdir, check
+    self._uploaded = {}
+    self._due = time.monotonic() + _UPLOAD_EVERY
+
+  def upload_if_due(self) -> None:
+    """Uploads from time to time; if that fails, the next time will do.
+
+    The loop waits for this: at most a hundredth of its time, and a short time
+    for a service that does not answer.
+    """
+    begin = time.monotonic()
+    if begin < self._due:
+      return
+    patience = buckets.patience
+    buckets.patience = min(patience, _SHORT_PATIENCE)
+    try:
+      self.upload()
+    except errors.StoreError as error:
+      logging.warning('%s The run goes on, and tries again.', error)
+    finally:
+      buckets.patience = patience
+    now = time.monotonic()
+    pause = min(max(1.0, 100 * (now - begin) / _UPLOAD_EVERY), 10.0)
+    self._due = now + pause * _UPLOAD_EVERY
 
   def upload(self) -> None:
     """Uploads the files that have grown.
 
     Raises:
-      StoreError: that failed, or an earlier upload has not ended.
+      StoreError: that failed.
       TakenOverError: `check` raised it.
     """
-    timeout = buckets.patience
-    reason = f'an upload has not ended for {timeout:g} s'
-    if self._one.acquire(timeout=timeout):
-      try:
-        for file in self.folder.iterdir():
-          content = file.read_bytes()
-          if self._uploaded.get(file.name) != len(content):
-            self._check()
-            (self._workdir / file.name).write_bytes(content)
-            self._uploaded[file.name] = len(content)
-        return
-      except (errors.StoreError, errors.TakenOverError):
-        raise
-      except Exception as error:  # Each client has its own errors.
-        reason = ' '.join(str(error).split())
-      finally:
-        self._one.release()
-    raise errors.StoreError(
-      f'{self._workdir / FILE} cannot be written: {reason}. Start the same'
-      ' command again to go on from the last checkpoint.'
-    )
+    try:
+      for file in self.folder.iterdir():
+        content = file.read_bytes()
+        if self._uploaded.get(file.name) != len(content):
+          self._check()
+          (self._workdir / file.name).write_bytes(content)
+          self._uploaded[file.name] = len(content)
+    except (errors.StoreError, errors.TakenOverError):
+      raise
+    except Exception as error:  # Each client has its own errors.
+      raise errors.StoreError(
+        f'{self._workdir / FILE} cannot be written:'
+        f' {" ".join(str(error).split())}. Start the same command again to go'
+        ' on from the last checkpoint.'
+      ) from error
 
   def close(self, in_time: bool) -> None:
     """Uploads the rest; waits a short time only if not `in_time`."""
-    self._end.set()
     if not in_time:
-      buckets.patience = min(buckets.patience, _LAST_UPLOAD_TIMEOUT)
+      buckets.patience = min(buckets.patience, _SHORT_PATIENCE)
     self.upload()
     self._temporary.cleanup()
-
-  def _work(self) -> None:
-    while not self._end.wait(self._every):
-      try:
-        self.upload()
-      except errors.TakenOverError as error:
-        self.taken_over = error
-        return
-      except errors.StoreError as error:
-        logging.warning('%s The run goes on, and tries again.', error)
 
 
 class _Events:

@@ -1,7 +1,6 @@
 """Locks a work directory, so that two runs never write to it together."""
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -15,16 +14,10 @@ import jax
 from absl import logging
 from etils import epath
 
-from vit_jax.runtime import distributed, json_text
+from vit_jax.runtime import distributed, errors, json_text
 from vit_jax.workdir import buckets
 
 FILE = 'owner.json'
-_TAKEN = (errno.EAGAIN, errno.EACCES)
-# The errors of file systems without locks.
-_NO_LOCKS = (
-  *(errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS),
-  *(errno.EINVAL, errno.EPERM, errno.ENOTTY, errno.EOPNOTSUPP),
-)
 # Seconds to wait for an owner that may be ending.
 PATIENCE = 10.0
 # The same for one on another machine: it may be dead, which NFS 4 notices
@@ -47,14 +40,15 @@ def held(workdir: epath.Path) -> Iterator[Callable[[], None]]:
 
   Raises:
     ValueError: another run has the directory; the message names its host,
-      process and start.
-    OSError: the file cannot be written.
+      process and start. Or the file cannot be written.
   """
   with contextlib.ExitStack() as stack:
     problem, check = '', lambda: None
     if jax.process_index() == 0:
       try:
         check = stack.enter_context(_held(workdir))
+      except OSError as error:
+        problem = errors.described(error)
       except ValueError as error:
         problem = str(error)
     if problem := distributed.broadcast(problem):
@@ -83,43 +77,29 @@ def _held(workdir: epath.Path) -> Iterator[Callable[[], None]]:
     )
     yield lambda: None
     return
-  while True:
-    # Mode 'a+' keeps the name of the present owner.
-    with open(workdir / FILE, 'a+', encoding='utf-8') as file:
-      file.seek(0)
-      owner = file.read()
-      here = not owner or f'"host": "{platform.node()}"' in owner
-      end = time.monotonic() + (PATIENCE if here else PATIENCE_ELSEWHERE)
-      while (taken := _lock(file, fcntl.LOCK_EX)) and time.monotonic() < end:
-        time.sleep(0.2)
-      file.seek(0)
-      if taken:
-        raise ValueError(
-          f'{workdir} is in use by {_described(file.read())}: wait until it'
-          ' ends, stop it, or use another --workdir.'
-        )
-      if not _is_there(file):
-        # Its owner was refused, and has removed the directory that it had made.
-        workdir.mkdir(parents=True, exist_ok=True)
-        continue
-      if taken is None:
-        logging.warning(
-          '%s has no locks: do not start a second run in it.', workdir
-        )
-      file.truncate(0)
-      with contextlib.suppress(OSError):  # Other writes report a full disk.
-        json.dump(_owner(), file)
-        file.flush()
-      yield lambda: None
-      return
-
-
-def _is_there(file: IO) -> bool:
-  """Whether an open file still has its name."""
-  try:
-    return os.path.samestat(os.stat(file.name), os.fstat(file.fileno()))
-  except FileNotFoundError:
-    return False
+  # Mode 'a+' keeps the name of the present owner.
+  with open(workdir / FILE, 'a+', encoding='utf-8') as file:
+    file.seek(0)
+    owner = file.read()
+    here = not owner or f'"host": "{platform.node()}"' in owner
+    end = time.monotonic() + (PATIENCE if here else PATIENCE_ELSEWHERE)
+    while (taken := _lock(file, fcntl.LOCK_EX)) and time.monotonic() < end:
+      time.sleep(0.2)
+    file.seek(0)
+    if taken:
+      raise ValueError(
+        f'{workdir} is in use by {_described(file.read())}: wait until it'
+        ' ends, stop it, or use another --workdir.'
+      )
+    if taken is None:
+      logging.warning(
+        '%s has no locks: do not start a second run in it.', workdir
+      )
+    file.truncate(0)
+    with contextlib.suppress(OSError):  # Other writes report a full disk.
+      json.dump(_owner(), file)
+      file.flush()
+    yield lambda: None
 
 
 def is_held(workdir: epath.Path) -> bool | None:
@@ -140,12 +120,10 @@ def _lock(file: IO, kind: int) -> bool | None:
   """Tries to lock a file; returns whether it is taken, None if no locks."""
   try:
     fcntl.flock(file, kind | fcntl.LOCK_NB)
-  except OSError as error:
-    if error.errno in _TAKEN:
-      return True
-    if error.errno in _NO_LOCKS:
-      return None
-    raise
+  except BlockingIOError:
+    return True
+  except OSError:  # The file system has none.
+    return None
   return False
 
 

@@ -96,7 +96,7 @@ def test_a_slow_file_system_delays_no_answer(tmp_path, monkeypatch, slow):
   watcher._runs['a'].in_bucket = True
   watcher.look()
   entered, answer = threading.Event(), threading.Event()
-  module = reading.results if slow == 'finished_at' else reading.metrics
+  module = reading.results if slow == 'finished_at' else reading.files
   fast = getattr(module, slow)
 
   def wait(path):

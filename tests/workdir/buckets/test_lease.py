@@ -9,7 +9,7 @@ import pytest
 from etils import epath
 
 from vit_jax.runtime import errors
-from vit_jax.workdir import buckets, ownership
+from vit_jax.workdir import ownership
 from vit_jax.workdir.buckets import lease
 
 RUN = epath.Path('gs://bucket/run')
@@ -85,13 +85,25 @@ def test_a_lost_answer_to_a_write_does_no_harm(bucket, monkeypatch):
   assert bucket.names() == []
 
 
-def test_check_fails_while_the_bucket_does_not_answer(bucket, monkeypatch):
-  monkeypatch.setattr(buckets, 'patience', 0.5)
-  with ownership.held(RUN) as check:
-    bucket.fail(60)
-    time.sleep(1.5)
-    with pytest.raises(errors.StoreError):
-      check()
-    bucket.fail(0)
-    time.sleep(1.5)
-    check()
+@pytest.mark.parametrize(
+  'right',
+  [
+    *('buckets.get', 'objects.create'),
+    *('objects.get', 'objects.delete'),
+  ],
+)
+def test_a_missing_right_is_named_before_a_run_begins(bucket, right):
+  bucket.denied = {f'storage.{right}'}
+  with (
+    pytest.raises(ValueError, match=f'does not have storage.{right}'),
+    ownership.held(RUN),
+  ):
+    pass
+
+
+def test_a_missing_bucket_is_named(bucket):
+  with (
+    pytest.raises(ValueError, match='there is no bucket gs://another'),
+    ownership.held(epath.Path('gs://another/run')),
+  ):
+    pass

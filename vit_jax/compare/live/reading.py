@@ -19,7 +19,7 @@ from vit_jax import config as config_lib
 from vit_jax import results
 from vit_jax.compare import frames
 from vit_jax.runtime import goodput
-from vit_jax.workdir import buckets, metrics, ownership
+from vit_jax.workdir import buckets, files, metrics, ownership
 
 # The most points of a curve: about one per pixel.
 POINTS = 600
@@ -133,7 +133,7 @@ class WatchedRun:
     path = self.workdir / metrics.FILE
     before = self._offset - len(self._tail)
     if self.in_bucket:
-      content = metrics.content(path)
+      content = files.content(path)
       if content[before : self._offset] != self._tail:
         yield None
       yield content[self._offset :]

@@ -19,7 +19,7 @@ from vit_jax.runtime import json_text
 from vit_jax.sweep import bring_to_end, reading, schedule
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run, Study, Sweep
-from vit_jax.workdir import metrics
+from vit_jax.workdir import files, metrics
 
 # Name of a node -> the core-days that Table 2 prints for its pre-training.
 PAPER_CORE_DAYS = {
@@ -214,7 +214,7 @@ def _steps(run: Run) -> int:
 def _state(run: Run, where: Folders, finished: schedule.Finished) -> str:
   if run.name in finished:
     return 'finished'
-  text = metrics.content(where.workdir(run.name) / metrics.FILE)
+  text = files.content(where.workdir(run.name) / metrics.FILE)
   for line in reversed(text.decode(errors='replace').splitlines()):
     # The last line is cut off if the process died while writing it.
     with contextlib.suppress(json.JSONDecodeError, KeyError, TypeError):

@@ -1,8 +1,8 @@
 """Work directories in Google Cloud Storage, `gs://BUCKET/PATH`.
 
 They are as safe as on a local disk. `filesystem` retries requests while the
-service does not answer. `rights` checks the permissions before a run begins.
-`lease` replaces file locks. gcsfs is imported only if a bucket is used.
+service does not answer. `lease` replaces file locks. gcsfs is imported only if
+a bucket is used.
 """
 
 import os
@@ -24,7 +24,6 @@ def register() -> None:
       protocol,
       'vit_jax.workdir.buckets.filesystem.FileSystem',
       clobber=True,
-      errtxt='gs:// paths need gcsfs: pip install "vit-paper-jax[gcs]"',
     )
 
 

@@ -44,8 +44,9 @@ class Lease:
       described: describes the owner that a content names, for a message.
 
     Raises:
-      ValueError: another run has the lease.
+      ValueError: another run has the lease, or there is no such bucket.
       StoreError: the bucket did not answer.
+      OSError: a permission is missing; the service's answer names it.
     """
     self._path, self._owner, self._described = path, owner, described
     self._files = fsspec.filesystem('gs')
@@ -53,7 +54,16 @@ class Lease:
     self._lock = threading.Lock()
     self._end = threading.Event()
     self._renewed = time.monotonic()
-    self._generation = self._take()
+    bucket, _ = buckets.split(path)
+    try:
+      # Orbax reads the bucket's metadata to delete a checkpoint. Writing the
+      # object twice needs the permissions to create and to delete. A run that
+      # lacks one would end late.
+      self._files.call('GET', 'b/{}', bucket)
+    except FileNotFoundError:
+      raise ValueError(f'there is no bucket gs://{bucket}.') from None
+    self._generation = self._write(self._take())
+    self._look()
     threading.Thread(target=self._work, name='lease', daemon=True).start()
 
   def __enter__(self):
