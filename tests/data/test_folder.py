@@ -5,7 +5,7 @@ import os
 import pytest
 
 from vit_jax import data
-from vit_jax.data.sources import folder, listing
+from vit_jax.data.sources import listing
 
 FILES = [
   'train/dog/2.jpg',
@@ -40,7 +40,7 @@ def root(request, tmp_path, monkeypatch):
     def local_only(path):
       raise AssertionError(f'{path} was listed as a local folder.')
 
-    monkeypatch.setattr(listing.os, 'scandir', local_only)
+    monkeypatch.setattr(listing, '_local', local_only)
   return path
 
 
@@ -49,7 +49,7 @@ def warnings(monkeypatch):
   """Returns a list that gets the warnings about what is left out."""
   lines = []
   monkeypatch.setattr(
-    folder.logging, 'warning', lambda text, *args: lines.append(text % args)
+    listing.logging, 'warning', lambda text, *args: lines.append(text % args)
   )
   return lines
 
@@ -85,6 +85,7 @@ def test_records_are_sorted_by_class_then_path(root):
     (['mappings/a.json'], 'no class folder'),
     ([], 'no class folder'),
     (['1.jpg', '2.jpg'], 'no class folder'),
+    (['train/1.jpg'], 'no class folder'),
     (['train/1.jpg', 'test/1.jpg'], 'no class folder'),
     (['train/cat/1.txt'], r"no class folder .*'\.txt': 1"),
     # Splits and classes side by side.

@@ -109,5 +109,5 @@ def test_shuffled_expressions(split, expected):
   ],
 )
 def test_overlap_at_any_size(one, other, expected):
-  assert splits.may_overlap_at_any_size(one, other) is expected
-  assert splits.may_overlap_at_any_size(other, one) is expected
+  assert splits.may_overlap(one, other) is expected
+  assert splits.may_overlap(other, one) is expected

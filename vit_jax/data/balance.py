@@ -62,14 +62,11 @@ def describe(view: View, counts: np.ndarray | None) -> str:
     )
   names = view.source.info.class_names
   (present,) = np.nonzero(counts)
-  line = f'{len(present):,} of {len(counts):,} classes'
   if not present.size:
-    return f'{line}.'
+    return f'0 of {len(counts):,} classes.'
   few = present[counts[present].argmin()]
   many = present[counts[present].argmax()]
-  if counts[few] == counts[many]:
-    return f'{line}, with {counts[few]:,} examples each.'
   return (
-    f'{line}, with {counts[few]:,} ({names[few]!r}) to {counts[many]:,}'
-    f' ({names[many]!r}) examples.'
+    f'{len(present):,} of {len(counts):,} classes, with {counts[few]:,}'
+    f' ({names[few]!r}) to {counts[many]:,} ({names[many]!r}) examples.'
   )

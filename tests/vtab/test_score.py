@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from tests.data.test_vtab_tasks import write
 from tests.tiny_run import SIZES
+from tests.vtab import made_data
 from vit_jax import config as config_lib
-from vit_jax import vtab
 from vit_jax.config import inputs
 from vit_jax.configs import finetune
 from vit_jax.configs import vtab as vtab_config
-from vit_jax.data.sources import vtab_tasks as tasks
 from vit_jax.training import stages
+from vit_jax.vtab import __main__ as vtab
+from vit_jax.vtab.tasks import TASKS
 
 # Accuracy in percent: ViT-H/14 and L/16 from JFT-300M, L/16 from ImageNet-21k.
 TABLE_9 = """
@@ -95,8 +95,10 @@ def test_only_finished_runs_count(tmp_path):
   _leave_run(tmp_path / 'dtd', 0.75)
   _leave_run(tmp_path / 'pets', 0.25, done=False)
   _leave_run(tmp_path / 'dmlab', 0.125, evaluation='validation')
-  assert vtab.read(tmp_path) == {'dtd': 0.75, 'svhn': 0.5}
-  assert vtab.read(tmp_path, 'validation') == {'dmlab': 0.125}
+  assert vtab.read(tmp_path) == {
+    'test': {'dtd': 0.75, 'svhn': 0.5},
+    'validation': {'dmlab': 0.125},
+  }
 
 
 def test_table_of_all_tasks():
@@ -111,13 +113,6 @@ def test_table_of_all_tasks():
     ['structured', '8', 'tasks', '65.03'],
     ['mean', '19', 'tasks', '77.63'],
   ]
-
-
-def test_table_of_some_tasks():
-  lines = vtab.table({'dtd': 0.75}).split('\n')
-  assert len(lines) == 19
-  assert lines[1].split() == ['natural', 'CIFAR-100', '-']
-  assert lines[2].split() == ['natural', 'DTD', '75.00']
 
 
 def test_command(tmp_path, capsys):
@@ -261,7 +256,7 @@ def shrink(config):
 def test_two_tasks_from_data_to_score(tmp_path, capsys):
   kept = ('clevr_dist', 'smallnorb_azimuth')
   for name in kept:
-    write(tasks.TASKS[name].builder, str(tmp_path / 'tfds'))
+    made_data.write(TASKS[name].builder, str(tmp_path / 'tfds'))
   config = vtab_config.get_config('ViT-B/16,all')
   config.init.checkpoint, config.data.data_dir = '', str(tmp_path / 'tfds')
   config.order = kept
@@ -272,7 +267,7 @@ def test_two_tasks_from_data_to_score(tmp_path, capsys):
       del config.stages[name]
   workdir = tmp_path / 'runs'
   stages.run(config, workdir)
-  accuracies = vtab.read(workdir)
+  accuracies = vtab.read(workdir)['test']
   assert tuple(accuracies) == kept
   # The records alternate between two kinds, so no other accuracy can occur.
   assert set(accuracies.values()) <= {0.0, 0.5, 1.0}
