@@ -279,7 +279,7 @@ def test_labels_in_json_are_whole_numbers_or_texts(tmp_path, label):
   root = _shards(tmp_path / 'x', [(b'one', 3.0), (b'two', 'cat')], 'json')
   assert _records(f'wds:{root}') == [('one', '3'), ('two', 'cat')]
   _shards(root, [(b'three', label)], 'json')
-  with pytest.raises(ValueError, match=r'00000\.json: the label is .* whole'):
+  with pytest.raises(ValueError, match=r'00000\.json has the label .* index'):
     data.open_source(f'wds:{root}')
 
 

@@ -10,40 +10,26 @@ from vit_jax.data import splits
 from vit_jax.data.ops import decoding
 from vit_jax.vtab.tasks import TASKS
 
-# TFDS name -> (examples of the splits, examples of the reported accuracy).
-SIZES = {
-  'caltech101': ({'train': 3059, 'test': 6084}, 6084),
-  'cifar100': ({'train': 50_000, 'test': 10_000}, 10_000),
-  'dtd': ({'train': 1880, 'validation': 1880, 'test': 1880}, 1880),
-  'oxford_flowers102': (
-    {'train': 1020, 'validation': 1020, 'test': 6149},
-    6149,
-  ),
-  'oxford_iiit_pet': ({'train': 3680, 'test': 3669}, 3669),
-  'sun397/tfds': (
-    {'train': 76_128, 'validation': 10_875, 'test': 21_750},
-    21_750,
-  ),
-  'svhn_cropped': (
-    {'train': 73_257, 'test': 26_032, 'extra': 531_131},
-    26_032,
-  ),
-  'patch_camelyon': (
-    {'train': 262_144, 'validation': 32_768, 'test': 32_768},
-    32_768,
-  ),
-  'eurosat/rgb': ({'train': 27_000}, 5400),
-  'resisc45': ({'train': 31_500}, 6300),
-  'diabetic_retinopathy_detection/btgraham-300': (
-    {'sample': 10, 'train': 35_126, 'validation': 10_906, 'test': 42_670},
-    42_670,
-  ),
-  'clevr': ({'train': 70_000, 'validation': 15_000, 'test': 15_000}, 15_000),
-  'dmlab': ({'train': 65_550, 'validation': 22_628, 'test': 22_735}, 22_735),
-  'dsprites': ({'train': 737_280}, 73_728),
-  'kitti': ({'train': 6347, 'validation': 423, 'test': 711}, 711),
-  'smallnorb': ({'train': 24_300, 'test': 24_300}, 12_150),
-}
+# TFDS name -> examples of the splits, and of the reported accuracy.
+_SIZES = """
+caltech101        train=3059 test=6084 6084
+cifar100          train=50000 test=10000 10000
+dtd               train=1880 validation=1880 test=1880 1880
+oxford_flowers102 train=1020 validation=1020 test=6149 6149
+oxford_iiit_pet   train=3680 test=3669 3669
+sun397/tfds       train=76128 validation=10875 test=21750 21750
+svhn_cropped      train=73257 test=26032 extra=531131 26032
+patch_camelyon    train=262144 validation=32768 test=32768 32768
+eurosat/rgb       train=27000 5400
+resisc45          train=31500 6300
+diabetic_retinopathy_detection/btgraham-300 train=35126 validation=10906 test=42670 42670
+clevr             train=70000 validation=15000 test=15000 15000
+dmlab             train=65550 validation=22628 test=22735 22735
+dsprites          train=737280 73728
+kitti             train=6347 validation=423 test=711 711
+smallnorb         train=24300 test=24300 12150
+"""  # noqa: E501
+SIZES = {row.split()[0]: row.split()[1:] for row in _SIZES.strip().split('\n')}
 
 
 def test_the_settings_of_the_tasks():
@@ -74,7 +60,8 @@ FIRST_OF_200 = {
 @pytest.mark.parametrize('name', TASKS)
 def test_training_splits_have_1000_images_and_exclude_the_test_split(name):
   task = TASKS[name]
-  sizes, tested = SIZES[task.builder.split(':')[0]]
+  *sizes, tested = SIZES[task.builder.split(':')[0]]
+  sizes = {k: int(n) for k, n in (size.split('=') for size in sizes)}
   [first] = splits.resolve(task.train800, sizes).parts
   [held_out] = splits.resolve(task.val200, sizes).parts
   assert first == ('train', 0, 800)
@@ -83,7 +70,7 @@ def test_training_splits_have_1000_images_and_exclude_the_test_split(name):
   trained = splits.resolve(task.train800val200, sizes)
   assert trained.parts == (first, held_out)
   test = splits.resolve(task.test, sizes)
-  assert len(test) == tested
+  assert len(test) == int(tested)
   assert not test.shared(trained)
   assert not trained._repeats()
 

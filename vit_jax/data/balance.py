@@ -1,7 +1,6 @@
 """Counts how many examples of each class a view has."""
 
 import itertools
-from collections.abc import Callable
 
 import numpy as np
 
@@ -11,16 +10,13 @@ from vit_jax.data.source import View, read_labels
 _RECORDS = 100_000
 
 
-def class_balance(
-  view: View, on_batch: Callable[[], None] = lambda: None
-) -> np.ndarray:
+def class_balance(view: View) -> np.ndarray:
   """Counts the examples of each class.
 
   This may read every record, but it decodes no image.
 
   Args:
     view: examples with one or several labels each.
-    on_batch: called after each batch of labels, since reading may take long.
 
   Returns:
     int64 [classes]. An example counts for each of its labels.
@@ -29,7 +25,7 @@ def class_balance(
     ValueError: a label lies outside of the classes.
   """
   classes = view.source.info.num_classes
-  labels = read_labels(view, on_batch)
+  labels = read_labels(view)
   if isinstance(labels, np.ndarray):
     rows, flat = None, labels
   else:

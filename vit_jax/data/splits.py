@@ -69,10 +69,7 @@ def resolve(split: str, sizes: Mapping[str, int]) -> Selection:
   )
   where = f'Split expression {split!r} over the splits {listing or "(none)"}'
   if 'all' in sizes:
-    raise ValueError(
-      f"{where}: a split cannot be called 'all', which means the sum of all "
-      'splits; rename the split.'
-    )
+    raise ValueError(f"{where}: 'all' means all splits; rename that split.")
   try:
     return _resolve(split, sizes)
   except (ValueError, NotImplementedError) as e:

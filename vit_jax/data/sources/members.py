@@ -36,10 +36,6 @@ KEPT_FROM = 50_000
 _ARRAYS = ('letters', 'ends', 'archive', 'start', 'size')
 
 
-class _CompressedError(ValueError):
-  pass
-
-
 @dataclasses.dataclass(frozen=True)
 class Members:
   """The regular files in some tar files, in their order.
@@ -198,7 +194,7 @@ def _files(
     start: where it begins in the outermost tar file, in bytes.
   """
   if f.read(2) == _GZIP:
-    raise _CompressedError(
+    raise ValueError(
       f'{printable.name(path)} is compressed, so its files cannot be read one'
       ' by one. Uncompress it first, for example by `gunzip`; images are'
       ' compressed already, so that takes no more room.'
@@ -245,7 +241,7 @@ def _files(
             ' --dereference --hard-dereference`, without `--sparse`'
           )
         )
-  except (OSError, _CompressedError):
+  except OSError:
     raise
   except Exception as error:  # A damaged header may cause any exception.
     damaged.append(printable.name(f'{path} is damaged after {last}: {error}'))

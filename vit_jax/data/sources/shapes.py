@@ -15,7 +15,6 @@ scene, 0.7 GB for all).
 
 import colorsys
 import contextlib
-import errno
 import functools
 import itertools
 import os
@@ -156,7 +155,8 @@ def _read(
   of both. A record that nobody has written yet, or half of one, has a wrong
   checksum. Processes need no locks, as all of them write the same bytes.
   """
-  file = _open(folder, split) if folder else None
+  local = folder and not listing.is_remote(folder)
+  file = _open(folder, split) if local else None
   if file is None:
     return render(split, index)
   record = os.pread(file, _RECORD, index * _RECORD)
@@ -186,19 +186,13 @@ def _open(folder: str, split: str) -> int | None:
   for index in range(_PROBES):
     image, labels = render(split, index)
     digest = zlib.crc32(bytes(labels.values()), zlib.crc32(image, digest))
+  folder = os.path.expanduser(folder)
   try:
-    if listing.is_remote(folder):
-      raise OSError(errno.EINVAL, 'this is not a local folder')
-    folder = os.path.expanduser(folder)
     os.makedirs(f'{folder}/shapes', exist_ok=True)
     path = f'{folder}/shapes/{split}-{digest:08x}'
     return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
   except OSError as error:
-    logging.warning(
-      'Scenes are rendered at every read, because none can be kept in %s: %s.'
-      " Set data.data_dir to a writable local folder, or to ''.",
-      *(folder, error.strerror),
-    )
+    logging.warning('Scenes are drawn at every read: %s', error)
     return None
 
 

@@ -18,7 +18,7 @@ import itertools
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from etils import epath
@@ -212,7 +212,12 @@ class WebDataset(_Archived):
       image = files[min(images, key=lambda suffix: suffix.count('.'))]
       found[splits[number]].append((image, self._label_of(files, image)))
     texts = {label for of in found.values() for _, label in of}
-    listed = _class_names({root, *map(os.path.dirname, archives)})
+    beside = (
+      epath.Path(folder) / _CLASS_FILE
+      for folder in sorted({root, *map(os.path.dirname, archives)})
+    )
+    file = next((path for path in beside if path.exists()), None)
+    listed = file and file.read_text().rstrip().split('\n')
     if all(text.isdecimal() for text in texts):
       found = {
         split: [(row, int(label)) for row, label in of]
@@ -226,22 +231,18 @@ class WebDataset(_Archived):
     """Returns the label of a sample: a class index, or a name."""
     label, row = None, files.get('.cls', files.get('.json', image))
     path = self._members.path(row)
-    if row != image:
-      try:
+    try:
+      if row != image:
         label = self._members.read(row).decode().strip()
-        if '.cls' not in files:
-          facts = json_text.loads(label)
-          label = facts.get('label', facts.get('cls'))
-          if isinstance(label, float) and label.is_integer():
-            label = int(label)
-          if label is not None and type(label) not in (int, str):
-            raise ValueError(
-              f'the label is {label!r}; expected one whole number or text'
-            )
-        label = None if label is None else str(label)
-      except (ValueError, AttributeError) as error:
-        raise ValueError(f'{path}: {error}') from error
-    if not label or re.fullmatch(r'-\d+', label):
+      if row != image and '.cls' not in files:
+        facts = json_text.loads(label)
+        label = facts.get('label', facts.get('cls'))
+        if isinstance(label, float) and label.is_integer():
+          label = int(label)
+        label = str(label) if type(label) is int else label
+    except (ValueError, AttributeError) as error:
+      raise ValueError(f'{path}: {error}') from error
+    if not label or type(label) is not str or re.fullmatch(r'-\d+', label):
       raise ValueError(
         f'{path} has the label {label!r}; expected a class index from 0, or a'
         ' name, in a .cls file, or in a .json file as label or cls. Beside it'
@@ -281,12 +282,3 @@ def _ilsvrc_labels(images: int) -> list[str]:
       f' {len(names):,} for validation. Copy or download it again.'
     )
   return names
-
-
-def _class_names(folders: Iterable[str]) -> list[str] | None:
-  """Returns the class names that lie beside the shards, if they do."""
-  for folder in sorted(folders):
-    path = epath.Path(folder) / _CLASS_FILE
-    if path.exists():
-      return path.read_text().rstrip().split('\n')
-  return None

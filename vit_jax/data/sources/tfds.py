@@ -150,22 +150,18 @@ class Tfds(Prepared):
     features = builder.info.features
     kinds = {key: type(features[key]).__name__ for key in sorted(features)}
     images = {k for k in kinds if isinstance(features[k], tfds.features.Image)}
-    if image_key not in images:
+    function = _find_function(label_key)
+    if image_key not in images or not (function or label_key in kinds):
       raise ValueError(
-        f'{spec} has no feature image_key={image_key!r} that is an Image; its'
-        f' features are {kinds}.'
+        f'{spec} has no feature image_key={image_key!r} that is an Image, or'
+        f' none label_key={label_key!r}; its features are {kinds}.'
       )
-    if function := _find_function(label_key):
+    if function:
       feature = tfds.features.Scalar(np.int64)
       read = {key: features[key] for key in kinds.keys() - images}
-    elif label_key in features:
+    else:
       function, feature = operator.itemgetter(label_key), features[label_key]
       read = {label_key: feature}
-    else:
-      raise ValueError(
-        f'{spec} has no feature label_key={label_key!r}; its features are'
-        f' {kinds}.'
-      )
     names = _class_names(
       feature, num_classes, f'{spec}: label_key={label_key!r}'
     )
