@@ -42,7 +42,7 @@ def _random_expression(rng, depth=2):
   return '+'.join(terms)
 
 
-def _pairs(count=150):
+def _pairs(count=80):
   """Yields pairs of selections, and whether they are slices of one order."""
   rng = np.random.default_rng(0)
   while count:
@@ -79,8 +79,8 @@ def test_shared_counts_are_never_too_small():
     assert other.shared(one) == found
     exact += found == expected
     disjoint += sliced and found == 0
-  assert exact > 40
-  assert disjoint > 20
+  assert exact > 20
+  assert disjoint > 10
 
 
 @pytest.mark.parametrize(

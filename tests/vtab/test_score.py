@@ -4,13 +4,10 @@ import json
 
 import pytest
 
-from tests.tiny_run import SIZES
-from tests.vtab import made_data
 from vit_jax import config as config_lib
 from vit_jax.config import inputs
 from vit_jax.configs import finetune
 from vit_jax.configs import vtab as vtab_config
-from vit_jax.training import stages
 from vit_jax.vtab import __main__ as vtab
 from vit_jax.vtab.tasks import TASKS
 
@@ -180,48 +177,3 @@ def test_all_gives_one_stage_per_task_with_the_same_weights():
 def test_wrong_arguments(argument, reason):
   with pytest.raises(ValueError, match=reason):
     vtab_config.get_config(argument)
-
-
-# From data to score -----------------------------------------------------------
-
-
-def shrink(config):
-  """Shrinks a task's config to a run of seconds."""
-  config.image_size = (16, 16)
-  config.model.name = 'ViT-B/8'
-  config.model.update(SIZES)
-  config.data.batch_size = 8
-  # The written data has 8 images per split, not a thousand.
-  config.data.train_split, config.data.num_examples = 'train[:8]', 8
-  config.data.preprocess = config.data.preprocess.replace('448', '20')
-  config.evals.test.split = 'test[4:]'
-  config.total_steps, config.schedule.warmup_steps = 2, 1
-  config.log.tensorboard = False
-  config.mesh.data = 1
-
-
-@pytest.mark.gate
-def test_two_tasks_from_data_to_score(tmp_path, capsys):
-  kept = ('clevr_dist', 'smallnorb_azimuth')
-  for name in kept:
-    made_data.write(TASKS[name].builder, str(tmp_path / 'tfds'))
-  config = vtab_config.get_config('ViT-B/16,all')
-  config.init.checkpoint, config.data.data_dir = '', str(tmp_path / 'tfds')
-  config.order = kept
-  for name in NAMES:
-    if name in kept:
-      shrink(config.stages[name])
-    else:
-      del config.stages[name]
-  workdir = tmp_path / 'runs'
-  stages.run(config, workdir)
-  accuracies = vtab.read(workdir)['test']
-  assert tuple(accuracies) == kept
-  # The records alternate between two kinds, so no other accuracy can occur.
-  assert set(accuracies.values()) <= {0.0, 0.5, 1.0}
-  # A finished run stays as it is.
-  log = workdir / 'clevr_dist/metrics.jsonl'
-  before = log.stat().st_mtime_ns, log.read_text()
-  stages.run(config, workdir)
-  assert (log.stat().st_mtime_ns, log.read_text()) == before
-  assert 'clevr_dist' in capsys.readouterr().out

@@ -37,8 +37,7 @@ def walk(root: str) -> Iterator[tuple[str, list[str]]]:
     comes before those in it; otherwise, the order is arbitrary.
 
   Raises:
-    ValueError: a link leads to a folder that it lies in.
-    OSError: a link leads back to itself, or a folder is gone.
+    OSError: a folder is gone, or a link leads to a folder that it lies in.
   """
   waiting = ['']
   while waiting:
@@ -68,17 +67,9 @@ def _remote(path: str) -> Iterator[tuple[str, bool]]:
 def _local(path: str) -> Iterator[tuple[str, bool]]:
   with os.scandir(path) as scan:
     for entry in scan:
-      # Almost all entries are files: avoid further system calls.
-      is_folder = not entry.is_file() and entry.is_dir()
-      if is_folder and entry.is_symlink():
-        inside = os.path.join(os.path.realpath(path), '')
-        if inside.startswith(os.path.join(os.path.realpath(entry.path), '')):
-          raise ValueError(
-            f'{printable.name(entry.path)} links to a folder that it lies in;'
-            ' remove it.'
-          )
-      # A broken link passes for a file, which a read then reports as missing.
-      yield entry.name, is_folder
+      # Almost all entries are files: avoid further system calls. A broken link
+      # passes for a file, which a read then reports as missing.
+      yield entry.name, not entry.is_file() and entry.is_dir()
 
 
 def shards(root: str, suffixes: tuple[str, ...]) -> list[str]:
