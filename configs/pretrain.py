@@ -393,7 +393,7 @@ def _take_subset(config, subset):
       f' {USAGE}'
     )
   [(name, section)] = config.evals.items()
-  if splits.may_overlap_at_any_size(whole, section.split):
+  if splits.may_overlap(whole, section.split):
     raise ValueError(
       f'subset={subset} of {whole!r} would be stopped early by'
       f' {section.split!r}, which may share examples with it; hold them out'

@@ -38,7 +38,7 @@ from ml_collections import config_dict
 from vit_jax import config as config_lib
 from vit_jax import models
 from vit_jax.configs import finetune
-from vit_jax.data.sources import vtab_tasks
+from vit_jax.vtab import tasks as vtab_tasks
 
 USAGE = (
   'Usage: configs/vtab.py:MODEL,TASK[,train=all|selection], with TASK one of'

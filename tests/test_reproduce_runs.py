@@ -5,10 +5,10 @@ import json
 import pytest
 
 from vit_jax.configs.sweeps import reproduce
-from vit_jax.data.sources import vtab_tasks
 from vit_jax.paper.numbers import values
 from vit_jax.paper.runs import Pretraining, Transfer, Vtab
 from vit_jax.sweep import reading
+from vit_jax.vtab import tasks as vtab_tasks
 
 JFT = values.JFT
 

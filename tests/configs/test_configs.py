@@ -556,7 +556,7 @@ def test_rates_are_selected_without_the_test_split(dataset):
     # Files are sorted by class, so a slice would have only a few classes.
     assert trained.shuffled
     assert (len(trained), len(held_out)) == (10 * percent, 100)
-    assert not trained.may_overlap(held_out)
+    assert not trained.shared(held_out)
   assert evaluation.dataset == ''
 
 

@@ -22,15 +22,7 @@ def test_order_is_shuffled_and_fixed_for_any_subset_of_digits():
   assert first_ones('digits:17', 0) == [168, 21, 46, 93, 45]
 
 
-@pytest.mark.parametrize(
-  'kept, reason',
-  [
-    ('12x', r"unknown: \['x'\]"),
-    ('1231', r"repeated: \['1'\]"),
-    ('7', 'two or more'),
-    ('', 'two or more'),
-  ],
-)
-def test_errors(kept, reason):
-  with pytest.raises(ValueError, match=reason):
+@pytest.mark.parametrize('kept', ['12x', '1231', '7', ''])
+def test_errors(kept):
+  with pytest.raises(ValueError, match='two or more different digits'):
     digits.Digits(kept)

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from vit_jax import data
-from vit_jax.data.sources import folder, listing
+from vit_jax.data.sources import listing
 
 FILES = [
   'train/dog/2.jpg',
@@ -40,7 +40,7 @@ def root(request, tmp_path, monkeypatch):
     def local_only(path):
       raise AssertionError(f'{path} was listed as a local folder.')
 
-    monkeypatch.setattr(listing.os, 'scandir', local_only)
+    monkeypatch.setattr(listing, '_local', local_only)
   return path
 
 
@@ -49,7 +49,7 @@ def warnings(monkeypatch):
   """Returns a list that gets the warnings about what is left out."""
   lines = []
   monkeypatch.setattr(
-    folder.logging, 'warning', lambda text, *args: lines.append(text % args)
+    listing.logging, 'warning', lambda text, *args: lines.append(text % args)
   )
   return lines
 
@@ -85,6 +85,7 @@ def test_records_are_sorted_by_class_then_path(root):
     (['mappings/a.json'], 'no class folder'),
     ([], 'no class folder'),
     (['1.jpg', '2.jpg'], 'no class folder'),
+    (['train/1.jpg'], 'no class folder'),
     (['train/1.jpg', 'test/1.jpg'], 'no class folder'),
     (['train/cat/1.txt'], r"no class folder .*'\.txt': 1"),
     # Splits and classes side by side.
@@ -105,14 +106,12 @@ def test_other_folder_layouts_are_refused(tmp_path, files, found):
 
 
 @pytest.mark.parametrize('kind', ['folder', 'classes'])
-@pytest.mark.parametrize('remote', [False, True])
-def test_class_folders_without_splits(tmp_path, monkeypatch, kind, remote):
-  if remote:
-    monkeypatch.setattr(listing, 'is_remote', lambda path: True)
-  files = ['dog/1.jpg', 'dog/b/2.png', 'ant/1.gif', 'train/1.jpg', '0/a.txt']
+def test_class_folders_without_splits(tmp_path, kind):
+  files = ['dog/1.jpg', 'dog/c.jpg', 'dog/b/2.png', 'ant/1.gif']
+  files += ['train/1.jpg', '0/a.txt']
   root = _make(tmp_path, files)
   source = data.open_source(f'{kind}:{root}')
-  assert source.info.splits == {'train': 4}
+  assert source.info.splits == {'train': 5}
   assert source.info.class_names == ('0', 'ant', 'dog', 'train')
   assert source.info.spec == f'{kind}:{root}'
   records = list(data.View(source, 'train'))
@@ -120,9 +119,9 @@ def test_class_folders_without_splits(tmp_path, monkeypatch, kind, remote):
     (f'{root}/ant/1.gif', 1),
     (f'{root}/dog/1.jpg', 2),
     (f'{root}/dog/b/2.png', 2),
+    (f'{root}/dog/c.jpg', 2),
     (f'{root}/train/1.jpg', 3),
   ]
-  assert records[2].image == b'bytes of dog/b/2.png'
 
 
 @pytest.mark.parametrize(
@@ -156,7 +155,6 @@ def test_files_with_other_suffixes_are_counted(tmp_path, warnings):
   'link, target',
   [
     ('train/a/b/up', 'train/a'),
-    ('train/a/all', ''),
     ('train/a/self', 'train/a/self'),
     ('train/a/b/self.jpg', 'train/a/b/self.jpg'),
   ],
@@ -164,5 +162,5 @@ def test_files_with_other_suffixes_are_counted(tmp_path, warnings):
 def test_cyclic_links_are_refused(tmp_path, link, target):
   root = _make(tmp_path / 'set', ['train/a/b/1.jpg', 'train/c/1.jpg'])
   os.symlink(f'{root}/{target}', f'{root}/{link}')
-  with pytest.raises((OSError, ValueError), match='link'):
+  with pytest.raises(OSError, match='symbolic links'):
     data.open_source(f'folder:{root}')

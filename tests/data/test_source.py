@@ -43,7 +43,7 @@ def test_unknown_or_incomplete_specs_list_the_choices(spec):
   with pytest.raises(ValueError, match='is unknown or incomplete') as error:
     data.open_source(spec)
   assert repr(spec) in str(error.value)
-  for kind in ('digits', 'shapes', 'folder:PATH', 'tfds:NAME'):
+  for kind in ('digits', 'shapes', 'folder:PATH', 'tfds:NAME', 'vtab:TASK'):
     assert f'\n  {kind}' in str(error.value)
 
 

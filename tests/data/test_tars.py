@@ -1,7 +1,6 @@
 """Guards `tar:` and `wds:`: which files are records, and their classes."""
 
 import gzip
-import io
 import json
 import pickle
 import tarfile
@@ -12,7 +11,7 @@ import pytest
 
 from tests.prepare_data.imagenet21k import tar_file
 from vit_jax import data
-from vit_jax.data.sources import listing, members, tars
+from vit_jax.data.sources import members, tars
 
 
 def _files(*paths):
@@ -83,12 +82,8 @@ def test_layouts(tmp_path, files, expected):
     found = _records(f'tar:{root}', split)
     assert [name for _, name in found] == classes
     assert all(content.endswith(('.jpg', '.JPEG')) for content, _ in found)
-  if len(files) == 1:  # Also by the path of the file.
-    [name] = files
-    for split in expected:
-      assert _records(f'tar:{root}/{name}', split) == _records(
-        f'tar:{root}', split
-      )
+    if len(files) == 1:  # Also by the path of the file.
+      assert _records(f'tar:{root}/{min(files)}', split) == found
 
 
 def test_imagenet_1k(tmp_path, monkeypatch):
@@ -123,13 +118,6 @@ def test_imagenet_1k(tmp_path, monkeypatch):
     data.open_source(f'tar:{root}')
 
 
-def _cut(tmp_path, keep):
-  root = _write(tmp_path / 'x', {'a.tar': _files('dog/1.jpg', 'dog/2.jpg')})
-  path = root / 'a.tar'
-  path.write_bytes(keep(path.read_bytes()))
-  return root
-
-
 @pytest.mark.parametrize(
   'keep, words, images',
   [
@@ -139,12 +127,12 @@ def _cut(tmp_path, keep):
     # The second header is wrong; and another tar file follows.
     (lambda b: b[:1024] + b'x' + b[1025:], 'after dog/1.jpg: more', 1),
     (lambda b: b + b, 'after dog/2.jpg: more', 2),
-    (lambda b: b'no tar file' * 99, 'after its beginning', 0),
     (lambda b: b'', 'after its beginning', 0),
   ],
 )
 def test_damaged_tar_files(tmp_path, keep, words, images):
-  root = _cut(tmp_path, keep)
+  content = keep(tar_file(_files('dog/1.jpg', 'dog/2.jpg')))
+  root = _write(tmp_path / 'x', {'a.tar': content})
   with pytest.raises(ValueError, match=words):
     data.open_source(f'tar:{root}')
   if images:
@@ -153,52 +141,40 @@ def test_damaged_tar_files(tmp_path, keep, words, images):
     assert len(source.damaged) == 1
 
 
-def test_files_behind_a_link_are_read(tmp_path):
-  buffer = io.BytesIO()
-  with tarfile.open(fileobj=buffer, mode='w') as tar:
+def test_links_are_reported_and_the_files_behind_them_are_read(tmp_path):
+  root = tmp_path / 'x'
+  _write(root, dict.fromkeys(['dog/1.jpg', 'dog/3.jpg'], b'image'))
+  (root / 'dog/2.jpg').symlink_to('1.jpg')
+  with tarfile.open(root / 'a.tar', 'w') as tar:
     for name in ('dog/1.jpg', 'dog/2.jpg', 'dog/3.jpg'):
-      member = tarfile.TarInfo(name)
-      if name == 'dog/2.jpg':
-        member.type, member.linkname = tarfile.SYMTYPE, '1.jpg'
-      else:
-        member.size = len(name)
-      tar.addfile(member, io.BytesIO(name.encode()))
-  root = _write(tmp_path / 'x', {'a.tar': buffer.getvalue()})
+      tar.add(root / name, name)
   with pytest.raises(ValueError, match=r'1 links .* dog/2\.jpg.*dereference'):
     data.open_source(f'tar:{root}')
   source = data.open_source(f'tar:{root}', allow_damaged=True)
-  assert source.read('train', 1).image == b'dog/3.jpg'
-  assert len(source.damaged) == 1
+  assert source.read('train', 1).image == b'image'
+  assert source.info.splits == {'train': 2}
+
+
+@pytest.mark.parametrize(
+  'files, path, words',
+  [
+    ({}, '', 'there is no file'),
+    ({'a.tar': _files('dog/1.txt')}, '', 'no image'),
+    ({'a.tar.gz': gzip.compress(b'')}, '', 'a.tar.gz is compressed.*gunzip'),
+    ({'a.tar': gzip.compress(b'')}, '', 'a.tar is compressed.*gunzip'),
+    ({'labels.csv.gz': gzip.compress(b'')}, '/labels.csv.gz', 'is compressed'),
+  ],
+)
+def test_wrong_layouts(tmp_path, files, path, words):
+  _write(tmp_path / 'x', files)
+  with pytest.raises(ValueError, match=words):
+    data.open_source(f'tar:{tmp_path}/x{path}')
 
 
 def test_other_gz_files_beside_tar_files_are_ignored(tmp_path):
   files = {'a.tar': _files('dog/1.jpg'), 'labels.csv.gz': gzip.compress(b'1')}
   root = _write(tmp_path / 'x', files)
   assert _records(f'tar:{root}') == [('bytes of dog/1.jpg', 'dog')]
-  with pytest.raises(ValueError, match=r'labels\.csv\.gz is compressed'):
-    data.open_source(f'tar:{root}/labels.csv.gz')
-
-
-def test_compressed_tar_files_are_refused(tmp_path):
-  content = gzip.compress(tar_file(_files('dog/1.jpg')))
-  for name in ('a.tar.gz', 'a.tar'):
-    root = _write(tmp_path / name.replace('.', '_'), {name: content})
-    with pytest.raises(ValueError, match=f'{name} is compressed.*gunzip'):
-      data.open_source(f'tar:{root}')
-
-
-@pytest.mark.parametrize(
-  'files, words',
-  [
-    ({}, 'there is no file'),
-    ({'a.tar': _files('dog/1.txt')}, 'no image'),
-    ({'train/a.tar': {}}, 'damaged after its beginning|no image'),
-  ],
-)
-def test_wrong_layouts(tmp_path, files, words):
-  _write(tmp_path / 'x', files)
-  with pytest.raises(ValueError, match=words):
-    data.open_source(f'tar:{tmp_path}/x')
 
 
 # The index --------------------------------------------------------------------
@@ -206,11 +182,11 @@ def test_wrong_layouts(tmp_path, files, words):
 
 def test_a_large_index_is_kept(tmp_path, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-  monkeypatch.setattr(listing, 'KEPT_FROM', 2)
+  monkeypatch.setattr(members, 'KEPT_FROM', 2)
   root = _write(tmp_path / 'x', {'a.tar': _files('dog/1.jpg', 'cat/2.jpg')})
   before = _records(f'tar:{root}')
   source = data.open_source(f'tar:{root}')
-  assert isinstance(source._members.arrays['start'], np.memmap)
+  assert isinstance(source._members.start, np.memmap)
   assert len(pickle.dumps(source._members)) < 500
   with monkeypatch.context() as m:
     m.setattr(members, '_walk', None)
@@ -220,8 +196,10 @@ def test_a_large_index_is_kept(tmp_path, monkeypatch):
   # A changed tar file is walked again.
   _write(root, {'a.tar': _files('dog/1.jpg', 'cat/2.jpg', 'cat/3.jpg')})
   assert len(_records(f'tar:{root}')) == 3
-  with pytest.raises(ValueError, match='Restart'):
-    pickle.loads(pickle.dumps(source))
+  # A damaged index is made again.
+  for path in tmp_path.glob('cache/vit_jax/members/*/letters.npy'):
+    path.write_bytes(path.read_bytes()[:-4])
+  assert len(_records(f'tar:{root}')) == 3
 
 
 def test_a_remote_tar_file(monkeypatch):
@@ -277,7 +255,7 @@ def test_labels_in_json_are_whole_numbers_or_texts(tmp_path, label):
   root = _shards(tmp_path / 'x', [(b'one', 3.0), (b'two', 'cat')], 'json')
   assert _records(f'wds:{root}') == [('one', '3'), ('two', 'cat')]
   _shards(root, [(b'three', label)], 'json')
-  with pytest.raises(ValueError, match=r'00000\.json: the label is .* whole'):
+  with pytest.raises(ValueError, match=r'00000\.json has the label .* index'):
     data.open_source(f'wds:{root}')
 
 

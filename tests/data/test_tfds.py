@@ -123,7 +123,7 @@ def test_a_function_computes_labels(data_dir):
     ({}, "no feature image_key='image'.*'picture': 'Image'"),
     (
       {'image_key': 'picture', 'label_key': 'lable'},
-      "no feature label_key='lable'.*'ratio': 'Tensor'",
+      "label_key='lable'.*'ratio': 'Tensor'",
     ),
     (
       {'image_key': 'ratio', 'label_key': 'tags'},

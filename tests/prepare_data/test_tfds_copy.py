@@ -9,11 +9,12 @@ import pytest
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import read_only_builder
 
-from tests.data import test_vtab_tasks, tfds_from_folder
+from tests.data import tfds_from_folder
 from tests.prepare_data.odd_files import PNG
+from tests.vtab import made_data
 from vit_jax import data
-from vit_jax.data.sources import vtab_tasks
 from vit_jax.prepare_data import tfds_copy
+from vit_jax.vtab.tasks import TASKS
 
 
 def to_tfrecord(data_dir):
@@ -54,9 +55,10 @@ def copy(name, to, data_dir='', part=(0, 1)):
 def tfrecords(tmp_path_factory):
   """Returns a folder of all of VTAB's data sets, stored as TFRecord."""
   folder = tmp_path_factory.mktemp('tfrecords')
-  tasks = vtab_tasks.TASKS.values()
-  for name in sorted({task.later_builder or task.builder for task in tasks}):
-    test_vtab_tasks.write(name, str(folder))
+  for name in sorted(
+    {task.later_builder or task.builder for task in TASKS.values()}
+  ):
+    made_data.write(name, str(folder))
   to_tfrecord(folder)
   return folder
 
@@ -64,22 +66,23 @@ def tfrecords(tmp_path_factory):
 @pytest.fixture(scope='module')
 def copied(tfrecords, tmp_path_factory):
   folder = tmp_path_factory.mktemp('copied')
-  tasks = vtab_tasks.TASKS.values()
-  for name in sorted({task.later_builder or task.builder for task in tasks}):
+  for name in sorted(
+    {task.later_builder or task.builder for task in TASKS.values()}
+  ):
     copy(name, folder, tfrecords)
   assert 'tensorflow' not in sys.modules
   return folder
 
 
-@pytest.mark.parametrize('task', vtab_tasks.TASKS)
+@pytest.mark.parametrize('task', TASKS)
 def test_the_tasks_of_vtab(task, tfrecords, copied):
   with pytest.raises(ValueError, match=r'stored as \[.tfrecord.\]'):
     data.open_source(f'vtab:{task}', data_dir=str(tfrecords))
   source = data.open_source(f'vtab:{task}', data_dir=str(copied))
-  assert source.info.num_classes == int(test_vtab_tasks.ROWS[task][3])
+  assert source.info.num_classes == TASKS[task].num_classes
   assert source.info.splits == {'train': 8, 'validation': 8, 'test': 8}
   labels = [source.read('train', i).label for i in range(2)]
-  assert labels == test_vtab_tasks.LABELS.get(task, [0, 1])
+  assert labels == made_data.LABELS.get(task, [0, 1])
 
 
 # Table 4: the paper's data sets for fine-tuning -> their classes.
@@ -94,7 +97,7 @@ TABLE_4 = {
 
 @pytest.mark.parametrize('name', TABLE_4)
 def test_the_data_sets_of_table_4(name, tmp_path):
-  test_vtab_tasks.write(name, str(tmp_path / 'old'))
+  made_data.write(name, str(tmp_path / 'old'))
   to_tfrecord(tmp_path / 'old')
   report = copy(name, tmp_path / 'new', tmp_path / 'old')
   assert f'Read it as tfds:{name}' in report

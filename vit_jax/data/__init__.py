@@ -7,7 +7,9 @@ expression selects.
 """
 
 import functools
+import importlib
 import inspect
+from collections.abc import Callable
 
 from vit_jax.data import balance, exclusion
 from vit_jax.data.balance import class_balance
@@ -20,14 +22,6 @@ from vit_jax.data.source import (
   View,
   read_labels,
 )
-from vit_jax.data.sources.digits import Digits
-from vit_jax.data.sources.folder import Classes, Folder
-from vit_jax.data.sources.mixture import Mixture
-from vit_jax.data.sources.shapes import Shapes
-from vit_jax.data.sources.tables import HuggingFace, Parquet
-from vit_jax.data.sources.tars import Tar, WebDataset
-from vit_jax.data.sources.tfds import ArrayRecord, Tfds
-from vit_jax.data.sources.vtab_tasks import Vtab
 
 __all__ = [
   'Picked',
@@ -44,41 +38,25 @@ __all__ = [
 ]
 
 
-# Kind of a data spec -> (its class, its line in the list of choices).
-SOURCES = {
-  'digits': (
-    Digits,
-    'digits[:13589]: real 8x8 scans of the given digits, or of all ten',
-  ),
-  'shapes': (
-    Shapes,
-    'shapes[:FACTOR]: rendered scenes, labelled with one of their factors',
-  ),
-  'folder': (
-    Folder,
-    'folder:PATH: image files, PATH/{class}/*.jpg or PATH/{split}/{class}/*',
-  ),
-  'classes': (
-    Classes,
-    'classes:PATH: the same; each folder in PATH is a class',
-  ),
-  'tfds': (Tfds, 'tfds:NAME[/CONFIG][:VERSION]: a prepared TFDS data set'),
-  'arrayrecord': (
-    ArrayRecord,
-    'arrayrecord:PATH: a folder that prepare_data or TFDS has written',
-  ),
-  'tar': (Tar, 'tar:PATH: tar files with a folder or a tar file per class'),
-  'wds': (WebDataset, 'wds:PATH: the shards of a WebDataset'),
-  'parquet': (Parquet, 'parquet:PATH: Parquet files with an image column'),
-  'hf': (
-    HuggingFace,
-    "hf:NAME_OR_PATH: a data set of Hugging Face's library `datasets`",
-  ),
+# Kind of a data spec -> (what opens it, its form). The former is a class or
+# function, or MODULE:CLASS, which is imported when a data set is opened: some
+# need large libraries.
+SOURCES: dict[str, tuple[str | Callable[..., Source], str]] = {
+  'digits': ('vit_jax.data.sources.digits:Digits', 'digits[:13589]'),
+  'shapes': ('vit_jax.data.sources.shapes:Shapes', 'shapes[:FACTOR]'),
+  'folder': ('vit_jax.data.sources.folder:Folder', 'folder:PATH'),
+  'classes': ('vit_jax.data.sources.folder:Classes', 'classes:PATH'),
+  'tfds': ('vit_jax.data.sources.tfds:Tfds', 'tfds:NAME[/CONFIG][:VERSION]'),
+  'arrayrecord': ('vit_jax.data.sources.tfds:ArrayRecord', 'arrayrecord:PATH'),
+  'tar': ('vit_jax.data.sources.tars:Tar', 'tar:PATH'),
+  'wds': ('vit_jax.data.sources.tars:WebDataset', 'wds:PATH'),
+  'parquet': ('vit_jax.data.sources.tables:Parquet', 'parquet:PATH'),
+  'hf': ('vit_jax.data.sources.tables:HuggingFace', 'hf:NAME_OR_PATH'),
   'mix': (
-    Mixture,
-    'mix:SPEC@WEIGHT+SPEC@WEIGHT: several data sets, by their weights',
+    'vit_jax.data.sources.mixture:Mixture',
+    'mix:SPEC@WEIGHT+SPEC@WEIGHT',
   ),
-  'vtab': (Vtab, 'vtab:TASK: one of the 19 tasks of VTAB-1k, from TFDS data'),
+  'vtab': ('vit_jax.vtab.source:Vtab', 'vtab:TASK'),
 }
 
 
@@ -126,13 +104,16 @@ def open_source(
   if excluded:
     return exclusion.Excluding(open_part(base), excluded)
   kind, _, argument = spec.partition(':')
-  complete = argument or kind in ('digits', 'shapes')
-  if kind not in SOURCES or not complete:
-    usages = '\n  '.join(usage for _, usage in SOURCES.values())
+  opener, _ = SOURCES.get(kind, (None, ''))
+  if opener is None or not (argument or kind in ('digits', 'shapes')):
+    forms = '\n  '.join(form for _, form in SOURCES.values())
     raise ValueError(
-      f'Data spec {spec!r} is unknown or incomplete; choose one of\n  {usages}'
+      f'Data spec {spec!r} is unknown or incomplete; docs/data.md explains the'
+      f' choices:\n  {forms}'
     )
-  opener = SOURCES[kind][0]
+  if isinstance(opener, str):
+    module, _, name = opener.partition(':')
+    opener = getattr(importlib.import_module(module), name)
   options['open_part'] = open_part
   taken = inspect.signature(opener).parameters
   return opener(

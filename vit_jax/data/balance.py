@@ -1,7 +1,6 @@
 """Counts how many examples of each class a view has."""
 
 import itertools
-from collections.abc import Callable
 
 import numpy as np
 
@@ -11,16 +10,13 @@ from vit_jax.data.source import View, read_labels
 _RECORDS = 100_000
 
 
-def class_balance(
-  view: View, on_batch: Callable[[], None] = lambda: None
-) -> np.ndarray:
+def class_balance(view: View) -> np.ndarray:
   """Counts the examples of each class.
 
   This may read every record, but it decodes no image.
 
   Args:
     view: examples with one or several labels each.
-    on_batch: called after each batch of labels, since reading may take long.
 
   Returns:
     int64 [classes]. An example counts for each of its labels.
@@ -29,7 +25,7 @@ def class_balance(
     ValueError: a label lies outside of the classes.
   """
   classes = view.source.info.num_classes
-  labels = read_labels(view, on_batch)
+  labels = read_labels(view)
   if isinstance(labels, np.ndarray):
     rows, flat = None, labels
   else:
@@ -62,14 +58,11 @@ def describe(view: View, counts: np.ndarray | None) -> str:
     )
   names = view.source.info.class_names
   (present,) = np.nonzero(counts)
-  line = f'{len(present):,} of {len(counts):,} classes'
   if not present.size:
-    return f'{line}.'
+    return f'0 of {len(counts):,} classes.'
   few = present[counts[present].argmin()]
   many = present[counts[present].argmax()]
-  if counts[few] == counts[many]:
-    return f'{line}, with {counts[few]:,} examples each.'
   return (
-    f'{line}, with {counts[few]:,} ({names[few]!r}) to {counts[many]:,}'
-    f' ({names[many]!r}) examples.'
+    f'{len(present):,} of {len(counts):,} classes, with {counts[few]:,}'
+    f' ({names[few]!r}) to {counts[many]:,} ({names[many]!r}) examples.'
   )

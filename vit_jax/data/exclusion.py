@@ -22,6 +22,7 @@ has `facts`, a digest of the names of the split's files. Splits without an entry
 stay whole.
 """
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -51,15 +52,11 @@ def split(spec: str) -> tuple[str, str]:
   if spec.startswith('mix:'):
     return spec, ''
   base, mark, path = spec.partition(_MARK)
-  if mark and not (base and path):
+  if (mark and not (base and path)) or _MARK in path:
     raise ValueError(
       f'Data spec {spec!r}: expected SPEC{_MARK}FILE, such as'
-      f' folder:/data/birds{_MARK}/data/dedup/exclude.json.'
-    )
-  if _MARK in path:
-    raise ValueError(
-      f'Data spec {spec!r} has several lists of exclusions: the indices of one'
-      ' list are those of the whole data set, so name a single list.'
+      f' folder:/data/birds{_MARK}/data/dedup/exclude.json, with a single list,'
+      ' whose indices are those of the whole data set.'
     )
   return base, path
 
@@ -67,11 +64,6 @@ def split(spec: str) -> tuple[str, str]:
 def join(spec: str, path: str) -> str:
   """Returns the data spec without the examples in a list; '' is no list."""
   return f'{spec}{_MARK}{path}' if path else spec
-
-
-def tail(name: str) -> str:
-  """Returns the end of a name, which stays if a folder is moved."""
-  return '/'.join(name.split('/')[-2:])
 
 
 def write(
@@ -101,7 +93,7 @@ def _entry(
   entry = {
     'examples': opened.info.splits[name],
     'excluded': indices,
-    'names': [tail(opened.name(name, index)) for index in indices],
+    'names': [identity.name_end(opened.name(name, index)) for index in indices],
   }
   # Other names of examples tell nothing. The facts may take a while.
   unnamed = type(opened).name is source.Source.name
@@ -199,14 +191,11 @@ def note(digest: Mapping[str, Any]) -> str:
     list.
   """
   _, path = split(str(digest.get('dataset', '')))
-  found = [
-    facts[FACTS]
-    for facts in digest.values()
-    if isinstance(facts, Mapping) and FACTS in facts
-  ]
+  facts = [of for of in digest.values() if isinstance(of, Mapping)]
+  found = [of[FACTS] for of in facts if FACTS in of]
   if not path or not found:
     return ''
-  excluded, whole = (sum(f[key] for f in found) for key in ('excluded', 'of'))
+  excluded, whole = (sum(of[key] for of in found) for key in ('excluded', 'of'))
   return f'{excluded:,} of {whole:,} excluded by {path.rpartition("/")[2]}'
 
 
@@ -226,38 +215,30 @@ def read(path: epath.Path) -> tuple[str, dict[str, dict[str, Any]]]:
       f' {content.get("kind")!r}, expected {KIND!r} and "splits". Lists are'
       ' written by python -m vit_jax.dedup.'
     )
-  for name, entry in lists.items():
-    try:
-      size, indices, names = map(entry.get, ('examples', 'excluded', 'names'))
-      sound = len(names) == len(indices) and indices == sorted(set(indices))
-      sound &= all(type(i) is int and 0 <= i < size for i in indices)
-    except (AttributeError, TypeError):
-      sound = False
-    if not sound:
-      raise ValueError(
-        f'{path} is damaged: split {name!r} needs a number of "examples",'
-        f' ascending "excluded" indices below it, and their "names": {_REMEDY}.'
-      )
   return str(content.get('dataset', '')), lists
 
 
 def _check(
   spec: str, whole: source.Source, name: str, entry: Mapping[str, Any]
 ) -> None:
-  """Raises ValueError if an entry is about another split than the data's."""
-  sizes = whole.info.splits
-  if sizes.get(name) != entry['examples']:
-    pairs = [(entry['examples'], sizes.get(name, f'one of {sorted(sizes)}'))]
-  elif len(entry['excluded']) == sizes[name]:
+  """Raises ValueError unless a list of the data would have the same entry."""
+  size, indices = whole.info.splits.get(name, 0), entry.get('excluded', ())
+  if size and len(indices) == size:
     raise ValueError(f'{spec}: the list excludes all examples of {name!r}.')
-  else:
-    own = _entry(whole, name, entry['excluded'])
-    pairs = [*zip(entry['names'], own['names'], strict=True)]
-    pairs.append((entry.get('facts'), entry.get('facts') and own.get('facts')))
-  for expected, found in pairs:
-    if expected != found:
-      raise ValueError(
-        f'{spec}: the list expects {expected!r} in {name!r}, found {found!r}.'
-        ' The list is for other data: compare this copy of the data set with'
-        f' the one that the list was made for, or {_REMEDY} for this one.'
-      )
+  own = {}
+  if size:
+    own = _entry(whole, name, sorted({i for i in indices if 0 <= i < size}))
+  # Older lists lack the facts.
+  for key in dict.fromkeys(['examples', 'excluded', 'names', *entry]):
+    expected, found = entry.get(key), own.get(key)
+    if expected == found:
+      continue
+    if isinstance(expected, list) and isinstance(found, list):
+      pairs = itertools.zip_longest(expected, found)
+      expected, found = next((a, b) for a, b in pairs if a != b)
+    raise ValueError(
+      f'{spec}: the list is for other data, or is damaged: {key!r} of the split'
+      f' {name!r} has {expected!r} in the list, and {found!r} in the data.'
+      ' Compare this copy of the data set with the one that the list was made'
+      f' for, or {_REMEDY} for this one.'
+    )

@@ -53,6 +53,11 @@ def short_hash(data: Any) -> str:
   return hashlib.sha256(np.ascontiguousarray(data)).hexdigest()[:16]
 
 
+def name_end(name: str) -> str:
+  """Returns the end of a record's name, which stays if a folder is moved."""
+  return '/'.join(name.split('/')[-2:])
+
+
 def _content(view: source.View, index: int) -> tuple[str, str]:
   """Returns a record's index, and the end of its name with its digest."""
   try:
@@ -68,5 +73,5 @@ def _content(view: source.View, index: int) -> tuple[str, str]:
   if isinstance(image, np.ndarray):
     image = f'{image.shape}'.encode() + image.tobytes()
   label = np.atleast_1d(record.label).tolist()
-  name = '/'.join(record.name.split('/')[-2:])
-  return str(index), f'{name} {short_hash(f"{label}".encode() + image)}'
+  digest = short_hash(f'{label}'.encode() + image)
+  return str(index), f'{name_end(record.name)} {digest}'

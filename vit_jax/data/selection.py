@@ -4,19 +4,15 @@ A `Selection` is a sequence of parts. A part is a `Range` of a split's records,
 or a `Shuffled` range of another selection in a pseudo-random order.
 """
 
-import collections
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from vit_jax.data import permutation
-
-# `shared` compares up to this many records one by one; for more, it returns a
-# bound.
-_LISTED = 2**24
 
 
 class Range(NamedTuple):
@@ -71,10 +67,7 @@ class Selection:
     A shuffled part counts with all records that are shuffled, any other part
     with its own records.
     """
-    return sum(
-      part.inner.whole if isinstance(part, Shuffled) else part.stop - part.start
-      for part in self.parts
-    )
+    return sum(stop - start for _, start, stop in self.ranges)
 
   def place(self, index: int) -> tuple[str, int]:
     """Returns the split of record `index` in [0, len), and its index there."""
@@ -86,33 +79,19 @@ class Selection:
     inner = part.inner
     return inner.place(permutation.permute(inside, len(inner), part.seed))
 
-  def records(self) -> dict[str, np.ndarray]:
-    """Returns the distinct indices of each split, int64, ascending."""
-    found = collections.defaultdict(list)
-    for split, indices, _ in self.places(np.arange(len(self))):
-      found[split].append(indices)
-    return {
-      split: np.unique(np.concatenate(arrays))
-      for split, arrays in found.items()
-    }
-
   def places(
-    self, indices: np.ndarray
+    self, indices: np.ndarray, rows: np.ndarray | None = None
   ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Yields what `place` returns, for many records at once.
 
     Args:
       indices: int64 [n], each in [0, len).
+      rows: what to call each of them, int64 [n]; None is its position.
 
     Yields:
-      A split, m indices there, int64 [m], and their positions among the n,
-      int64 [m].
+      A split, m indices there, int64 [m], and their rows, int64 [m].
     """
-    yield from self._places(indices, np.arange(len(indices)))
-
-  def _places(
-    self, indices: np.ndarray, rows: np.ndarray
-  ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    rows = np.arange(len(indices)) if rows is None else rows
     numbers = np.searchsorted(self._ends, indices, side='right')
     for number, part in enumerate(self.parts):
       of_part = numbers == number
@@ -121,72 +100,41 @@ class Selection:
         yield part.split, inside, rows[of_part]
       else:
         inner = part.inner
-        yield from inner._places(
-          permutation.permute(inside, len(inner), part.seed), rows[of_part]
-        )
+        inside = permutation.permute(inside, len(inner), part.seed)
+        yield from inner.places(inside, rows[of_part])
 
   def shared(self, other: 'Selection') -> int:
-    """Counts the distinct records that are in both selections.
+    """Returns the most records that both selections can share.
 
-    The count is exact for two slices of the same split or of the same shuffled
-    expression, and if neither selection has more than 2**24 records. Otherwise
-    it is an upper bound: it may count repeated records again, and assumes that
-    a shuffled part holds as many records of the other selection as possible.
+    The expressions decide, so that the answer is as fast for any size. It is
+    exact for two slices of the same split or of the same shuffled expression.
+    A part of another random order is assumed to hold as many records of the
+    other selection as possible, and repeated records may count again.
     """
-    bound = min(
-      len(self),
-      len(other),
-      sum(_bound(a, b) for a in self.parts for b in other.parts),
-    )
-    one_each = len(self.parts) == len(other.parts) == 1
-    if not bound or (one_each and _comparable(self.parts[0], other.parts[0])):
-      return bound
-    if max(len(self), len(other)) > _LISTED:
-      return bound
-    mine, others = self.records(), other.records()
-    return sum(
-      len(np.intersect1d(mine[split], others[split], assume_unique=True))
-      for split in mine.keys() & others.keys()
-    )
+    pairs = itertools.product(self.parts, other.parts)
+    return min(len(self), len(other), sum(_shared(a, b) for a, b in pairs))
 
-  def may_overlap(self, other: 'Selection') -> bool:
-    """Returns whether both may share a record, judged by the expressions.
-
-    Parts of different random orders of the same records may share one. Slices
-    of the same random order do if their places overlap.
-    """
-    return any(_bound(a, b) for a in self.parts for b in other.parts)
-
-  @functools.cached_property
   def _repeats(self) -> bool:
-    """Whether a record may be selected more than once."""
+    """Returns whether a record may be selected more than once."""
     return any(
-      _bound(a, b) for i, a in enumerate(self.parts) for b in self.parts[:i]
+      _shared(a, b) for a, b in itertools.combinations(self.parts, 2)
     ) or any(
-      part.inner._repeats for part in self.parts if isinstance(part, Shuffled)
+      part.inner._repeats() for part in self.parts if isinstance(part, Shuffled)
     )
 
 
-def _comparable(a: Range | Shuffled, b: Range | Shuffled) -> bool:
-  """Returns whether two parts are ranges of the same sequence of records."""
-  if isinstance(a, Range) or isinstance(b, Range):
-    return isinstance(a, Range) and isinstance(b, Range) and a.split == b.split
-  return (a.inner, a.seed) == (b.inner, b.seed) and not a.inner._repeats
-
-
-def _bound(a: Range | Shuffled, b: Range | Shuffled) -> int:
+def _shared(a: Range | Shuffled, b: Range | Shuffled) -> int:
   """Returns the most records that two parts can share."""
-  if _comparable(a, b):
-    return max(0, min(a.stop, b.stop) - max(a.start, b.start))
   if isinstance(a, Range) and isinstance(b, Range):
-    return 0  # The ranges are in different splits.
-  # A random part may hold any of the records from which it is taken.
-  a_parts, b_parts = (
-    part.inner.parts if isinstance(part, Shuffled) else (part,)
+    same = a.split == b.split
+    return max(0, min(a.stop, b.stop) - max(a.start, b.start)) if same else 0
+  sizes = a.stop - a.start, b.stop - b.start
+  a_from, b_from = (
+    part.inner if isinstance(part, Shuffled) else Selection((part,))
     for part in (a, b)
   )
-  return min(
-    a.stop - a.start,
-    b.stop - b.start,
-    sum(_bound(x, y) for x in a_parts for y in b_parts),
-  )
+  orders = getattr(a, 'seed', None), getattr(b, 'seed', None)
+  if a_from == b_from and orders[0] == orders[1] and not a_from._repeats():
+    return max(0, min(a.stop, b.stop) - max(a.start, b.start))
+  # A random part may hold any of the records from which it is taken.
+  return min(*sizes, a_from.shared(b_from))

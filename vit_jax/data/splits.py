@@ -17,8 +17,6 @@ import functools
 import re
 from collections.abc import Iterable, Mapping
 
-import tensorflow_datasets as tfds
-
 from vit_jax.data import permutation
 from vit_jax.data.selection import Range, Selection, Shuffled
 from vit_jax.runtime import printable
@@ -71,10 +69,7 @@ def resolve(split: str, sizes: Mapping[str, int]) -> Selection:
   )
   where = f'Split expression {split!r} over the splits {listing or "(none)"}'
   if 'all' in sizes:
-    raise ValueError(
-      f"{where}: a split cannot be called 'all', which means the sum of all "
-      'splits; rename the split.'
-    )
+    raise ValueError(f"{where}: 'all' means all splits; rename that split.")
   try:
     return _resolve(split, sizes)
   except (ValueError, NotImplementedError) as e:
@@ -103,18 +98,9 @@ def find(name: str, known: Iterable[str]) -> str | None:
   return name if name in known else alike[0] if len(alike) == 1 else None
 
 
-def may_overlap(one: str, other: str, sizes: Mapping[str, int]) -> bool:
-  """Returns whether two expressions overlap; see `Selection.may_overlap`.
-
-  Raises:
-    ValueError: see `resolve`.
-  """
-  return resolve(one, sizes).may_overlap(resolve(other, sizes))
-
-
 @functools.cache
-def may_overlap_at_any_size(one: str, other: str) -> bool:
-  """Returns whether two expressions may overlap at some sizes of the splits.
+def may_overlap(one: str, other: str) -> bool:
+  """Returns whether two expressions share records at some sizes of the splits.
 
   Also returns True if the expressions are valid at no size, as a malformed one,
   because nothing shows that they are disjoint.
@@ -125,8 +111,9 @@ def may_overlap_at_any_size(one: str, other: str) -> bool:
     return True
   found = []
   for size in _SIZES:
+    sizes = dict.fromkeys(both, size)
     try:
-      found.append(may_overlap(one, other, dict.fromkeys(both, size)))
+      found.append(resolve(one, sizes).shared(resolve(other, sizes)))
     except ValueError:
       continue  # An expression reaches beyond this size.
   return any(found) or not found
@@ -148,6 +135,8 @@ def _resolve(split: str, sizes: Mapping[str, int]) -> Selection:
 
 def _ranges(term: str, sizes: Mapping[str, int]) -> list[Range]:
   """Returns the ranges of a term that is not shuffled."""
+  import tensorflow_datasets as tfds
+
   infos = {name: _Size(size) for name, size in sizes.items()}
   name = term.partition('[')[0].strip()
   if name != 'all' and (split := find(name, sizes)):

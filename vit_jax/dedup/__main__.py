@@ -193,8 +193,9 @@ def _sets() -> tuple[sets.Set, list[sets.Set]]:
   for test in opened:
     if shared := images.view.shared(test.view):
       raise ValueError(
-        f'--split={_SPLIT.value} and --test_split={test.view.split} share'
-        f' {shared:,} images of {images.spec}: each would be its own duplicate.'
+        f'--split={_SPLIT.value} and --test_split={test.view.split} may'
+        f' share {shared:,} images of {images.spec}: each would be its own'
+        ' duplicate.'
       )
   return images, opened
 

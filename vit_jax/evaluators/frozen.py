@@ -133,7 +133,7 @@ class FrozenFeatures:
       if shared := a.shared(b):
         raise ValueError(
           f'the {one} split {a.split!r} and the {other} split {b.split!r} of'
-          f' {a.source.info.spec!r} share {shared} images; choose disjoint'
+          f' {a.source.info.spec!r} may share {shared} images; choose disjoint'
           ' splits.'
         )
     info = views['train'].source.info

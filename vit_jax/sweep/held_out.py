@@ -110,8 +110,9 @@ def overlap(config: ml_collections.ConfigDict, one: str, other: str) -> bool:
   """
   sizes = _sizes(_Section(config))
   if sizes:
-    return splits.may_overlap(one, other, sizes)
-  return splits.may_overlap_at_any_size(one, other)
+    one, other = splits.resolve(one, sizes), splits.resolve(other, sizes)
+    return bool(one.shared(other))
+  return splits.may_overlap(one, other)
 
 
 class _Section:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from vit_jax import vtab
-from vit_jax.data.sources import vtab_tasks as vtab_data
 from vit_jax.paper import numbers
+from vit_jax.vtab import __main__ as score
+from vit_jax.vtab import tasks
 
 # Average-5 of the rows of Table 6, in its order.
 AVERAGES = (
@@ -82,17 +82,16 @@ def test_vtab_means_without_a_task_raise_and_name_it():
 
 
 def test_vtab_groups_match_the_data_package():
-  assert tuple(numbers.VTAB_GROUPS) == vtab_data.GROUPS
+  assert tuple(numbers.VTAB_GROUPS) == tasks.GROUPS
   for group, titles in numbers.VTAB_GROUPS.items():
     assert titles == tuple(
-      task.title for task in vtab_data.TASKS.values() if task.group == group
+      task.title for task in tasks.TASKS.values() if task.group == group
     )
 
 
 def test_vtab_means_equal_those_of_the_command():
-  accuracies = {name: i**2 for i, name in enumerate(vtab_data.TASKS)}
+  accuracies = {name: i**2 for i, name in enumerate(tasks.TASKS)}
   titles = {
-    vtab_data.TASKS[name].title: accuracy
-    for name, accuracy in accuracies.items()
+    tasks.TASKS[name].title: accuracy for name, accuracy in accuracies.items()
   }
-  assert numbers.vtab_means(titles) == vtab.means(accuracies)
+  assert numbers.vtab_means(titles) == score.means(accuracies)

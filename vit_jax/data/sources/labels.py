@@ -2,10 +2,11 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from absl import logging
+
+from vit_jax.data import identity, source
 
 # The label of records without one in some data sets of the Hugging Face Hub.
 _NONE = (-1, None)
@@ -14,20 +15,88 @@ _NONE = (-1, None)
 MOST_CLASSES = 2**24
 
 
-class Numbered(NamedTuple):
-  """Labels as class indices.
+class Numbered(source.Labelled):
+  """A data set whose labels are numbers or texts, which become class indices.
 
-  Attributes:
-    labels: split -> int32 [records], or a list of tuples if `multi`.
-    names: the class names.
-    multi: whether records have several labels.
-    others: what is left out -> number of records.
+  A split without any label, such as a hidden test set, is left out.
   """
 
-  labels: dict[str, np.ndarray | list[tuple[int, ...]]]
-  names: tuple[str, ...]
-  multi: bool
-  others: dict[str, int]
+  def __init__(
+    self,
+    spec: str,
+    labels: Mapping[str, Sequence],
+    names: Sequence[str] | None,
+    *,
+    num_classes: int | None = None,
+    key: str = '',
+    is_remote: bool = False,
+  ):
+    """Numbers the labels.
+
+    Args:
+      spec: the data spec.
+      labels: split -> the label of each record: a whole number, a text, or a
+        list of these.
+      names: the class names; None takes them from the labels.
+      num_classes: number of classes if numbers have no names; None is the
+        largest number that occurs, plus one.
+      key: the label_key, for error messages.
+      is_remote: see `SourceInfo`.
+
+    Raises:
+      ValueError: a label is missing, of another type, or no class; or there are
+        more than MOST_CLASSES.
+    """
+    where = f'{spec}: label_key={key!r}' if key else spec
+    labels, self.others = dict(labels), {}
+    for split, of in list(labels.items()):
+      if all(label in _NONE for label in of):
+        what = f'records of split {split}, which has no labels'
+        self.others[what] = len(labels.pop(split))
+        logging.warning('%s: %d %s, are not read.', where, len(of), what)
+    multi = any(isinstance(one, list) for of in labels.values() for one in of)
+    known = set()
+    for of in labels.values():
+      known.update(itertools.chain(*of) if multi else of)
+    kinds = sorted({type(one).__name__ for one in known})
+    if kinds == ['str']:
+      names = tuple(names or sorted(known))
+      places = {name: place for place, name in enumerate(names)}
+    elif kinds == ['int']:
+      count = num_classes or max(0, max(known)) + 1
+      names = tuple(names or index_names(count, where))
+      places = range(len(names))
+    else:
+      raise ValueError(
+        f'{where}: labels are of type {", ".join(kinds) or "none"}; expected'
+        ' whole numbers or texts. Remove rows without a label, or choose'
+        ' another column by label_key.'
+      )
+    if unknown := [x for x in known if x not in places]:
+      raise ValueError(
+        f'{where}: the label {min(unknown)!r} is none of the {len(names):,}'
+        f' classes ({names[0]!r} to {names[-1]!r}).'
+      )
+    self._labels = {
+      split: [tuple(places[x] for x in one) for one in of]
+      if multi
+      else np.array([places[one] for one in of], np.int32)
+      for split, of in labels.items()
+    }
+    self.info = source.SourceInfo(
+      spec=spec,
+      splits={split: len(of) for split, of in self._labels.items()},
+      class_names=names,
+      multi_label=multi,
+      is_remote=is_remote,
+    )
+
+  def facts(self, split: str) -> dict[str, str]:
+    """Returns a digest of the labels."""
+    labels = self._labels[split]
+    if self.info.multi_label:
+      labels = [*map(list, labels)]
+    return {'labels': identity.short_hash(labels)}
 
 
 def same_names(
@@ -45,13 +114,10 @@ def same_names(
   """
   if names and found and list(names) != list(found):
     pairs = itertools.zip_longest(names, found)
-    place, mine, other = next(
-      (i, a, b) for i, (a, b) in enumerate(pairs) if a != b
-    )
+    mine, other = next((a, b) for a, b in pairs if a != b)
     raise ValueError(
-      f'{where} has other class names than what comes before it: class {place}'
-      f' is {other!r} here and {mine!r} there. Write all of it with one list of'
-      ' classes.'
+      f'{where} has other class names than what comes before it: {other!r}'
+      f' instead of {mine!r}. Write all of it with one list of classes.'
     )
   return names or found
 
@@ -74,71 +140,3 @@ def index_names(count: int, where: str) -> list[str]:
       ' 0; otherwise correct num_classes.'
     )
   return list(map(str, range(count)))
-
-
-def number(
-  labels: Mapping[str, Sequence],
-  names: Sequence[str] | None,
-  num_classes: int | None,
-  where: str,
-) -> Numbered:
-  """Makes class indices of labels.
-
-  A split without any label, such as a hidden test set, is left out.
-
-  Args:
-    labels: split -> the label of each record: a whole number, a text, or a list
-      of these.
-    names: the class names; None takes them from the labels.
-    num_classes: number of classes if numbers have no names; None is the largest
-      number that occurs, plus one.
-    where: the data spec and the column of the labels, for error messages.
-
-  Raises:
-    ValueError: a label is missing, of another type, or no class; or there are
-      more than MOST_CLASSES.
-  """
-  labelled, others = {}, {}
-  for split, of in labels.items():
-    if any(label not in _NONE for label in of):
-      labelled[split] = of
-      continue
-    others[f'records of split {split}, which has no labels'] = len(of)
-    logging.warning(
-      '%s: the %d records of split %r have no label, and are not read.',
-      *(where, len(of), split),
-    )
-  multi = any(isinstance(one, list) for of in labelled.values() for one in of)
-  known = set()
-  for of in labelled.values():
-    known.update(x for one in of for x in one) if multi else known.update(of)
-  kinds = sorted({type(one).__name__ for one in known})
-  if kinds == ['str']:
-    names = list(names or sorted(known))
-    places = {name: place for place, name in enumerate(names)}
-  elif kinds == ['int']:
-    count = num_classes or max(0, max(known)) + 1
-    names = list(names or index_names(count, where))
-    places = range(len(names))
-  else:
-    raise ValueError(
-      f'{where}: labels are of type {", ".join(kinds) or "none"}; expected'
-      ' whole numbers or texts. Remove rows without a label, or choose another'
-      ' column by label_key.'
-    )
-  if unknown := [x for x in known if x not in places]:
-    raise ValueError(
-      f'{where}: the label {min(unknown)!r} is none of the {len(names):,}'
-      f' classes ({names[0]!r} to {names[-1]!r}).'
-    )
-  if multi:
-    found = {
-      split: [tuple(places[x] for x in one) for one in of]
-      for split, of in labelled.items()
-    }
-  else:
-    found = {
-      split: np.array([places[one] for one in of], np.int32)
-      for split, of in labelled.items()
-    }
-  return Numbered(found, tuple(names), multi, others)

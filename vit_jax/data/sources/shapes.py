@@ -15,7 +15,6 @@ scene, 0.7 GB for all).
 
 import colorsys
 import contextlib
-import errno
 import functools
 import itertools
 import os
@@ -80,6 +79,8 @@ FACTORS = {
   'count': ('one', 'two', 'three', 'four'),
 }
 
+# The bytes of a kept scene: the image, its labels and a checksum.
+_RECORD = 3 * IMAGE_SIZE**2 + len(FACTORS) + 4
 # A digest of this many scenes of a split identifies the renderer's version.
 # Each value of each factor occurs in them.
 _PROBES = 64
@@ -133,13 +134,8 @@ class Shapes(source.Source):
 
   def read(self, split: str, index: int) -> source.Record:
     """Reads one scene from the folder, or renders it."""
-    image, labels = self._scene(split, index)
+    image, labels = _read(self._data_dir, split, index)
     return source.Record(image, self._label(labels), f'{split}/{index}')
-
-  def _scene(self, split: str, index: int) -> tuple[np.ndarray, dict[str, int]]:
-    """Returns what `render` returns, from the folder if it is kept there."""
-    kept = self._data_dir and _kept(self._data_dir, split)
-    return kept(index) if kept else render(split, index)
 
   def _label(self, labels: dict[str, int]) -> int | tuple[int, ...]:
     sizes = [len(FACTORS[name]) for name in self._factors]
@@ -150,61 +146,53 @@ class Shapes(source.Source):
     return int(np.ravel_multi_index(chosen, sizes))
 
 
-class _Kept:
-  """Scenes of one split in a file that all processes of a machine fill.
+def _read(
+  folder: str | None, split: str, index: int
+) -> tuple[np.ndarray, dict[str, int]]:
+  """Returns what `render` returns, from the folder if it is kept there.
 
   Record k is at k times the record size: the image, its labels, and a checksum
   of both. A record that nobody has written yet, or half of one, has a wrong
   checksum. Processes need no locks, as all of them write the same bytes.
   """
-
-  def __init__(self, folder: str, split: str):
-    """Opens the file; raises OSError if it cannot be written.
-
-    Its name holds a digest of the split's first scenes, so that scenes of
-    another renderer (this module, NumPy, OpenCV) are never read.
-    """
-    digest = 0
-    for index in range(_PROBES):
-      image, labels = render(split, index)
-      digest = zlib.crc32(bytes(labels.values()), zlib.crc32(image, digest))
-    if listing.is_remote(folder):
-      raise OSError(errno.EINVAL, 'this is not a local folder')
-    folder = os.path.expanduser(folder)
-    os.makedirs(f'{folder}/shapes', exist_ok=True)
-    path = f'{folder}/shapes/{split}-{digest:08x}'
-    self._split = split
-    self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-
-  def __call__(self, index: int) -> tuple[np.ndarray, dict[str, int]]:
-    """Returns what `render` returns."""
-    size = 3 * IMAGE_SIZE**2 + len(FACTORS) + 4
-    record = os.pread(self._file, size, index * size)
-    if zlib.crc32(record[:-4]).to_bytes(4, 'little') == record[-4:]:
-      content = np.frombuffer(bytearray(record), np.uint8)[:-4]
-      labels = content[-len(FACTORS) :].tolist()
-      image = content[: -len(FACTORS)].reshape(IMAGE_SIZE, IMAGE_SIZE, 3)
-      return image, dict(zip(FACTORS, labels, strict=True))
-    image, labels = render(self._split, index)
-    content = image.tobytes() + bytes(labels.values())
-    checksum = zlib.crc32(content).to_bytes(4, 'little')
-    with contextlib.suppress(OSError):  # Such as of a full disk.
-      os.pwrite(self._file, content + checksum, index * size)
-    return image, labels
+  local = folder and not listing.is_remote(folder)
+  file = _open(folder, split) if local else None
+  if file is None:
+    return render(split, index)
+  record = os.pread(file, _RECORD, index * _RECORD)
+  if zlib.crc32(record[:-4]).to_bytes(4, 'little') == record[-4:]:
+    content = np.frombuffer(bytearray(record), np.uint8)[:-4]
+    labels = content[-len(FACTORS) :].tolist()
+    image = content[: -len(FACTORS)].reshape(IMAGE_SIZE, IMAGE_SIZE, 3)
+    return image, dict(zip(FACTORS, labels, strict=True))
+  image, labels = render(split, index)
+  content = image.tobytes() + bytes(labels.values())
+  checksum = zlib.crc32(content).to_bytes(4, 'little')
+  with contextlib.suppress(OSError):  # Such as of a full disk.
+    os.pwrite(file, content + checksum, index * _RECORD)
+  return image, labels
 
 
 # One open file per split and process, whatever the number of sources. A source
 # that is unpickled in another process opens the file there.
 @functools.cache
-def _kept(folder: str, split: str) -> _Kept | None:
+def _open(folder: str, split: str) -> int | None:
+  """Opens the file that keeps a split's scenes; None if it cannot be written.
+
+  Its name holds a digest of the split's first scenes, so that scenes of another
+  renderer (this module, NumPy, OpenCV) are never read.
+  """
+  digest = 0
+  for index in range(_PROBES):
+    image, labels = render(split, index)
+    digest = zlib.crc32(bytes(labels.values()), zlib.crc32(image, digest))
+  folder = os.path.expanduser(folder)
   try:
-    return _Kept(folder, split)
+    os.makedirs(f'{folder}/shapes', exist_ok=True)
+    path = f'{folder}/shapes/{split}-{digest:08x}'
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
   except OSError as error:
-    logging.warning(
-      'Scenes are rendered at every read, because none can be kept in %s: %s.'
-      " Set data.data_dir to a writable local folder, or to ''.",
-      *(folder, error.strerror),
-    )
+    logging.warning('Scenes are drawn at every read: %s', error)
     return None
 
 

@@ -14,7 +14,8 @@ import functools
 import logging as python_logging
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 
 import numpy as np
 from absl import logging
@@ -32,42 +33,6 @@ _GROUPS = 8
 _LARGE = 2**20
 
 
-class _Table(source.Labelled):
-  """Images and labels in two columns; images stay encoded as they are stored.
-
-  A label is an integer, a text, or a list of either.
-  """
-
-  def __init__(
-    self,
-    spec: str,
-    labels: Mapping[str, Sequence],
-    names: Sequence[str] | None,
-    num_classes: int | None,
-    label_key: str,
-    is_remote: bool = False,
-  ):
-    """Numbers the labels; see `labels.number`."""
-    numbered = labels_lib.number(
-      labels, names, num_classes, f'{spec}: label_key={label_key!r}'
-    )
-    self._labels, self.others = numbered.labels, numbered.others
-    self.info = source.SourceInfo(
-      spec=spec,
-      splits={split: len(of) for split, of in self._labels.items()},
-      class_names=numbered.names,
-      multi_label=numbered.multi,
-      is_remote=is_remote,
-    )
-
-  def facts(self, split: str) -> dict[str, str]:
-    """Returns a digest of the labels."""
-    labels = self._labels[split]
-    if self.info.multi_label:
-      labels = [*map(list, labels)]
-    return {'labels': identity.short_hash(labels)}
-
-
 def _check_keys(columns: Sequence[str], image_key, label_key, where) -> None:
   for flag, key in (('image_key', image_key), ('label_key', label_key)):
     if key not in columns:
@@ -76,7 +41,7 @@ def _check_keys(columns: Sequence[str], image_key, label_key, where) -> None:
       )
 
 
-class Parquet(_Table):
+class Parquet(labels_lib.Numbered):
   """Rows of Parquet files, in the order of the files.
 
   An image is bytes, or a struct with `bytes`, as the Hub stores it.
@@ -109,11 +74,17 @@ class Parquet(_Table):
 
     spec, root = f'parquet:{path}', os.path.expanduser(path)
     self._image_key = image_key
-    self._groups = {}  # Split -> [(path, index of the row group)].
-    # The files may change before another source opens them.
-    self._token = os.urandom(8)
+    # Split -> [(path, index of the row group, and the time of its opening)].
+    self._groups = {}
+    now = (
+      time.time_ns()
+    )  # The files may change until another source opens them.
     labels, ends, names, largest = {}, {}, None, 0
-    for path in _parquet_files(root, spec):
+    try:
+      paths = listing.shards(root, ('.parquet',))
+    except ValueError as error:
+      raise ValueError(f'{spec}: {error}') from error
+    for path in paths:
       split = listing.shard_split(path, root)
       of = labels.setdefault(split, [])
       try:
@@ -131,7 +102,7 @@ class Parquet(_Table):
       for index in range(file.num_row_groups):
         group = file.metadata.row_group(index)
         ends.setdefault(split, []).append(group.num_rows)
-        self._groups.setdefault(split, []).append((path, index))
+        self._groups.setdefault(split, []).append((path, index, now))
         largest = max(largest, group.total_byte_size)
     if not all(labels.values()):
       raise ValueError(f'{spec}: a split has no rows: {sorted(labels)}.')
@@ -145,15 +116,19 @@ class Parquet(_Table):
         *(spec, largest / 1e6, shlex.join([*command, '--to=DIR'])),
       )
     super().__init__(
-      spec, labels, names, num_classes, label_key, listing.is_remote(root)
+      spec,
+      labels,
+      names,
+      num_classes=num_classes,
+      key=label_key,
+      is_remote=listing.is_remote(root),
     )
 
   def read(self, split: str, index: int) -> source.Record:
     """Reads one row's image, undecoded."""
     group = int(np.searchsorted(self._ends[split], index, side='right'))
     begin = int(self._ends[split][group - 1]) if group else 0
-    place = self._groups[split][group]
-    column = _read_group(*place, self._image_key, self._token)
+    column = _read_group(*self._groups[split][group], self._image_key)
     image = column[index - begin].as_py()
     if isinstance(image, dict):
       image = image['bytes']
@@ -169,20 +144,13 @@ class Parquet(_Table):
 
 
 @functools.lru_cache(_GROUPS)
-def _read_group(path: str, index: int, image_key: str, token: bytes):
+def _read_group(path: str, index: int, opened: int, image_key: str):
   """Returns the images of a row group, as a column of pyarrow."""
-  del token  # Part of the key by which the column is kept.
+  del opened  # Part of the key by which the column is kept.
   import pyarrow.parquet as pq
 
   with epath.Path(path).open('rb') as f:
     return pq.ParquetFile(f).read_row_group(index, [image_key])[image_key]
-
-
-def _parquet_files(root: str, spec: str) -> list[str]:
-  try:
-    return listing.shards(root, ('.parquet',))
-  except ValueError as error:
-    raise ValueError(f'{spec}: {error}') from error
 
 
 def _check_columns(schema, image_key: str, label_key: str, path: str) -> None:
@@ -211,7 +179,7 @@ def _hub_names(schema, label_key: str) -> list[str] | None:
     return None
 
 
-class HuggingFace(_Table):
+class HuggingFace(labels_lib.Numbered):
   """A data set of the Hub, or of a local folder."""
 
   def __init__(
@@ -260,7 +228,9 @@ class HuggingFace(_Table):
       self._images[split] = rows.select_columns([image_key]).cast_column(
         image_key, datasets.Image(decode=False)
       )
-    super().__init__(spec, labels, names, num_classes, label_key)
+    super().__init__(
+      spec, labels, names, num_classes=num_classes, key=label_key
+    )
 
   def read(self, split: str, index: int) -> source.Record:
     """Reads one row's image, undecoded."""

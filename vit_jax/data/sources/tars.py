@@ -12,17 +12,15 @@
 are one example, such as 00017.jpg and 00017.cls.
 """
 
-import array
 import collections
 import importlib.resources
 import itertools
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from absl import logging
 from etils import epath
 
 from vit_jax.data import identity, source
@@ -37,11 +35,11 @@ _ILSVRC = {
   'ILSVRC2012_img_test': 'test',
 }
 _CLASS_FILE = 'classes.txt'
-# Split -> (members, labels); lists of Python would take 70 bytes for each.
-_Found = dict[str, tuple[array.array, array.array]]
+# Split -> [(number of a record among the members, label)].
+_Found = dict[str, list[tuple[int, int | str]]]
 
 
-class _Archived(source.Labelled):
+class _Archived(labels_lib.Numbered):
   """Images in tar files, some of whose members are the records."""
 
   _KIND = ''
@@ -60,11 +58,7 @@ class _Archived(source.Labelled):
     """
     spec = f'{self._KIND}:{path}'
     root = os.path.expanduser(path).rstrip('/')
-    self.others = collections.Counter()
-    found: _Found = collections.defaultdict(
-      lambda: (array.array('q'), array.array('i'))
-    )
-    numbers: dict[str, int] = {}  # Labels, in the order in which they are met.
+    others = collections.Counter()
     try:
       # Beside tar files in a folder, other .gz files are no shards.
       archives = (
@@ -73,47 +67,47 @@ class _Archived(source.Labelled):
         else listing.shards(root, ('.tar', '.tar.gz', '.tgz'))
       )
       self._members = members.find(archives)
-      self.damaged = tuple(self._members.facts['damaged'])
+      self.damaged = tuple(self._members.damaged)
       if self.damaged and not allow_damaged:
         listed = '\n  '.join(self.damaged[:20])
         raise ValueError(
           f'{len(self.damaged)} tar file(s) are damaged. Copy or download them'
           f' again.\n  {listed}'
         )
-      order, class_names = self._find(root, found, numbers)
+      found, names = self._find(root, others)
       if not found:
         raise ValueError(
-          f'{len(archives):,} tar file(s) hold {len(self._members):,} files,'
-          ' but no image. The suffixes of images are:'
+          f'{len(archives):,} tar file(s) hold {len(self._members.names):,}'
+          ' files, but no image. The suffixes of images are:'
           f' {" ".join(listing.SUFFIXES)}.'
         )
     except ValueError as error:
       raise ValueError(f'{spec}: {error}') from error
-    places = {text: place for place, text in enumerate(order)}
-    places = np.array([places[text] for text in numbers], np.int32)
     # Split -> the members that are its records.
-    self._rows = {k: np.array(found[k][0], np.int64) for k in sorted(found)}
-    self._labels = {k: places[np.array(found[k][1])] for k in sorted(found)}
-    self.info = source.SourceInfo(
-      spec=spec,
-      splits={split: len(rows) for split, rows in self._rows.items()},
-      class_names=tuple(class_names),
+    self._rows = {
+      split: np.array([row for row, _ in found[split]], np.int64)
+      for split in sorted(found)
+    }
+    super().__init__(
+      spec,
+      {split: [label for _, label in found[split]] for split in self._rows},
+      names,
       is_remote=listing.is_remote(root),
     )
-    if self.others:
-      logging.warning(
-        '%s: %s file(s) in the tar files are not read: %s.',
-        *(self.info.spec, f'{self.others.total():,}'),
-        ', '.join(f'{k} {n:,}' for k, n in self.others.most_common(10)),
-      )
+    self.others = others
+    listing.warn(spec, others)
 
   def _find(
-    self, root: str, found: _Found, numbers: dict[str, int]
-  ) -> tuple[Sequence[str], Sequence[str]]:
+    self, root: str, others: collections.Counter
+  ) -> tuple[_Found, Sequence[str] | None]:
     """Finds the records and their labels.
 
+    Args:
+      root: the tar file, or the folder.
+      others: gets what is no record.
+
     Returns:
-      All labels by class, and the names of these classes.
+      The records, and the names of the classes if there is a list of them.
     """
     raise NotImplementedError
 
@@ -121,24 +115,22 @@ class _Archived(source.Labelled):
     """Reads one file's bytes; its name is TAR_FILE:PATH."""
     row = int(self._rows[split][index])
     return source.Record(
-      members.read(self._members, row),
+      self._members.read(row),
       self.label(split, index),
-      members.path(self._members, row),
+      self._members.path(row),
     )
 
   def name(self, split: str, index: int) -> str:
     """Returns the name as `read` does, without a read."""
-    row = int(self._rows[split][index])
-    return printable.name(members.path(self._members, row))
+    return printable.name(self._members.path(int(self._rows[split][index])))
 
   def facts(self, split: str) -> dict[str, str]:
     """Returns digests of the files' places, sizes and labels."""
-    rows, arrays = self._rows[split], self._members.arrays
+    rows = self._rows[split]
     return {
-      'places of the files': identity.short_hash(arrays['start'][rows]),
-      'sizes of the files': identity.short_hash(arrays['size'][rows]),
-      'labels': identity.short_hash(self._labels[split]),
-    }
+      'places of the files': identity.short_hash(self._members.start[rows]),
+      'sizes of the files': identity.short_hash(self._members.size[rows]),
+    } | super().facts(split)
 
 
 class Tar(_Archived):
@@ -146,27 +138,21 @@ class Tar(_Archived):
 
   _KIND = 'tar'
 
-  def _find(self, root, found, numbers):
+  def _find(self, root, others):
+    found = collections.defaultdict(list)
     flat = collections.defaultdict(list)  # Images without a class.
-
-    def add(split, row, name):
-      found[split][0].append(row)
-      found[split][1].append(numbers.setdefault(name, len(numbers)))
-
-    archives = self._members.facts['archives']
+    archives, names = self._members.archives, self._members.names
     prefixes = [_prefix(archive, root) for archive in archives]
-    for row in range(len(self._members)):
-      name = self._members.name(row)
+    for row, name in enumerate(names):
       if not name.lower().endswith(listing.SUFFIXES):
-        suffix = posixpath.splitext(name)[1].lower() or 'no suffix'
-        self.others[suffix] += 1
+        others[posixpath.splitext(name)[1].lower() or 'no suffix'] += 1
         continue
       folders = [
         folder.removesuffix('.tar')
         for folder in name.split('/')[:-1]
         if folder not in ('.', '..')
       ]
-      number = self._members.arrays['archive'][row]
+      number = self._members.archive[row]
       # A tar file that holds folders of classes is no class itself, so its name
       # may state a split, such as birds-test.tar.
       own = os.path.basename(archives[number]).removesuffix('.tar')
@@ -176,7 +162,7 @@ class Tar(_Archived):
         'train' if is_class else listing.shard_split(archives[number], root),
       )
       if folders:
-        add(split, row, folders[-1])
+        found[split].append((row, folders[-1]))
       else:
         flat[split].append(row)
     for split, rows in flat.items():
@@ -187,13 +173,12 @@ class Tar(_Archived):
           ' a tar file.'
         )
     if unknown := len(flat.get('test', ())):
-      self.others['images of the test split, without a class'] = unknown
+      others['images of the test split, without a class'] = unknown
     if rows := flat.get('validation'):
-      rows.sort(key=self._members.name)
-      for row, name in zip(rows, _ilsvrc_labels(len(rows)), strict=True):
-        add('validation', row, name)
-    class_names = sorted(numbers)
-    return class_names, class_names
+      rows.sort(key=names.__getitem__)
+      labels = _ilsvrc_labels(len(rows))
+      found['validation'] = list(zip(rows, labels, strict=True))
+    return found, None
 
 
 class WebDataset(_Archived):
@@ -206,53 +191,58 @@ class WebDataset(_Archived):
 
   _KIND = 'wds'
 
-  def _find(self, root, found, numbers):
-    archives = self._members.facts['archives']
+  def _find(self, root, others):
+    found = collections.defaultdict(list)
+    archives, names = self._members.archives, self._members.names
     splits = [listing.shard_split(archive, root) for archive in archives]
 
     def sample(row):
-      folder, base = posixpath.split(self._members.name(row))
-      number = int(self._members.arrays['archive'][row])
-      return number, folder, base.partition('.')[0]
+      folder, base = posixpath.split(names[row])
+      return int(self._members.archive[row]), folder, base.partition('.')[0]
 
-    every = range(len(self._members))
-    for (number, _, stem), rows in itertools.groupby(every, sample):
+    for (number, _, stem), rows in itertools.groupby(range(len(names)), sample):
       files = {
-        posixpath.basename(self._members.name(row))[len(stem) :].lower(): row
-        for row in rows
+        posixpath.basename(names[row])[len(stem) :].lower(): row for row in rows
       }
       images = [s for s in files if s.endswith(listing.SUFFIXES)]
       if not images:
-        self.others[' '.join(sorted(files))] += 1
+        others[' '.join(sorted(files))] += 1
         continue
       # 1.jpg is more likely than 1.mask.png.
       image = files[min(images, key=lambda suffix: suffix.count('.'))]
-      text = self._label_of(files, image)
-      found[splits[number]][0].append(image)
-      found[splits[number]][1].append(numbers.setdefault(text, len(numbers)))
-    folders = {root, *map(os.path.dirname, archives)}
-    return _order(numbers, _class_names(folders), self._KIND)
+      found[splits[number]].append((image, self._label_of(files, image)))
+    texts = {label for of in found.values() for _, label in of}
+    beside = (
+      epath.Path(folder) / _CLASS_FILE
+      for folder in sorted({root, *map(os.path.dirname, archives)})
+    )
+    file = next((path for path in beside if path.exists()), None)
+    listed = file and file.read_text().rstrip().split('\n')
+    if all(text.isdecimal() for text in texts):
+      found = {
+        split: [(row, int(label)) for row, label in of]
+        for split, of in found.items()
+      }
+    elif listed:  # Among numbers, an empty line is a class without a name.
+      listed = list(filter(None, listed))
+    return found, listed
 
   def _label_of(self, files: dict[str, int], image: int) -> str:
     """Returns the label of a sample: a class index, or a name."""
     label, row = None, files.get('.cls', files.get('.json', image))
-    path = members.path(self._members, row)
-    if row != image:
-      try:
-        label = members.read(self._members, row).decode().strip()
-        if '.cls' not in files:
-          facts = json_text.loads(label)
-          label = facts.get('label', facts.get('cls'))
-          if isinstance(label, float) and label.is_integer():
-            label = int(label)
-          if label is not None and type(label) not in (int, str):
-            raise ValueError(
-              f'the label is {label!r}; expected one whole number or text'
-            )
-        label = None if label is None else str(label)
-      except (ValueError, AttributeError) as error:
-        raise ValueError(f'{path}: {error}') from error
-    if not label or re.fullmatch(r'-\d+', label):
+    path = self._members.path(row)
+    try:
+      if row != image:
+        label = self._members.read(row).decode().strip()
+      if row != image and '.cls' not in files:
+        facts = json_text.loads(label)
+        label = facts.get('label', facts.get('cls'))
+        if isinstance(label, float) and label.is_integer():
+          label = int(label)
+        label = str(label) if type(label) is int else label
+    except (ValueError, AttributeError) as error:
+      raise ValueError(f'{path}: {error}') from error
+    if not label or type(label) is not str or re.fullmatch(r'-\d+', label):
       raise ValueError(
         f'{path} has the label {label!r}; expected a class index from 0, or a'
         ' name, in a .cls file, or in a .json file as label or cls. Beside it'
@@ -292,38 +282,3 @@ def _ilsvrc_labels(images: int) -> list[str]:
       f' {len(names):,} for validation. Copy or download it again.'
     )
   return names
-
-
-def _class_names(folders: Iterable[str]) -> list[str] | None:
-  """Returns the class names that lie beside the shards, if they do."""
-  for folder in sorted(folders):
-    path = epath.Path(folder) / _CLASS_FILE
-    if path.exists():
-      return path.read_text().rstrip().split('\n')
-  return None
-
-
-def _order(
-  texts: Iterable[str], names: list[str] | None, where: str
-) -> tuple[list[str], list[str]]:
-  """Returns the texts of labels by number, and the names of these classes.
-
-  Args:
-    texts: all labels that occur.
-    names: the list of class names that lies beside the shards; None if none.
-    where: for error messages.
-  """
-  if not all(text.isdecimal() for text in texts):
-    # Among numbers, an empty line is a class without a name.
-    listed = sorted(texts) if names is None else filter(None, names)
-    order = names = list(listed)
-  else:
-    count = max(map(int, texts), default=-1) + 1
-    names = names or labels_lib.index_names(count, where)
-    order = [str(i) for i in range(len(names))]
-  if unknown := set(texts) - set(order):
-    raise ValueError(
-      f'the class {min(unknown)!r} is not among the {len(names)} of the list'
-      f' beside the shards ({_CLASS_FILE}). Correct the list.'
-    )
-  return order, names

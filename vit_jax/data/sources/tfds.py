@@ -150,22 +150,18 @@ class Tfds(Prepared):
     features = builder.info.features
     kinds = {key: type(features[key]).__name__ for key in sorted(features)}
     images = {k for k in kinds if isinstance(features[k], tfds.features.Image)}
-    if image_key not in images:
+    function = _find_function(label_key)
+    if image_key not in images or not (function or label_key in kinds):
       raise ValueError(
-        f'{spec} has no feature image_key={image_key!r} that is an Image; its'
-        f' features are {kinds}.'
+        f'{spec} has no feature image_key={image_key!r} that is an Image, or'
+        f' none label_key={label_key!r}; its features are {kinds}.'
       )
-    if function := _find_function(label_key):
+    if function:
       feature = tfds.features.Scalar(np.int64)
       read = {key: features[key] for key in kinds.keys() - images}
-    elif label_key in features:
+    else:
       function, feature = operator.itemgetter(label_key), features[label_key]
       read = {label_key: feature}
-    else:
-      raise ValueError(
-        f'{spec} has no feature label_key={label_key!r}; its features are'
-        f' {kinds}.'
-      )
     names = _class_names(
       feature, num_classes, f'{spec}: label_key={label_key!r}'
     )
@@ -244,23 +240,20 @@ def _find_version(path: str, spec: str) -> epath.Path:
   if (root / _INFO).exists():
     return root
   levels = ('*', '*/*', '*/*/*')  # NAME/CONFIG/VERSION is the deepest.
-  found = {}  # Folder of a data set or config -> folders of versions.
-  for level in levels if root.is_dir() else ():
-    for info in root.glob(f'{level}/{_INFO}'):
-      if tfds.core.Version.is_valid(info.parent.name):
-        found.setdefault(str(info.parent.parent), []).append(info.parent)
-  if not found:
+  versions = [
+    info.parent
+    for level in (levels if root.is_dir() else ())
+    for info in root.glob(f'{level}/{_INFO}')
+    if tfds.core.Version.is_valid(info.parent.name)
+  ]
+  found = {str(folder.parent) for folder in versions}
+  if len(found) != 1:
     raise ValueError(
-      f'{spec}: {path} holds neither {_INFO} nor a folder of a version (such as'
-      ' 1.0.0) that does. To prepare data: python -m vit_jax.prepare_data'
-      f' --source=SPEC --to={shlex.quote(path)}'
+      f'{spec}: {path} holds {len(found)} data sets {sorted(found)}, and not'
+      f' one, as {_INFO} in folders of versions (such as 1.0.0). Choose one, or'
+      ' prepare data: python -m vit_jax.prepare_data --source=SPEC'
+      f' --to={shlex.quote(path)}'
     )
-  if len(found) > 1:
-    raise ValueError(
-      f'{spec}: {path} holds {len(found)} data sets; choose one of'
-      f' {sorted(found)}.'
-    )
-  [versions] = found.values()
   return max(versions, key=lambda folder: tfds.core.Version(folder.name))
 
 
@@ -287,18 +280,14 @@ def _class_names(
   """Checks the kind of a label feature, and returns its class names."""
   many = isinstance(label, tfds.features.Sequence)
   one = label.feature if many else label
-  if (
-    not isinstance(one, tfds.features.Tensor)
-    or one.shape != ()
-    or not np.issubdtype(one.np_dtype, np.integer)
-  ):
+  is_number = isinstance(one, tfds.features.Tensor) and one.shape == ()
+  if not is_number or not np.issubdtype(one.np_dtype, np.integer):
     raise ValueError(
       f'{where} is {label}; expected a ClassLabel or an integer, or a '
       'Sequence of either.'
     )
-  is_class = isinstance(one, tfds.features.ClassLabel)
   # TFDS stores an unknown number of classes as 0.
-  known = (one.num_classes or None) if is_class else None
+  known = getattr(one, 'num_classes', None) or None
   if known is None and num_classes is None:
     raise ValueError(
       f'{where} is {label}, which does not define the number of classes; '

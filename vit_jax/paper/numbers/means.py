@@ -16,7 +16,7 @@ AVERAGE5 = (
   values.FLOWERS,
 )
 
-# Tasks as Table 9 prints them, by group. `data.vtab_tasks` has the same, but
+# Tasks as Table 9 prints them, by group. `vtab.tasks` has the same, but
 # imports TFDS.
 VTAB_GROUPS = {
   'natural': (
