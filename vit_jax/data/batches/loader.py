@@ -30,8 +30,10 @@ from typing import NamedTuple
 import cloudpickle
 import joblib
 
-from vit_jax.data.batches.slots import Batch, Slots
+from vit_jax.data.batches.rows import Reading, Rows
+from vit_jax.data.batches.slots import SHAREABLE, Batch, Slots
 from vit_jax.data.ops import decoding
+from vit_jax.runtime import errors
 
 # Pieces of a batch per thread, so that none waits long for the slowest; and the
 # most rows of a piece.
@@ -45,6 +47,8 @@ _MOST_WORKERS = 64
 # Pieces that all workers have at once, as each keeps a file open; a process may
 # often open 1024, and an evaluation has workers of its own.
 _MOST_LANES = 256
+# At 0.1 s a read, which is a bucket's, 5,000 images a second.
+_READ_AHEAD = 500
 # Workers start if the loop waited this share of this many seconds, and would go
 # on for this many more. Each takes half a second of a core to start.
 _WAITED = 0.05
@@ -138,58 +142,46 @@ def _reads(make: Callable, piece: _Piece, readers: _Threads | None):
 class Batches(Iterator[Batch]):
   """An iterator of batches."""
 
-  def __init__(
-    self,
-    make: Callable,
-    row: Batch,
-    *,
-    rows: int,
-    count: int | None,
-    threads: int | None = None,
-    workers: int | None = None,
-    prefetch: int | None = None,
-    read_ahead: int = 0,
-  ):
+  def __init__(self, make: Rows, count: int | None, how: Reading):
     """Starts to make batches.
 
     Args:
-      make: see `rows.Rows`; picklable if there are workers.
-      row: a row with the shapes and dtypes of all.
-      rows: rows of a batch.
+      make: makes a row; picklable if there are workers.
       count: number of batches; None makes them endlessly.
-      threads: see `pipeline.train_batches`, as for the following arguments.
-      workers: number of worker processes; None starts them when they help.
-      prefetch: number of batches in progress or waiting.
-      read_ahead: number of rows that `make.read` reads at the same time; 0
-        does not call it.
+      how: the number of threads, and so on.
     """
     decoding.own_process()
-    shareable = hasattr(os, 'memfd_create')
-    if workers and not shareable:
+    threads, workers, cores = how.threads, how.workers, joblib.cpu_count()
+    if workers and not SHAREABLE:
       raise ValueError(
         f'workers={workers} needs Linux; leave data.workers unset, or set it to'
         ' 0'
       )
-    cores = joblib.cpu_count()
-    asked = bool(workers)
-    if workers is None:
-      helpful = shareable and threads != 0 and cores > 1
-      workers = min(_MOST_WORKERS, cores) if helpful else 0
     self._worker_threads = threads or 1
+    helpful = SHAREABLE and threads != 0 and cores > 1
+    if workers is None:
+      self._workers = min(_MOST_WORKERS, cores) if helpful else 0
+    else:
+      self._workers = workers
     if threads is None:
       threads = min(_MOST_THREADS, cores)
-    if asked:
+    if workers:
       threads = max(1, threads)  # For the time until the workers are ready.
-    lanes = max(1, threads, workers * self._worker_threads)
+    self._read_ahead = how.read_ahead or 0
+    if how.read_ahead is None:
+      source = getattr(make.view, 'source', None)
+      self._read_ahead = _READ_AHEAD if source and source.info.is_remote else 0
+    rows = len(make.rows)
+    lanes = max(1, threads, self._workers * self._worker_threads)
     self._piece_rows = min(_PIECE_ROWS, max(1, rows // (_PIECES * lanes)))
+    prefetch = how.prefetch
     if prefetch is None:
       prefetch = max(2, -(-2 * lanes // rows))
-      if read_ahead:
-        prefetch = max(prefetch, 1 + -(-read_ahead // rows))
-    self._make, self._row, self._rows, self._count = make, row, rows, count
-    self._read_ahead, self._workers = read_ahead, workers
+      if self._read_ahead:
+        prefetch = max(prefetch, 1 + -(-self._read_ahead // rows))
+    self._make, self._rows, self._count = make, rows, count
     self._prefetch = prefetch if threads else 0
-    self._slots = Slots(row, rows, prefetch + _HELD, shared=workers > 0)
+    self._slots = Slots(make.masked_row(), rows, prefetch + _HELD)
     self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
     for slot in range(self._slots.count):
       self._free.put(slot)
@@ -197,14 +189,15 @@ class Batches(Iterator[Batch]):
     self._pending = collections.deque()
     self._begun = 0
     self._pool = _Threads(threads)
-    self._readers = _Threads(read_ahead) if read_ahead and threads else None
+    readers = self._read_ahead and threads and _Threads(self._read_ahead)
+    self._readers = readers or None
     self._processes: list[_Worker] = []
     self._starting: futures.Future | None = None
     self._observed = None  # (since, batches, seconds of waiting).
     # None of these refers to this, so it ends when nobody can ask for a batch.
     self._pools = [self._pool, *filter(None, [self._readers])]
     self._close = weakref.finalize(self, _close, self._processes, self._pools)
-    if asked:
+    if workers:
       self._start_workers()
     self._begin(self._prefetch)
 
@@ -276,10 +269,8 @@ class Batches(Iterator[Batch]):
 
   def _observe(self, before: float, now: float) -> None:
     """Starts the workers if the loop waits for batches."""
-    if self._observed is None:  # The first batch is always waited for.
-      self._observed = now, 0, 0.0
-      return
-    since, batches, waited = self._observed
+    # The first batch is always waited for.
+    since, batches, waited = self._observed or (now, -1, before - now)
     batches, waited = batches + 1, waited + now - before
     self._observed = since, batches, waited
     if now - since < _OBSERVED_SEC:
@@ -302,16 +293,8 @@ class Batches(Iterator[Batch]):
     # One piece more than it works on, so that it need not wait for the next.
     lanes = max(threads + 1, lanes)
     task = cloudpickle.dumps((self._make, self._slots, threads, reads))
-    try:
-      for _ in range(self._workers):
-        self._processes.append(_Worker(lanes))
-    except OSError as error:
-      self.close()
-      raise RuntimeError(
-        f'worker {len(self._processes)} of {self._workers} for the data cannot'
-        f' start: {error}. Use fewer: --config.data.workers=N; 0 does without'
-        ' them. Or let this process open more files: ulimit -n 65536'
-      ) from error
+    for _ in range(self._workers):
+      self._processes.append(_Worker(lanes))
     self._idle: queue.SimpleQueue[connection.Connection] = queue.SimpleQueue()
     # The first task of these threads that ask the workers is to start them.
     self._pools.append(_Threads(self._workers * lanes))
@@ -401,15 +384,6 @@ def _close(workers: Sequence[_Worker], pools: Sequence[_Threads]) -> None:
 # In a worker process. ---------------------------------------------------------
 
 
-def _sendable(error: Exception) -> Exception:
-  """Returns an error, or another if it does not survive pickling."""
-  try:
-    pickle.loads(pickle.dumps(error))
-    return error
-  except Exception:
-    return RuntimeError(f'{type(error).__name__}: {error}')
-
-
 def serve(files: Sequence[int]) -> None:
   """Works until the parent is gone, or kills this process."""
   # Slurm signals every process of a step; the parent needs this one for what it
@@ -418,38 +392,36 @@ def serve(files: Sequence[int]) -> None:
     signal.signal(number, signal.SIG_IGN)
   decoding.own_process()
   control, *lanes = map(connection.Connection, files)
-  messages: queue.SimpleQueue[str] = queue.SimpleQueue()
-
-  class Collect(logging.Handler):
-    def emit(self, record):
-      messages.put(record.getMessage())
-
-  logging.getLogger().handlers = [Collect(logging.WARNING)]
+  messages = collections.deque()
+  handler = logging.Handler(logging.WARNING)
+  handler.emit = lambda record: messages.append(record.getMessage())
+  logging.getLogger().handlers = [handler]
   make, slots, threads, read_ahead = pickle.loads(control.recv_bytes())
   readers = _Threads(read_ahead) if read_ahead else None
   busy = threading.Semaphore(threads)
 
-  def work(lane):
-    with contextlib.suppress(EOFError, OSError):  # The parent is gone.
-      answer(lane)
-
   def answer(lane):
     while True:
-      piece = lane.recv()
+      try:
+        piece = lane.recv()
+      except (EOFError, OSError):  # The parent is gone.
+        return
       reads = _reads(make, piece, readers)
       error, said = None, []
       try:
         with busy:
           _fill(make, slots, piece, reads)
-      except Exception as found:
-        error = _sendable(found)
-      with contextlib.suppress(queue.Empty):
-        while True:  # Other threads take messages, too.
-          said.append(messages.get_nowait())
+      except (ValueError, errors.ReadError) as found:
+        error = found
+      except Exception as found:  # It may not survive pickling.
+        error = RuntimeError(f'{type(found).__name__}: {found}')
+      with contextlib.suppress(IndexError):  # Other threads take some, too.
+        while True:
+          said.append(messages.popleft())
       lane.send_bytes(pickle.dumps((error, said)))
 
   for lane in lanes:
-    threading.Thread(target=work, args=(lane,), daemon=True).start()
+    threading.Thread(target=answer, args=(lane,), daemon=True).start()
   with contextlib.suppress(EOFError, OSError):
     control.send(None)
     control.recv()
