@@ -79,10 +79,8 @@ def test_rows_are_the_same_and_read_once(text):
   assert len(view.reads) == 9 + 1  # The labels' shape is read before.
 
 
-@pytest.mark.parametrize('where', ['memory', 'folder'])
-def test_workers_share_it(where, tmp_path):
-  place = cache.MEMORY if where == 'memory' else str(tmp_path)
-  kept, view = cache.Cache(place, SMALL), Counted()
+def test_workers_share_it(tmp_path):
+  kept, view = cache.Cache(str(tmp_path), SMALL), Counted()
   text = 'random_crop|flip'
   expected = list(rows(Counted(), text, 40))
   same(rows(view, text, 40, workers=2, cache=kept), expected)

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import os
 import signal
 import threading
@@ -101,17 +102,16 @@ class UnpicklableError(Exception):
     self.lock = threading.Lock()
 
 
-def raise_unpicklable(batch, row):
-  raise UnpicklableError
+def raise_in_a_worker(parent, batch, row):
+  if os.getpid() != parent:
+    raise UnpicklableError
+  return row_of(batch, row)
 
 
 def test_an_error_of_a_worker_that_cannot_be_pickled():
-  batches = make(raise_unpicklable, workers=1, count=200, prefetch=1)
-  while not batches.ready():
-    time.sleep(0.05)
-  batches._pending.clear()  # What threads made of it.
+  load = functools.partial(raise_in_a_worker, os.getpid())
   with pytest.raises(RuntimeError, match='UnpicklableError: it is locked'):
-    next(batches)
+    collections.deque(make(load, workers=1), maxlen=0)
 
 
 def waiting(cores, monkeypatch, *, load_sec, step_sec, count=None):
@@ -144,17 +144,13 @@ def test_workers_start_only_if_the_loop_waits(monkeypatch):
   assert not waiting(8, monkeypatch, load_sec=0.002, step_sec=0, count=60)
 
 
-def test_workers_outlast_the_signals_of_a_step():
+def test_workers_outlast_the_signals_of_a_step_and_one_killed_is_an_error():
   batches = until_ready(make(workers=1))
+  [worker] = batches.worker_ids()
   for number in (signal.SIGINT, signal.SIGHUP):
-    os.kill(batches.worker_ids()[0], number)
+    os.kill(worker, number)
   time.sleep(0.1)
   collections.deque((next(batches) for _ in range(20)), maxlen=0)
-
-
-def test_a_killed_worker_is_an_error():
-  batches = until_ready(make(workers=1))
-  os.kill(batches.worker_ids()[0], signal.SIGKILL)
-  message = r'--config\.data\.workers=N'
-  with pytest.raises(RuntimeError, match=message):
+  os.kill(worker, signal.SIGKILL)
+  with pytest.raises(RuntimeError, match=r'--config\.data\.workers=N'):
     collections.deque(batches, maxlen=0)
