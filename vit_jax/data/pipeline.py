@@ -56,10 +56,6 @@ def train_batches(
     ReadError: from the iterator if the source failed to read a record. The
       policy `unreadable` does not apply to it.
   """
-  if start_step < 0 or seed < 0:
-    raise ValueError(
-      f'start_step and seed must be 0 or more, got {start_step} and {seed}'
-    )
   how = Reading(**reading)
   rows = Rows(
     *(view, preprocess, how, batch_size),

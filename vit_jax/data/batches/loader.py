@@ -163,11 +163,9 @@ class Batches(Iterator[Batch]):
         ' 0'
       )
     self._worker_threads = threads or 1
-    helpful = SHAREABLE and threads != 0 and cores > 1
-    if workers is None:
-      self._most_workers = min(_MOST_WORKERS, cores) if helpful else 0
-    else:
-      self._most_workers = workers
+    self._most_workers = workers or 0
+    if workers is None and SHAREABLE and threads != 0 and cores > 1:
+      self._most_workers = min(_MOST_WORKERS, cores)
     if threads is None:
       threads = min(_MOST_THREADS, cores)
     if workers:
@@ -194,13 +192,15 @@ class Batches(Iterator[Batch]):
     self._pending = collections.deque()
     self._begun = 0
     self._threads = _Threads(threads)
-    readers = self._read_ahead and threads and _Threads(self._read_ahead)
-    self._readers = readers or None
+    self._readers = None
+    pools = [self._threads]
+    if self._read_ahead and threads:
+      self._readers = _Threads(self._read_ahead)
+      pools.append(self._readers)
     self._workers: list[_Workers] = []  # One, once they are started.
     self._observed = None  # (since, batches, seconds of waiting).
     # None of these refers to this, so it ends when nobody can ask for a batch.
-    parts = self._workers, [self._threads, *([readers] if readers else [])]
-    self._close = weakref.finalize(self, _close, *parts)
+    self._close = weakref.finalize(self, _close, self._workers, pools)
     if workers:
       self._start_workers()
     self._begin(self._prefetch)

@@ -107,8 +107,6 @@ class Rows:
         f'unknown policy unreadable={reading.unreadable!r}; choose from '
         f'{list(UNREADABLE_POLICIES)}'
       )
-    if batch_size < 1:
-      raise ValueError(f'batch_size={batch_size} must be positive')
     rows = range(batch_size) if reading.rows is None else reading.rows
     if not rows or min(rows) < 0 or max(rows) >= batch_size:
       raise ValueError(
