@@ -420,10 +420,11 @@ def serve(file: int) -> None:
     error, said = None, []
     try:
       _fill(piece, reads, make, slots)
-    except (ValueError, errors.ReadError) as found:
+    except Exception as found:
       error = found
-    except Exception as found:  # It may not survive pickling.
-      error = RuntimeError(f'{type(found).__name__}: {found}')
+      # Another may not survive pickling.
+      if type(found) not in (ValueError, errors.ReadError):
+        error = RuntimeError(f'{type(found).__name__}: {found}')
     with contextlib.suppress(IndexError):  # Other threads take some, too.
       while True:
         said.append(messages.popleft())
