@@ -50,9 +50,6 @@ _PREPROCESS = flags.DEFINE_string(
 _JPEG_DCT = flags.DEFINE_enum(
   'jpeg_dct', 'fast', decoding.JPEG_DCTS, 'How the pipeline decodes.'
 )
-_SCALED = flags.DEFINE_bool(
-  'scaled', False, 'Whether it decodes smaller images where that suffices.'
-)
 _BATCH_SIZE = flags.DEFINE_integer('batch_size', 64, 'Images a batch.', 1)
 _BATCHES = flags.DEFINE_integer('batches', 10, 'Batches in a turn.', 1)
 _STEP_MS = flags.DEFINE_float('step_ms', 100.0, 'Milliseconds of a step.', 0)
@@ -79,7 +76,6 @@ def main():
       preprocess=_PREPROCESS.value,
       image_size=image_size,
       jpeg_dct=_JPEG_DCT.value,
-      scaled=_SCALED.value,
       batch_size=_BATCH_SIZE.value,
       batches=_BATCHES.value,
       step_ms=_STEP_MS.value,
@@ -94,7 +90,6 @@ def main():
       'preprocess': _PREPROCESS.value,
       'image_size': list(image_size),
       'jpeg_dct': _JPEG_DCT.value,
-      'scaled': _SCALED.value,
       'batch_size': _BATCH_SIZE.value,
       'batches': _BATCHES.value,
       'step_ms': _STEP_MS.value,

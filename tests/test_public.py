@@ -199,7 +199,7 @@ def test_training_needs_no_paper_plan_or_sweep():
     (
       'a row is decoded',
       ['main.py', 'training/train.py', 'data/pipeline.py']
-      + ['data/batches/load.py', 'data/ops/preprocess.py']
+      + ['data/batches/rows.py', 'data/ops/preprocess.py']
       + ['data/ops/decoding.py'],
     ),
     (

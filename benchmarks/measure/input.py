@@ -123,7 +123,6 @@ def measure(
   preprocess: str = 'inception_crop|flip',
   image_size: tuple[int, int] = (224, 224),
   jpeg_dct: str = 'fast',
-  scaled: bool = False,
   batch_size: int,
   batches: int,
   step_ms: float,
@@ -154,7 +153,6 @@ def measure(
     image_size=image_size,
     channels=3,
     jpeg_dct=jpeg_dct,
-    scaled=scaled,
   )
   mesh = sharding.make_mesh()
   sharding.check_batch_size('--batch_size', batch_size, mesh)

@@ -216,7 +216,7 @@ def test_runs_may_be_older_or_newer_than_a_key(tmp_path):
   saved = config.to_dict()
   del saved['cutmix_alpha'], saved['data']['jpeg_dct']
   # These are gone.
-  saved['data'] |= {'max_pixels': 1, 'prefetch': 3}
+  saved['data'] |= {'max_pixels': 1, 'prefetch': 3, 'scaled_decoding': False}
   saved['guard']['report_after'] = 7.0
   (tmp_path / 'config.json').write_text(json.dumps(saved))
   config_lib.check_same_run(config, tmp_path)

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
 from vit_jax.data import ops
-from vit_jax.data.ops import augment, changes
+from vit_jax.data.ops import augment
 
 
 def generator(seed=0):
@@ -36,33 +36,33 @@ def assert_close(found, expected, most):
   assert np.abs(found.astype(int) - expected.astype(int)).max() <= most
 
 
-# Single changes.
+# Single augment.
 
 
 @pytest.mark.parametrize('channels', [1, 3])
 @pytest.mark.parametrize(
   'ours, pillow',
   [
-    (changes.auto_contrast, ImageOps.autocontrast),
-    (changes.equalize, ImageOps.equalize),
-    (changes.invert, ImageOps.invert),
+    (augment.auto_contrast, ImageOps.autocontrast),
+    (augment.equalize, ImageOps.equalize),
+    (lambda x: augment.RAND_AUGMENT['invert'](x, 1, None), ImageOps.invert),
     *(
       (
-        lambda x, bits=bits: changes.posterize(x, bits),
+        lambda x, bits=bits: augment.posterize(x, bits),
         lambda x, bits=bits: ImageOps.posterize(x, bits),
       )
       for bits in (1, 4, 8)
     ),
     *(
       (
-        lambda x, t=threshold: changes.solarize(x, t),
+        lambda x, t=threshold: augment.solarize(x, t),
         lambda x, t=threshold: ImageOps.solarize(x, t),
       )
       for threshold in (0, 100, 256)
     ),
     *(
       (
-        lambda x, f=factor: changes.brightness(x, f),
+        lambda x, f=factor: augment.brightness(x, f),
         lambda x, f=factor: ImageEnhance.Brightness(x).enhance(f),
       )
       for factor in (0.1, 0.7, 1.0, 1.9)
@@ -81,9 +81,9 @@ def test_changes_by_a_table_are_exactly_pillows(ours, pillow, channels):
 @pytest.mark.parametrize(
   'ours, pillow',
   [
-    (changes.contrast, ImageEnhance.Contrast),
-    (changes.saturation, ImageEnhance.Color),
-    (changes.sharpness, ImageEnhance.Sharpness),
+    (augment.contrast, ImageEnhance.Contrast),
+    (augment.saturation, ImageEnhance.Color),
+    (augment.sharpness, ImageEnhance.Sharpness),
   ],
 )
 def test_enhancements_are_pillows(ours, pillow, channels, factor):
@@ -101,12 +101,12 @@ def test_enhancements_are_pillows(ours, pillow, channels, factor):
 @pytest.mark.parametrize(
   'ours, coefficients',
   [
-    (lambda x: changes.shear_x(x, 0.3), (1, 0.3, 0, 0, 1, 0)),
-    (lambda x: changes.shear_y(x, 0.3), (1, 0, 0, 0.3, 1, 0)),
-    (lambda x: changes.translate(x, 0, 13), (1, 0, -13, 0, 1, 0)),
-    (lambda x: changes.translate(x, -4, 3), (1, 0, -3, 0, 1, 4)),
-    (lambda x: changes.translate(x, 40, 0), (1, 0, 0, 0, 1, -40)),
-    (lambda x: changes.translate(x, 0, -55), (1, 0, 55, 0, 1, 0)),
+    (lambda x: augment.shear_x(x, 0.3), (1, 0.3, 0, 0, 1, 0)),
+    (lambda x: augment.shear_y(x, 0.3), (1, 0, 0, 0.3, 1, 0)),
+    (lambda x: augment.translate(x, 13, 1), (1, 0, -13, 0, 1, 0)),
+    (lambda x: augment.translate(x, -4, 0), (1, 0, 0, 0, 1, 4)),
+    (lambda x: augment.translate(x, 40, 0), (1, 0, 0, 0, 1, -40)),
+    (lambda x: augment.translate(x, -55, 1), (1, 0, 55, 0, 1, 0)),
   ],
 )
 def test_shears_and_translations_are_pillows(ours, coefficients, channels):
@@ -128,7 +128,7 @@ def test_shears_and_translations_are_pillows(ours, coefficients, channels):
 def test_rotations_are_pillows(degrees, shape):
   image = picture(*shape)
   expected = to_pillow(image).rotate(degrees, fillcolor=(128,) * 3)
-  different = (changes.rotate(image, degrees) != np.asarray(expected)).any(-1)
+  different = (augment.rotate(image, degrees) != np.asarray(expected)).any(-1)
   assert different.mean() < 0.01
 
 
@@ -149,12 +149,6 @@ def test_rotations_are_pillows(degrees, shape):
 def test_wrong_arguments(text, message):
   with pytest.raises(ValueError, match=message):
     ops.parse(text, image_size=8, channels=3)
-
-
-# RandAugment.
-
-# Change -> its strength at magnitudes 10 and 5, for an image of 224 px, from
-# the authors' TensorFlow code. A sign is random where there is one.
 
 
 # Random erasing.
@@ -192,9 +186,6 @@ def test_erased_boxes_and_their_distribution():
   # Places are uniform.
   assert abs((top / (101 - (bottom - top))).mean() - 0.5) < 0.06
   assert abs((left / (121 - (right - left))).mean() - 0.5) < 0.06
-
-
-# Colour jitter.
 
 
 # In preprocessings.

@@ -79,15 +79,13 @@ def test_rows_are_the_same_and_read_once(text):
   assert len(view.reads) == 9 + 1  # The labels' shape is read before.
 
 
-@pytest.mark.parametrize('where', ['memory', 'folder'])
-def test_workers_share_it(where, tmp_path):
-  place = cache.MEMORY if where == 'memory' else str(tmp_path)
-  kept, view = cache.Cache(place, SMALL), Counted()
+def test_workers_share_it(tmp_path):
+  kept, view = cache.Cache(str(tmp_path), SMALL), Counted()
   text = 'random_crop|flip'
   expected = list(rows(Counted(), text, 40))
   same(rows(view, text, 40, workers=2, cache=kept), expected)
-  images = kept.of(view, ops.parse(text, image_size=8, channels=3))
-  assert all(images.get(index) for index in range(9))
+  table = kept.table(view, ops.parse(text, image_size=8, channels=3))
+  assert all(kept.get(table, index) for index in range(9))
   assert os.listdir(tmp_path) == []  # The file has no name.
 
 
@@ -118,7 +116,6 @@ def test_a_full_cache_says_so_once(caplog):
     ({'cache': 'gs://bucket/x'}, 'no local folder'),
     ({'cache': 'memory', 'cache_gib': 1e9}, 'GiB that are free'),
     ({'cache': 'memory', 'cache_gib': 0.0}, 'more than 0'),
-    ({'cache': 'memory', 'scaled_decoding': True}, 'set one of them'),
   ],
 )
 def test_bad_settings_are_errors(values, message):

@@ -145,8 +145,9 @@ def test_the_number_of_threads_does_not_change_the_batches(threads, prefetch):
 def test_the_number_of_workers_does_not_change_the_batches():
   view = FakeView(10, corrupt=(3,))
   kwargs = dict(batch_size=4, seed=0, num_classes=100, start_step=3)
+  options = dict(workers=2, threads=2, read_ahead=20)
   batches = pipeline.train_batches(
-    view, CROP, workers=2, unreadable='skip-and-count', **kwargs
+    view, CROP, unreadable='skip-and-count', **options, **kwargs
   )
   # The first ones are made by threads, until the workers are ready.
   actual = list(itertools.islice(until_ready(batches), 40))
@@ -174,12 +175,13 @@ def test_random_numbers_of_a_row_are_frozen():
 
 
 _WORKING = """
-import os, signal, time
+import os, signal, sys, time
 from vit_jax import data
 from vit_jax.data import ops
 from vit_jax.data import pipeline
 
-if __name__ == '__main__':
+assert 'jax' not in sys.modules  # Workers would be slow to start.
+if True:  # A worker must not run this file again.
   view = data.View(data.open_source('digits'), 'train')
   batches = pipeline.train_batches(
     view,

@@ -161,7 +161,7 @@ def test_batches_of_the_data_have_the_shapes_that_compile(
   )
   batches = pipeline.train_batches(
     data.View(source, 'train[:32]'),
-    inputs.parse_preprocess(config, config.data.preprocess, train=True),
+    inputs.parse_preprocess(config, config.data.preprocess),
     batch_size=config.data.batch_size,
     seed=0,
     **inputs.reading(config),

@@ -7,7 +7,7 @@ import ml_collections
 
 from vit_jax import config as config_lib
 from vit_jax import data
-from vit_jax.data import ops, pipeline
+from vit_jax.data import ops
 from vit_jax.data.batches.cache import Cache
 
 
@@ -43,8 +43,6 @@ def parse_preprocess(
   config: ml_collections.ConfigDict,
   text: str,
   dataset: str = '',
-  *,
-  train: bool = False,
 ) -> ops.Preprocess:
   """Parses a preprocessing string for the config's image size and channels.
 
@@ -52,7 +50,6 @@ def parse_preprocess(
     config: a resolved config.
     text: see `data/ops`.
     dataset: the data spec to preprocess; '' is the training data's.
-    train: whether it is for training, which may decode smaller images.
   """
   return ops.parse(
     text,
@@ -60,7 +57,6 @@ def parse_preprocess(
     channels=config.channels,
     upright=is_upright(config, dataset or config.data.dataset),
     jpeg_dct=config.data.jpeg_dct,
-    scaled=train and config.data.scaled_decoding,
   )
 
 
@@ -99,31 +95,7 @@ def _cache(config: ml_collections.ConfigDict) -> Cache | None:
   key = config.data.cache, config.data.cache_gib
   if not key[0]:
     return None
-  if config.data.scaled_decoding:
-    raise ValueError(
-      'data.cache keeps whole images, so data.scaled_decoding would do nothing;'
-      ' set one of them'
-    )
   cache = _caches.get(key)
   if cache is None:
     cache = _caches[key] = Cache(*key)
   return cache
-
-
-def check_first_record(
-  config: ml_collections.ConfigDict,
-  view: data.View,
-  preprocess: ops.Preprocess,
-  **labels: int,
-) -> None:
-  """Decodes one example of a split with the config's options.
-
-  Args:
-    config: a resolved config.
-    view: the split.
-    preprocess: the split's preprocessing.
-    **labels: num_classes and max_labels, where they are not the config's.
-  """
-  names = 'num_classes', 'max_labels', 'unreadable'
-  options = {name: reading(config)[name] for name in names} | labels
-  pipeline.check_first_record(view, preprocess, **options)

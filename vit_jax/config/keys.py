@@ -115,12 +115,6 @@ KEYS = {
     "How to decode JPEGs: 'fast' is TensorFlow's default, as in the released"
     " code; 'accurate' differs from it by a grey level on average.",
   ),
-  'data.scaled_decoding': Key(
-    False,
-    'Whether training decodes a JPEG to a half, quarter or eighth of its size'
-    ' if the first operation shrinks it at least as much. That is faster and'
-    ' averages pixels. Evaluations decode whole images.',
-  ),
   'data.threads': Key(
     int,
     'Threads that read; 0 reads in the main thread. A worker process has as'

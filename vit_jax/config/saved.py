@@ -45,6 +45,9 @@ def load(workdir: epath.PathLike | None) -> dict[str, Any] | None:
     if kind not in _WITHOUT_JPEGS:
       content['data'].setdefault('jpeg_dct', 'accurate')
     content['data'].setdefault('exif_orientation', False)
+    # A key that is gone; with another value, such a run can't go on.
+    if content['data'].get('scaled_decoding') is False:
+      del content['data']['scaled_decoding']
   # A run that is older than another key did what the key's default does.
   for name, value in _defaults().items():
     section, _, own = name.rpartition('.')

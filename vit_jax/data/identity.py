@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from vit_jax.data import source
-from vit_jax.runtime import distributed, errors
+from vit_jax.runtime import errors
 
 # Number of examples, evenly spaced, whose bytes are read.
 _SAMPLES = 128
 _THREADS = 16
 # Replaces the digest of data that could not be read now; it is not compared.
-UNKNOWN = distributed.UNKNOWN
+UNKNOWN = errors.UNKNOWN
 
 
 def digest(view: source.View) -> dict[str, Any]:

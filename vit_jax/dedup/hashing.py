@@ -87,11 +87,11 @@ def decode(image: bytes | np.ndarray, *, upright: bool) -> np.ndarray:
   """
   if isinstance(image, np.ndarray):
     return decoding.decode(image, 1)[:, :, 0]
-  height, width = decoding.size(image)
+  known = decoding.header(image)
   shrink = 1
-  while shrink < 8 and min(height, width) >= 2 * LEAST * shrink:
+  while shrink < 8 and min(known.height, known.width) >= 2 * LEAST * shrink:
     shrink *= 2
-  return decoding.decode(image, 1, upright=upright, shrink=shrink, width=width)[
+  return decoding.decode(image, 1, upright=upright, known=known, shrink=shrink)[
     :, :, 0
   ]
 

@@ -11,7 +11,7 @@ from absl import logging
 from vit_jax import config as config_lib
 from vit_jax import data, masked_patch, sharding
 from vit_jax.config import inputs
-from vit_jax.data import ops
+from vit_jax.data import ops, pipeline
 from vit_jax.evaluators import classes, evaluator, predictions
 from vit_jax.evaluators.classification import Classification
 from vit_jax.evaluators.evaluator import Batches, Evaluator
@@ -54,9 +54,9 @@ class Context:
       *views: what will be read.
       **labels: num_classes and max_labels, where they are not the config's.
     """
-    for view in views:
-      inputs.check_first_record(self.config, view, self.preprocess, **labels)
     reading = inputs.reading(self.config) | labels
+    for view in views:
+      pipeline.check_first_record(view, self.preprocess, **reading)
     return evaluator.batches(
       self.preprocess, self.mesh, batch_size=self.batch_size, **reading
     )

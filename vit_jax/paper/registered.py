@@ -86,6 +86,7 @@ def _config(run: Run) -> dict[str, Any]:
   config['data']['max_pixels'] = _MAX_PIXELS
   # Keys that were there at the registration, and are gone.
   config['data'] |= {'uneven_classes': 'error', 'prefetch': None}
+  config['data']['scaled_decoding'] = False
   config['init']['max_inflation'] = 16.0
   config['guard']['report_after'] = 600.0
   for key in _LATER:

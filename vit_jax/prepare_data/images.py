@@ -157,7 +157,7 @@ def store(
     raise SetAsideError(_unknown(image, found))
   try:
     notes = list(_notes(image, found, name))
-    height, width = decoding.size(image, max_pixels)
+    height, width = decoding.header(image, max_pixels)[:2]
   except decoding.CorruptImageError as error:
     raise SetAsideError(str(error)) from error
   colours, convert = _colours(image, found)

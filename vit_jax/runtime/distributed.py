@@ -43,8 +43,7 @@ _STATUS = re.compile(
 )
 # How many differences between two processes an error lists.
 _SHOWN = 3
-# Stands for a value that could not be read, and is not compared.
-UNKNOWN = 'unknown'
+UNKNOWN = errors.UNKNOWN
 
 
 @contextlib.contextmanager

@@ -9,6 +9,9 @@ import errno
 import os
 import pathlib
 
+# Stands for a value that could not be read, and is not compared.
+UNKNOWN = 'unknown'
+
 _RIGHTS = 'This process may not do that there: change the rights, or the path.'
 _ROOM = 'Make room for what this command writes, and start it again.'
 # Number of an error -> what to do.

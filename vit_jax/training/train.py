@@ -94,7 +94,7 @@ def train_and_evaluate(
     rows = sharding.local_rows(r.mesh, batch_size)
     batches = pipeline.train_batches(
       r.view,
-      inputs.parse_preprocess(config, config.data.preprocess, train=True),
+      inputs.parse_preprocess(config, config.data.preprocess),
       batch_size=batch_size,
       seed=config.seed,
       start_step=start_step,
@@ -190,10 +190,8 @@ def _complete(
       ' least 16.',
       *(config.data.batch_size, len(view)),
     )
-  preprocess = inputs.parse_preprocess(
-    config, config.data.preprocess, train=True
-  )
-  inputs.check_first_record(config, view, preprocess)
+  preprocess = inputs.parse_preprocess(config, config.data.preprocess)
+  pipeline.check_first_record(view, preprocess, **inputs.reading(config))
   return config, view
 
 

@@ -25,12 +25,11 @@ from vit_jax.data.source import Record, View
 
 MEMORY = 'memory'  # In place of a folder.
 
-# Unsigned 64-bit numbers are all that the file has but for images. The first
-# is the offset of the end, and the second whether somebody said that it is
-# full. A table has the offsets of a view's images, or 0; an image begins with
-# the length of its description.
-_NUMBER = 8
-_HEADER = 2 * _NUMBER
+# The file begins with two numbers: its end, and whether somebody said that it
+# is full. A table has, for each image of a view, where it begins, or 0. An
+# image begins with the length of its description.
+_NUMBER = np.dtype(np.uint64)
+_END, _TOLD, _HEADER = 0, 1, 2
 
 
 class Cache:
@@ -46,28 +45,33 @@ class Cache:
     Raises:
       ValueError: there is no such folder, or it has less space.
     """
-    size = int(gib * 2**30)
-    free, self._file = _in_memory() if place == MEMORY else _on_disk(place)
-    weakref.finalize(self, os.close, self._file).atexit = False
-    if not _HEADER < size <= free:
+    size = int(gib * 2**30) // _NUMBER.itemsize * _NUMBER.itemsize
+    free, file = _in_memory() if place == MEMORY else _on_disk(place)
+    weakref.finalize(self, os.close, file).atexit = False
+    if not _HEADER * _NUMBER.itemsize < size <= free:
       raise ValueError(
         f'data.cache_gib={gib:g} must be more than 0, and no more than the'
         f' {free / 2**30:.1f} GiB that are free in data.cache={place!r}'
       )
-    os.ftruncate(self._file, size)  # Takes no space yet.
-    self._open(size)
-    self.write(0, _HEADER)
-    self._kept: dict[tuple, tuple[View, Images]] = {}
+    os.ftruncate(file, size)  # Takes no space yet.
+    header = np.array([_HEADER * _NUMBER.itemsize, 0], _NUMBER)
+    os.pwrite(file, header.tobytes(), 0)
+    self._open(file)
+    # (id of a view, preprocess) -> the view, which must stay, and its table.
+    self._tables: dict[tuple, tuple[View, int]] = {}
 
-  def _open(self, size: int) -> None:
-    self._size = size
+  def _open(self, file: int) -> None:
+    self._file = file
     self._lock = threading.Lock()
-    self.memory = mmap.mmap(self._file, size, prot=mmap.PROT_READ)
+    self._memory = mmap.mmap(file, 0)
+    # What is written here lies where `_add` has written before. So a full disk
+    # is an error there, and no signal here.
+    self._numbers = np.frombuffer(self._memory, _NUMBER)
 
   def __reduce__(self):
-    return _attach, (f'/proc/{os.getpid()}/fd/{self._file}', self._size)
+    return _attach, (f'/proc/{os.getpid()}/fd/{self._file}',)
 
-  def of(self, view: View, preprocess: ops.Preprocess) -> 'Images':
+  def table(self, view: View, preprocess: ops.Preprocess) -> int:
     """Returns the place of a view's images, and the same one the next time.
 
     Args:
@@ -75,93 +79,69 @@ class Cache:
       preprocess: what is done to its images.
     """
     key = id(view), preprocess
-    if key not in self._kept:
-      table = self.add([bytes(_NUMBER * len(view))])
-      self._kept[key] = view, Images(self, table)
-    return self._kept[key][1]
+    if key not in self._tables:
+      self._tables[key] = view, self._add([bytes(_NUMBER.itemsize * len(view))])
+    return self._tables[key][1]
 
-  def number(self, offset: int) -> int:
-    """Returns the number that is stored at an offset."""
-    return int.from_bytes(self.memory[offset : offset + _NUMBER], 'little')
-
-  def write(self, offset: int, number: int) -> None:
-    """Stores a number at an offset."""
-    os.pwrite(self._file, number.to_bytes(_NUMBER, 'little'), offset)
-
-  def add(self, parts: list) -> int:
-    """Adds bytes, and returns their offset, or 0 if there is no space."""
-    # Other processes wait, too; a process that dies lets go.
-    with self._lock:
-      fcntl.lockf(self._file, fcntl.LOCK_EX)
-      try:
-        return self._add(parts)
-      finally:
-        fcntl.lockf(self._file, fcntl.LOCK_UN)
-
-  def _add(self, parts: list) -> int:
-    start, size = self.number(0), sum(map(len, parts))
-    if start + size <= self._size:
-      with contextlib.suppress(OSError):  # Such as of a full disk.
-        if os.pwritev(self._file, parts, start) == size:
-          self.write(0, start + size + -size % _NUMBER)
-          return start
-    if not self.number(_NUMBER):
-      self.write(_NUMBER, 1)
-      logging.warning(
-        'The cache is full with %.1f GiB. Images that are not in it are'
-        ' decoded each time; data.cache_gib sets its size.',
-        start / 2**30,
-      )
-    return 0
-
-
-class Images:
-  """The images of a view in a cache."""
-
-  def __init__(self, cache: Cache, table: int):
-    """Finds them by the offset of their table; 0: there is none."""
-    self.cache = cache
-    self._table = table
-
-  def get(self, index: int) -> tuple[Record, int] | None:
+  def get(self, table: int, index: int) -> tuple[Record, int] | None:
     """Returns what `put` was given for a record, or None.
 
     The image is read-only, and needs no copy.
     """
-    offset = self._table and self.cache.number(self._table + _NUMBER * index)
-    if not offset:
+    start = table and int(self._numbers[table + index])
+    if not start:
       return None
-    pixels = offset + _NUMBER + self.cache.number(offset)
-    shape, label, name, made = pickle.loads(
-      self.cache.memory[offset + _NUMBER : pixels]
-    )
-    image = np.ndarray(shape, np.uint8, self.cache.memory, pixels)
+    about = (start + 1) * _NUMBER.itemsize
+    pixels = about + int(self._numbers[start])
+    shape, label, name, made = pickle.loads(self._memory[about:pixels])
+    image = np.ndarray(shape, np.uint8, self._memory, pixels)
+    image.flags.writeable = False
     return Record(image, label, name), made
 
-  def put(self, index: int, record: Record, made: int) -> None:
+  def put(self, table: int, index: int, record: Record, made: int) -> None:
     """Keeps a record, if there is space.
 
     Args:
+      table: what `table` returned for the view.
       index: of the record in the view.
       record: it, with an image of uint8 [h, w, c].
       made: number of operations that made the image.
     """
-    if not self._table:
-      return
     image = np.ascontiguousarray(record.image)
     about = pickle.dumps((image.shape, record.label, record.name, made))
-    length = len(about).to_bytes(_NUMBER, 'little')
-    offset = self.cache.add([length, about, image.reshape(-1).data])
-    if offset:
+    length = _NUMBER.type(len(about)).tobytes()
+    if start := table and self._add([length, about, image.reshape(-1).data]):
       # After the image is there, since others read without a lock.
-      self.cache.write(self._table + _NUMBER * index, offset)
+      self._numbers[table + index] = start
+
+  def _add(self, parts: list) -> int:
+    """Adds bytes; returns the number that they begin at, 0 if none has room."""
+    # Other processes wait, too; a process that dies lets go.
+    with self._lock:
+      fcntl.lockf(self._file, fcntl.LOCK_EX)
+      try:
+        start, size = int(self._numbers[_END]), sum(map(len, parts))
+        if start + size <= len(self._memory):
+          with contextlib.suppress(OSError):  # Such as of a full disk.
+            if os.pwritev(self._file, parts, start) == size:
+              self._numbers[_END] = start + size + -size % _NUMBER.itemsize
+              return start // _NUMBER.itemsize
+        if not self._numbers[_TOLD]:
+          self._numbers[_TOLD] = 1
+          logging.warning(
+            'The cache is full with %.1f GiB. Images that are not in it are'
+            ' decoded each time; data.cache_gib sets its size.',
+            start / 2**30,
+          )
+        return 0
+      finally:
+        fcntl.lockf(self._file, fcntl.LOCK_UN)
 
 
-def _attach(file: str, size: int) -> Cache:
+def _attach(path: str) -> Cache:
   """Opens a cache in a worker, which lives as long as the cache."""
   cache = Cache.__new__(Cache)
-  cache._file = os.open(file, os.O_RDWR)
-  cache._open(size)
+  cache._open(os.open(path, os.O_RDWR))
   return cache
 
 

@@ -1,13 +1,14 @@
 """Threads and worker processes that make batches ahead of time, in order.
 
 A batch is made in pieces of at most 16 rows, so that all threads share each
-batch and a slow record delays few others. Threads start at once; they decode
-outside of Python's lock, so a process makes some thousand images a second with
-threads alone. Only if the loop waits for batches, and there are cores for them,
-worker processes start in the background and take over. They do not import the
-main program, which those of `multiprocessing` would do. Those of joblib's
-`loky` would restart whenever they grow by 300 MB, and the shared memory of the
-batches counts.
+batch and a slow record delays few others. All pieces are tasks in one queue.
+Threads start at once; they decode outside of Python's lock, so a process makes
+some thousand images a second with threads alone. Only if the loop waits for
+batches, and there are cores for them, worker processes start in the background;
+when all are ready, they take the tasks in place of the threads. They do not
+import the main program, which those of `multiprocessing` would do. Those of
+joblib's `loky` would restart whenever they grow by 300 MB, and the shared
+memory of the batches counts.
 """
 
 import collections
@@ -30,8 +31,10 @@ from typing import NamedTuple
 import cloudpickle
 import joblib
 
-from vit_jax.data.batches.slots import Batch, Slots
+from vit_jax.data.batches.rows import Reading, Rows
+from vit_jax.data.batches.slots import SHAREABLE, Batch, Slots
 from vit_jax.data.ops import decoding
+from vit_jax.runtime import errors
 
 # Pieces of a batch per thread, so that none waits long for the slowest; and the
 # most rows of a piece.
@@ -42,9 +45,8 @@ _PIECE_ROWS = 16
 _HELD = 2
 _MOST_THREADS = 16
 _MOST_WORKERS = 64
-# Pieces that all workers have at once, as each keeps a file open; a process may
-# often open 1024, and an evaluation has workers of its own.
-_MOST_LANES = 256
+# At 0.1 s a read, which is a bucket's, 5,000 images a second.
+_READ_AHEAD = 500
 # Workers start if the loop waited this share of this many seconds, and would go
 # on for this many more. Each takes half a second of a core to start.
 _WAITED = 0.05
@@ -53,7 +55,7 @@ _REMAINING_SEC = 10.0
 _END_SEC = 5.0  # The most that ending threads takes.
 _CODE = (
   'import sys; sys.path[:] = {path!r}; from vit_jax.data.batches import loader;'
-  ' loader.serve({files})'
+  ' loader.serve({file})'
 )
 
 
@@ -67,10 +69,10 @@ class _Piece(NamedTuple):
 
 
 def _fill(
-  make: Callable,
-  slots: Slots,
   piece: _Piece,
   reads: Sequence[futures.Future | None],
+  make: Callable,
+  slots: Slots,
 ) -> None:
   """Writes the rows of a piece to its slot."""
   arrays = slots.arrays(piece.slot)
@@ -84,11 +86,14 @@ class _Threads:
 
   Unlike those of `futures.ThreadPoolExecutor`, these threads do not keep a
   program from ending while a read hangs.
+
+  Attributes:
+    tasks: (future, function, arguments) of each; None ends one who takes it.
   """
 
   def __init__(self, number: int):
-    self._tasks = queue.SimpleQueue()
-    self._closed = False
+    self.tasks = queue.SimpleQueue()
+    self._retired = False
     self._threads = [
       threading.Thread(target=self._work, name=f'input {i}', daemon=True)
       for i in range(number)
@@ -99,23 +104,27 @@ class _Threads:
   def submit(self, function: Callable, *args) -> futures.Future:
     task = futures.Future(), function, args
     if self._threads:
-      self._tasks.put(task)
+      self.tasks.put(task)
     else:
       _do(*task)
     return task[0]
 
+  def retire(self) -> None:
+    """Ends each thread after the next task that it takes."""
+    self._retired = True
+
   def close(self) -> None:
     """Ends the threads after their current tasks; waits a while for them."""
-    self._closed = True
+    self.retire()
     for _ in self._threads:
-      self._tasks.put(None)
+      self.tasks.put(None)
     deadline = time.monotonic() + _END_SEC
     # A thread within a library of C++ when the interpreter ends would abort it.
     for thread in self._threads:
       thread.join(max(0.0, deadline - time.monotonic()))
 
   def _work(self) -> None:
-    while (task := self._tasks.get()) and not self._closed:
+    while not self._retired and (task := self.tasks.get()):
       _do(*task)
       del task  # It may hold the last reference to a batch.
 
@@ -138,73 +147,61 @@ def _reads(make: Callable, piece: _Piece, readers: _Threads | None):
 class Batches(Iterator[Batch]):
   """An iterator of batches."""
 
-  def __init__(
-    self,
-    make: Callable,
-    row: Batch,
-    *,
-    rows: int,
-    count: int | None,
-    threads: int | None = None,
-    workers: int | None = None,
-    prefetch: int | None = None,
-    read_ahead: int = 0,
-  ):
+  def __init__(self, make: Rows, count: int | None, how: Reading):
     """Starts to make batches.
 
     Args:
-      make: see `rows.Rows`; picklable if there are workers.
-      row: a row with the shapes and dtypes of all.
-      rows: rows of a batch.
+      make: makes a row; picklable if there are workers.
       count: number of batches; None makes them endlessly.
-      threads: see `pipeline.train_batches`, as for the following arguments.
-      workers: number of worker processes; None starts them when they help.
-      prefetch: number of batches in progress or waiting.
-      read_ahead: number of rows that `make.read` reads at the same time; 0
-        does not call it.
+      how: the number of threads, and so on.
     """
     decoding.own_process()
-    shareable = hasattr(os, 'memfd_create')
-    if workers and not shareable:
+    threads, workers, cores = how.threads, how.workers, joblib.cpu_count()
+    if workers and not SHAREABLE:
       raise ValueError(
         f'workers={workers} needs Linux; leave data.workers unset, or set it to'
         ' 0'
       )
-    cores = joblib.cpu_count()
-    asked = bool(workers)
-    if workers is None:
-      helpful = shareable and threads != 0 and cores > 1
-      workers = min(_MOST_WORKERS, cores) if helpful else 0
     self._worker_threads = threads or 1
+    self._most_workers = workers or 0
+    if workers is None and SHAREABLE and threads != 0 and cores > 1:
+      self._most_workers = min(_MOST_WORKERS, cores)
     if threads is None:
       threads = min(_MOST_THREADS, cores)
-    if asked:
+    if workers:
       threads = max(1, threads)  # For the time until the workers are ready.
-    lanes = max(1, threads, workers * self._worker_threads)
+    self._read_ahead = how.read_ahead or 0
+    if how.read_ahead is None:
+      source = getattr(make.view, 'source', None)
+      self._read_ahead = _READ_AHEAD if source and source.info.is_remote else 0
+    rows = len(make.rows)
+    lanes = max(1, threads, self._most_workers * self._worker_threads)
     self._piece_rows = min(_PIECE_ROWS, max(1, rows // (_PIECES * lanes)))
+    prefetch = how.prefetch
     if prefetch is None:
       prefetch = max(2, -(-2 * lanes // rows))
-      if read_ahead:
-        prefetch = max(prefetch, 1 + -(-read_ahead // rows))
-    self._make, self._row, self._rows, self._count = make, row, rows, count
-    self._read_ahead, self._workers = read_ahead, workers
+      if self._read_ahead:
+        prefetch = max(prefetch, 1 + -(-self._read_ahead // rows))
+    self._make, self._rows, self._count = make, rows, count
     self._prefetch = prefetch if threads else 0
-    self._slots = Slots(row, rows, prefetch + _HELD, shared=workers > 0)
+    self._slots = Slots(make.masked_row(), rows, prefetch + _HELD)
     self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
     for slot in range(self._slots.count):
       self._free.put(slot)
     # Batches in progress: their slots, and the futures of their pieces.
     self._pending = collections.deque()
     self._begun = 0
-    self._pool = _Threads(threads)
-    self._readers = _Threads(read_ahead) if read_ahead and threads else None
-    self._processes: list[_Worker] = []
-    self._starting: futures.Future | None = None
+    self._threads = _Threads(threads)
+    self._readers = None
+    pools = [self._threads]
+    if self._read_ahead and threads:
+      self._readers = _Threads(self._read_ahead)
+      pools.append(self._readers)
+    self._workers: list[_Workers] = []  # One, once they are started.
     self._observed = None  # (since, batches, seconds of waiting).
     # None of these refers to this, so it ends when nobody can ask for a batch.
-    self._pools = [self._pool, *filter(None, [self._readers])]
-    self._close = weakref.finalize(self, _close, self._processes, self._pools)
-    if asked:
+    self._close = weakref.finalize(self, _close, self._workers, pools)
+    if workers:
       self._start_workers()
     self._begin(self._prefetch)
 
@@ -223,7 +220,7 @@ class Batches(Iterator[Batch]):
     except BaseException:
       self.close()
       raise
-    if self._workers and not self._processes:
+    if self._most_workers and not self._workers:
       self._observe(before, time.monotonic())
     if self._free.empty():
       arrays = self._slots.arrays(slot)
@@ -240,46 +237,39 @@ class Batches(Iterator[Batch]):
 
   def ready(self) -> bool:
     """Whether the workers make the batches, if they were asked for."""
-    return self._starting is None or self._starting.done()
+    return all(workers.ready.is_set() for workers in self._workers)
 
   def worker_ids(self) -> list[int]:
     """Returns the process ids of the workers."""
-    return [worker.process.pid for worker in self._processes]
+    return [p.pid for workers in self._workers for p in workers.processes]
 
   def _remaining(self) -> float:
     return float('inf') if self._count is None else self._count - self._begun
 
   def _begin(self, batches: int) -> None:
     """Hands out the pieces of further batches, if there are free slots."""
-    if self._starting and self._starting.done():
-      self._starting.result()
-      self._starting, self._pool = None, self._pools[-1]
-      logging.info('%d worker processes make batches.', self._workers)
     while self._remaining() > 0 and len(self._pending) < batches:
       try:
         slot = self._free.get_nowait()
       except queue.Empty:
         return
+      # Workers read for themselves.
+      readers = None if self._workers and self.ready() else self._readers
       pieces = []
       for start in range(0, self._rows, self._piece_rows):
         stop = min(start + self._piece_rows, self._rows)
         piece = _Piece(self._begun, slot, start, stop)
-        pieces.append(self._submit(piece))
+        reads = _reads(self._make, piece, readers)
+        pieces.append(
+          self._threads.submit(_fill, piece, reads, self._make, self._slots)
+        )
       self._pending.append((slot, pieces))
       self._begun += 1
 
-  def _submit(self, piece: _Piece) -> futures.Future:
-    if self._processes and not self._starting:
-      return self._pool.submit(_ask, self._idle, piece)
-    reads = _reads(self._make, piece, self._readers)
-    return self._pool.submit(_fill, self._make, self._slots, piece, reads)
-
   def _observe(self, before: float, now: float) -> None:
     """Starts the workers if the loop waits for batches."""
-    if self._observed is None:  # The first batch is always waited for.
-      self._observed = now, 0, 0.0
-      return
-    since, batches, waited = self._observed
+    # The first batch is always waited for.
+    since, batches, waited = self._observed or (now, -1, before - now)
     batches, waited = batches + 1, waited + now - before
     self._observed = since, batches, waited
     if now - since < _OBSERVED_SEC:
@@ -289,168 +279,164 @@ class Batches(Iterator[Batch]):
       logging.info(
         'Input limits the loop, which waited %.0f%% of the last %.1f s; %d'
         ' worker processes start.',
-        *(100 * waited / (now - since), now - since, self._workers),
+        *(100 * waited / (now - since), now - since, self._most_workers),
       )
       self._start_workers()
     self._observed = now, 0, 0.0
 
   def _start_workers(self) -> None:
     """Starts the processes in the background; the threads go on until then."""
-    reads = -(-self._read_ahead // self._workers)
-    threads = self._worker_threads
-    lanes = min(-(-reads // self._piece_rows), _MOST_LANES // self._workers)
+    reads = -(-self._read_ahead // self._most_workers)
     # One piece more than it works on, so that it need not wait for the next.
-    lanes = max(threads + 1, lanes)
-    task = cloudpickle.dumps((self._make, self._slots, threads, reads))
-    try:
-      for _ in range(self._workers):
-        self._processes.append(_Worker(lanes))
-    except OSError as error:
-      self.close()
-      raise RuntimeError(
-        f'worker {len(self._processes)} of {self._workers} for the data cannot'
-        f' start: {error}. Use fewer: --config.data.workers=N; 0 does without'
-        ' them. Or let this process open more files: ulimit -n 65536'
-      ) from error
-    self._idle: queue.SimpleQueue[connection.Connection] = queue.SimpleQueue()
-    # The first task of these threads that ask the workers is to start them.
-    self._pools.append(_Threads(self._workers * lanes))
-    self._starting = self._pools[-1].submit(
-      _begin_work, self._processes, task, self._idle
-    )
+    most = max(self._worker_threads + 1, -(-reads // self._piece_rows))
+    task = self._make, self._slots, self._worker_threads, reads
+    workers = _Workers(self._threads, cloudpickle.dumps(task), most)
+    self._workers.append(workers)  # So they end, even if one can't start.
+    workers.start(self._most_workers)
 
 
-class _Worker:
-  """A process that makes pieces of batches.
+class _Workers:
+  """Processes that take the tasks of threads, when all of them are ready.
 
   Attributes:
-    process: the process.
-    control: carries what it needs; closes when either end is gone.
-    lanes: each carries a piece at a time, and what came of it.
+    processes: the processes.
+    ready: set when all of them have begun.
   """
 
-  def __init__(self, lanes: int):
-    pipes = [connection.Pipe() for _ in range(1 + lanes)]
-    (self.control, *self.lanes), theirs = zip(*pipes, strict=True)
-    files = [one.fileno() for one in theirs]
-    self.process = subprocess.Popen(
-      [sys.executable, '-c', _CODE.format(path=sys.path, files=files)],
-      stdin=subprocess.DEVNULL,
-      pass_fds=files,
-      # A terminal's Ctrl-C must not reach it: the parent still needs it for
-      # what it does before it ends.
-      process_group=0,
-    )
-    for one in theirs:
-      one.close()
+  def __init__(self, threads: _Threads, task: bytes, most: int):
+    """Prepares to start some; see `serve` for what they need.
 
+    Args:
+      threads: whose tasks they take; the first argument is a piece.
+      task: what each needs.
+      most: the most pieces that one has at a time.
+    """
+    self.processes: list[subprocess.Popen] = []
+    self.ready = threading.Event()
+    self._threads, self._task, self._most = threads, task, most
+    self._number, self._begun = 0, []
 
-def _begin_work(
-  workers: Sequence[_Worker], task: bytes, idle: queue.SimpleQueue
-) -> None:
-  """Waits until all workers are ready, and puts their lanes into a queue."""
-  with _ended_early():
-    for worker in workers:
-      worker.control.send_bytes(task)
-    for worker in workers:
-      worker.control.recv()
-  for lanes in zip(*(worker.lanes for worker in workers), strict=True):
-    for lane in lanes:
-      idle.put(lane)
+  def start(self, number: int) -> None:
+    """Starts the processes, and for each a thread that talks to it."""
+    self._number = number
+    for _ in range(number):
+      ours, theirs = connection.Pipe()
+      with theirs:
+        code = _CODE.format(path=sys.path, file=theirs.fileno())
+        process = subprocess.Popen(
+          [sys.executable, '-c', code],
+          stdin=subprocess.DEVNULL,
+          pass_fds=[theirs.fileno()],
+          # A terminal's Ctrl-C must not reach it: the parent still needs it for
+          # what it does before it ends.
+          process_group=0,
+        )
+      self.processes.append(process)
+      threading.Thread(target=self._relay, args=(ours,), daemon=True).start()
 
+  def close(self) -> None:
+    """Ends the processes, and the threads that talk to them."""
+    for process in self.processes:
+      process.kill()  # It has nothing to lose, and may hang in a read.
+      self._threads.tasks.put(None)
+    deadline = time.monotonic() + _END_SEC
+    for process in self.processes:  # What it holds is free when it has ended.
+      with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(max(0.0, deadline - time.monotonic()))
 
-def _ask(idle: queue.SimpleQueue, piece: _Piece) -> None:
-  """Lets an idle worker do what `_fill` does, and logs what it had to say."""
-  lane = idle.get()
-  try:
-    with _ended_early():
+  def _relay(self, worker: connection.Connection) -> None:
+    tasks, sent = self._threads.tasks, {}
+    try:
+      worker.send_bytes(self._task)
+      worker.recv()
+      self._begun.append(worker)
+      if len(self._begun) == self._number:
+        self._threads.retire()
+        self.ready.set()
+        logging.info('%d worker processes make batches.', self._number)
+      while self._pass_on(worker, sent):
+        piece, error, messages = worker.recv()
+        for message in messages:
+          logging.warning('%s', message)
+        future = sent.pop(piece)
+        future.set_exception(error) if error else future.set_result(None)
+    except (EOFError, OSError) as error:
+      failure = RuntimeError(
+        'a data worker process did not start, or ended early. If memory was'
+        ' short (SIGKILL), use fewer of them: --config.data.workers=N; 0 does'
+        ' without them'
+      )
+      failure.__cause__ = error
+      for future in sent.values():
+        future.set_exception(failure)
+      while task := tasks.get():  # So the next batch has the error.
+        task[0].set_exception(failure)
+
+  def _pass_on(
+    self,
+    worker: connection.Connection,
+    sent: dict[_Piece, futures.Future],
+  ) -> bool:
+    """Gives a worker as many pieces as it may have; False after the last."""
+    while len(sent) < self._most:
+      try:
+        task = self._threads.tasks.get(block=not sent)
+      except queue.Empty:
+        break
+      if task is None:
+        return False
+      future, _, (piece, *_) = task
+      sent[piece] = future
       # `send` would leave a view of a buffer in the traceback of an error.
-      lane.send_bytes(pickle.dumps(piece))
-      error, messages = lane.recv()
-  finally:
-    idle.put(lane)
-  for message in messages:
-    logging.warning('%s', message)
-  if error:
-    raise error
+      worker.send_bytes(pickle.dumps(piece))
+    return True
 
 
-@contextlib.contextmanager
-def _ended_early():
-  try:
-    yield
-  except (EOFError, OSError) as error:
-    raise RuntimeError(
-      'a data worker process did not start, or ended early. If memory was'
-      ' short (SIGKILL), use fewer of them: --config.data.workers=N; 0 does'
-      ' without them'
-    ) from error
+def _close(workers: Sequence[_Workers], pools: Sequence[_Threads]) -> None:
+  for each in (*workers, *pools):
+    each.close()
 
 
-def _close(workers: Sequence[_Worker], pools: Sequence[_Threads]) -> None:
-  for worker in workers:
-    worker.process.kill()  # It has nothing to lose, and may hang in a read.
-  for pool in pools:
-    pool.close()
-  deadline = time.monotonic() + _END_SEC
-  for worker in workers:  # What a killed one holds is free when it has ended.
-    with contextlib.suppress(subprocess.TimeoutExpired):
-      worker.process.wait(max(0.0, deadline - time.monotonic()))
+def serve(file: int) -> None:
+  """Works in a worker process until the parent is gone, or kills it.
 
-
-# In a worker process. ---------------------------------------------------------
-
-
-def _sendable(error: Exception) -> Exception:
-  """Returns an error, or another if it does not survive pickling."""
-  try:
-    pickle.loads(pickle.dumps(error))
-    return error
-  except Exception:
-    return RuntimeError(f'{type(error).__name__}: {error}')
-
-
-def serve(files: Sequence[int]) -> None:
-  """Works until the parent is gone, or kills this process."""
+  Args:
+    file: descriptor of the connection. The parent sends a tuple: what makes a
+      row, the slots, the number of threads, and that of reads ahead; and then
+      pieces. Each answer has the piece, an error or None, and warnings.
+  """
   # Slurm signals every process of a step; the parent needs this one for what it
   # does before it ends.
   for number in (signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
   decoding.own_process()
-  control, *lanes = map(connection.Connection, files)
-  messages: queue.SimpleQueue[str] = queue.SimpleQueue()
+  parent, sending = connection.Connection(file), threading.Lock()
+  messages = collections.deque()
+  handler = logging.Handler(logging.WARNING)
+  handler.emit = lambda record: messages.append(record.getMessage())
+  logging.getLogger().handlers = [handler]
 
-  class Collect(logging.Handler):
-    def emit(self, record):
-      messages.put(record.getMessage())
+  def answer(piece, reads):
+    error, said = None, []
+    try:
+      _fill(piece, reads, make, slots)
+    except Exception as found:
+      error = found
+      # Another may not survive pickling.
+      if type(found) not in (ValueError, errors.ReadError):
+        error = RuntimeError(f'{type(found).__name__}: {found}')
+    with contextlib.suppress(IndexError):  # Other threads take some, too.
+      while True:
+        said.append(messages.popleft())
+    with sending:
+      parent.send_bytes(pickle.dumps((piece, error, said)))
 
-  logging.getLogger().handlers = [Collect(logging.WARNING)]
-  make, slots, threads, read_ahead = pickle.loads(control.recv_bytes())
-  readers = _Threads(read_ahead) if read_ahead else None
-  busy = threading.Semaphore(threads)
-
-  def work(lane):
-    with contextlib.suppress(EOFError, OSError):  # The parent is gone.
-      answer(lane)
-
-  def answer(lane):
+  with contextlib.suppress(EOFError, OSError):  # The parent is gone.
+    make, slots, number, read_ahead = pickle.loads(parent.recv_bytes())
+    threads = _Threads(number)
+    readers = _Threads(read_ahead) if read_ahead else None
+    parent.send(None)
     while True:
-      piece = lane.recv()
-      reads = _reads(make, piece, readers)
-      error, said = None, []
-      try:
-        with busy:
-          _fill(make, slots, piece, reads)
-      except Exception as found:
-        error = _sendable(found)
-      with contextlib.suppress(queue.Empty):
-        while True:  # Other threads take messages, too.
-          said.append(messages.get_nowait())
-      lane.send_bytes(pickle.dumps((error, said)))
-
-  for lane in lanes:
-    threading.Thread(target=work, args=(lane,), daemon=True).start()
-  with contextlib.suppress(EOFError, OSError):
-    control.send(None)
-    control.recv()
-  os._exit(0)  # The parent is gone, and threads may be busy.
+      piece = parent.recv()
+      threads.submit(answer, piece, _reads(make, piece, readers))
+  os._exit(0)  # Threads may be busy.

@@ -1,75 +1,253 @@
-"""Says which record and which random numbers each row of a batch has."""
+"""Makes rows of batches: which record, which random numbers, which pixels."""
 
 import dataclasses
-import functools
 import threading
+from collections.abc import Sequence
 from concurrent import futures
 
 import numpy as np
+from absl import logging
 
 from vit_jax.data import permutation
-from vit_jax.data.batches.load import Load
+from vit_jax.data.batches.cache import Cache
 from vit_jax.data.batches.slots import Batch
+from vit_jax.data.ops.decoding import CorruptImageError
+from vit_jax.data.ops.preprocess import Preprocess
+from vit_jax.data.source import Record
+from vit_jax.runtime import errors
+
+View = Sequence[Record]  # `source.View`, or anything with a length and items.
+
+# The policies for an image that cannot be decoded. 'error' stops and names it.
+# 'skip-and-count' marks it and, in training, replaces it by another image, or,
+# in evaluation, leaves it out.
+UNREADABLE_POLICIES = ('error', 'skip-and-count')
+
+_MAX_SUBSTITUTES = 10
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reading:
+  """How batches are made; no value changes a batch that has no bad record.
+
+  Attributes:
+    num_classes: labels must lie in [0, num_classes).
+    max_labels: the most labels of a record that are kept; if 1, a record with
+      more labels is an error.
+    unreadable: 'error', or 'skip-and-count'. With the latter, in training, a
+      record that the row's own generator draws replaces an unreadable one, and
+      `unreadable` is True in that row; in evaluation, the row is masked.
+    rows: the rows of a global batch that this host reads; None reads all. See
+      `sharding.local_rows`.
+    threads: number of threads that make a batch together; 0 makes it in the
+      caller's thread. The default is the number of cores, at most 16. A worker
+      has as many, by default one.
+    workers: number of processes that make batches instead of this process. By
+      default they start when the loop waits for batches and there is more than
+      one core: one per core, at most 64.
+    prefetch: number of batches that are in progress or waiting; by default two,
+      or as many as keep all threads busy. This bounds the memory.
+    read_ahead: number of records that are read at the same time, ahead of their
+      decoding; 0: a thread reads a record when it decodes it. The default is
+      500 if the source is remote, else 0.
+    cache: where to keep decoded images; None decodes them each time.
+    tell: whether images that cannot be read are logged.
+  """
+
+  num_classes: int
+  max_labels: int = 1
+  unreadable: str = 'error'
+  rows: Sequence[int] | None = None
+  threads: int | None = None
+  workers: int | None = None
+  prefetch: int | None = None
+  read_ahead: int | None = None
+  cache: Cache | None = None
+  tell: bool = True
+
+
 class Rows:
-  """The rows that a host makes, out of an endless stream of global batches.
+  """The rows that a host makes, out of a stream of global batches.
 
   Order and augmentation are functions of a row's place in the whole stream. So
   they do not depend on the number of hosts or on the rows that each reads.
+  Picklable if the view is.
 
   Attributes:
-    load: makes a row of a record.
-    size: number of records.
-    batch_size: rows of a global batch.
-    rows: the rows that this host reads, each in [0, batch_size).
-    seed: seed of the order and of the random generators, 0 or more.
-    start_step: step of the first batch.
-    train: whether the records follow each other endlessly, in a new random
-      order each epoch; else they come once, in their own order.
+    rows: the rows of a global batch that this host makes.
+    reading: how.
+    view: the records.
   """
 
-  load: Load
-  size: int
-  batch_size: int
-  rows: tuple[int, ...]
-  seed: int = 0
-  start_step: int = 0
-  train: bool = False
+  def __init__(
+    self,
+    view: View,
+    preprocess: Preprocess,
+    reading: Reading,
+    batch_size: int,
+    *,
+    seed: int = 0,
+    start_step: int = 0,
+    train: bool = False,
+  ):
+    """Checks the arguments, and reads one record.
 
-  @functools.cached_property
-  def _generators(self) -> 'Generators':
-    return Generators(self.seed)
+    Args:
+      view: the records.
+      preprocess: turns a record's image into that of a row.
+      reading: how.
+      batch_size: rows of a global batch.
+      seed: seed of the order and of the random generators, 0 or more.
+      start_step: step of the first batch.
+      train: whether the records follow each other endlessly, in a new random
+        order each epoch; else they come once, in their own order.
+    """
+    if reading.unreadable not in UNREADABLE_POLICIES:
+      raise ValueError(
+        f'unknown policy unreadable={reading.unreadable!r}; choose from '
+        f'{list(UNREADABLE_POLICIES)}'
+      )
+    rows = range(batch_size) if reading.rows is None else reading.rows
+    if not rows or min(rows) < 0 or max(rows) >= batch_size:
+      raise ValueError(
+        f'rows={rows} must be some of the batch_size={batch_size} rows of a '
+        'global batch, numbered from 0'
+      )
+    self.view, self.reading, self.rows = view, reading, tuple(rows)
+    self._preprocess, self._batch_size = preprocess, batch_size
+    self._seed, self._start_step, self._train = seed, start_step, train
+    self._generators = Generators(seed)
+    self._told: set[str] = set()
+    # For a worker, too, which has another view.
+    self._table = reading.cache and reading.cache.table(view, preprocess)
+    # Read from one record, since masked rows need the shape of a label too.
+    label = self._read(0)[0].label
+    self._multi_label = reading.max_labels > 1 or np.ndim(label) > 0
 
-  def _place(self, batch: int, row: int) -> int:
-    return (self.start_step + batch) * self.batch_size + self.rows[row]
+  def read(self, batch: int, row: int) -> tuple[Record, int | None] | None:
+    """Returns a row's record, and how many operations made it if it was kept.
 
-  def record(self, batch: int, row: int) -> int:
-    """Returns the index of a row's record; past the end, `size` or more.
+    Past the end it returns None.
 
     Args:
       batch: 0-based, counted from `start_step`.
       row: 0-based, among this host's rows.
     """
-    place = self._place(batch, row)
-    if not self.train:
-      return place
-    epoch, index = divmod(place, self.size)
-    seed = permutation.epoch_seed(self.seed, epoch)
-    return permutation.permute(index, self.size, seed)
-
-  def read(self, batch: int, row: int):
-    """Reads the record of a row, see `Load.read`."""
-    return self.load.read(self.record(batch, row))
+    index = self._record(self._place(batch, row))
+    return self._read(index) if index < len(self.view) else None
 
   def __call__(
     self, batch: int, row: int, read: futures.Future | None = None
   ) -> Batch:
     """Makes a row; `read` is the future of what `read` returned for it."""
-    make = self.load.train if self.train else self.load.evaluate
-    rng = self._generators(self._place(batch, row))
-    return make(self.record(batch, row), rng, read)
+    place = self._place(batch, row)
+    index = self._record(place)
+    if index >= len(self.view):
+      return self.masked_row()
+    rng = self._generators(place)
+    for attempt in range(_MAX_SUBSTITUTES + 1):
+      record, made = read.result() if read else self._read(index)
+      if made_row := self._row(index, record, made, rng):
+        return made_row | {'unreadable': attempt > 0}
+      if not self._train:
+        return self.masked_row() | {'unreadable': True}
+      index, read = int(rng.integers(len(self.view))), None
+    raise ValueError(
+      f'{_MAX_SUBSTITUTES + 1} images in a row{self._in_data()} are unreadable;'
+      f' the last is {record.name}; check the data set'
+    )
+
+  def masked_row(self) -> Batch:
+    """Returns a row that does not count: zeros, without a label."""
+    shape = (*self._preprocess.image_size, self._preprocess.channels)
+    image = np.zeros(shape, np.uint8)
+    return self._as_row(image, [], mask=False)
+
+  def _place(self, batch: int, row: int) -> int:
+    return (self._start_step + batch) * self._batch_size + self.rows[row]
+
+  def _record(self, place: int) -> int:
+    if not self._train:
+      return place
+    epoch, index = divmod(place, len(self.view))
+    seed = permutation.epoch_seed(self._seed, epoch)
+    return permutation.permute(index, len(self.view), seed)
+
+  def _read(self, index: int) -> tuple[Record, int | None]:
+    try:
+      kept = self._table and self.reading.cache.get(self._table, index)
+      return kept or (self.view[index], None)
+    except Exception as error:
+      raise errors.ReadError(
+        f'reading record {index}{self._in_data()} failed:'
+        f' {type(error).__name__}: {error}'
+      ) from error
+
+  def _in_data(self) -> str:
+    """Returns the split and the data set for messages, if they are known."""
+    source = getattr(self.view, 'source', None)
+    return f' in {self.view.split!r} of {source.info.spec!r}' if source else ''
+
+  def _row(
+    self,
+    index: int,
+    record: Record,
+    made: int | None,
+    rng: np.random.Generator,
+  ) -> Batch | None:
+    """Returns a row; None if the image is unreadable and is to be skipped."""
+    labels = self._labels(record)
+    image = record.image
+    try:
+      if self._table and made is None:
+        image, made = self._preprocess.without_chance(image)
+        kept = dataclasses.replace(record, image=image)
+        self.reading.cache.put(self._table, index, kept, made)
+      return self._as_row(self._preprocess(image, rng, made or 0), labels)
+    except CorruptImageError as error:
+      if self.reading.unreadable == 'error':
+        raise ValueError(
+          f'{record.name}: {error}; repair or remove it, or set '
+          '--config.data.unreadable=skip-and-count'
+        ) from error
+      if self.reading.tell and record.name not in self._told:
+        self._told.add(record.name)
+        logging.warning('Skipped %s: %s', record.name, error)
+      return None
+    except Exception as error:
+      raise ValueError(f'{record.name}: {error}') from error
+
+  def _labels(self, record: Record) -> Sequence[int]:
+    """Returns the labels of a record, which it checks."""
+    label, most = record.label, self.reading.max_labels
+    # Most records' way, as `np.ndim` takes long.
+    single = isinstance(label, int) or np.ndim(label) == 0
+    labels = [label] if single else list(label)
+    if len(labels) > most == 1:
+      raise ValueError(
+        f'{record.name} has {len(labels)} labels{self._in_data()}, more than '
+        f'max_labels={most}; set --config.data.max_labels to the most labels to'
+        ' keep per image'
+      )
+    for label in labels:
+      if not 0 <= label < self.reading.num_classes:
+        raise ValueError(
+          f'{record.name} has label {label}, outside of [0, num_classes='
+          f'{self.reading.num_classes}){self._in_data()}; repair the data set'
+        )
+    return labels
+
+  def _as_row(
+    self, image: np.ndarray, labels: Sequence[int], mask: bool = True
+  ) -> Batch:
+    most = self.reading.max_labels
+    if self._multi_label:
+      label = np.full(most, -1, np.int32)
+      label[: len(labels)] = labels[:most]
+    else:
+      label = np.int32(labels[0] if labels else -1)
+    row = {'image': image, 'label': label, 'mask': mask, 'unreadable': False}
+    return row | {'truncated': len(labels) > most} if most > 1 else row
 
 
 class Generators:

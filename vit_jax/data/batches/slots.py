@@ -7,17 +7,19 @@ tells too: it keeps the array until its transfer to the device is over.
 """
 
 import ctypes
-import functools
 import math
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
 Batch = dict[str, np.ndarray]
 
+# Unlike /dev/shm, which containers often limit to 64 MiB, a memfd is limited by
+# memory alone, and it is gone with the last process that uses it.
+SHAREABLE = hasattr(os, 'memfd_create')
 # XLA's CPU client uses an array without a copy if it is aligned like this.
 _ALIGNMENT = 64
 
@@ -29,26 +31,17 @@ class Slots:
     count: number of slots.
   """
 
-  def __init__(
-    self,
-    row: Mapping[str, np.ndarray],
-    rows: int,
-    count: int,
-    *,
-    shared: bool = False,
-    file: str = '',
-  ):
+  def __init__(self, row: Batch, rows: int, count: int, file: str = ''):
     """Makes the memory, or maps that of another process.
 
     Args:
       row: any row of a batch; its shapes and dtypes count.
       rows: number of rows of a batch.
       count: number of slots.
-      shared: whether to make memory that other processes can map.
       file: where another process shows the memory that it has made.
     """
     self.count = count
-    self._row, self._rows = row, rows
+    self._arguments = row, rows, count
     self._layout = {}
     end = 0
     for key, value in row.items():
@@ -61,9 +54,7 @@ class Slots:
     self._file = -1
     if file:
       self._file = os.open(file, os.O_RDWR)
-    elif shared:
-      # Unlike /dev/shm, which containers often limit to 64 MiB, this is limited
-      # by memory alone, and it is gone with the last process that uses it.
+    elif SHAREABLE:
       self._file = os.memfd_create('vit_jax batches')
       os.ftruncate(self._file, self._size * count)
     if self._file >= 0:
@@ -71,12 +62,7 @@ class Slots:
     self._memory = mmap.mmap(self._file, self._size * count)
 
   def __reduce__(self):
-    file = f'/proc/{os.getpid()}/fd/{self._file}'
-    return functools.partial(Slots, file=file), (
-      self._row,
-      self._rows,
-      self.count,
-    )
+    return Slots, (*self._arguments, f'/proc/{os.getpid()}/fd/{self._file}')
 
   def arrays(self, slot: int) -> Batch:
     """Returns a slot's arrays, to write rows to."""

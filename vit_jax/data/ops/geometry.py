@@ -2,8 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -12,7 +10,6 @@ from vit_jax.data.ops import resizing
 from vit_jax.data.ops.decoding import with_channels
 
 Size = int | tuple[int, int]
-Op = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 _FARTHEST = 2**16  # The most pixels of a shift.
 METHODS = ('bilinear', 'area', *resizing.PILLOW)
@@ -56,68 +53,8 @@ def _check_pixels(op, **least: int) -> None:
       raise ValueError(f'{name}={value!r} must be a whole number of pixels')
 
 
-class Region(NamedTuple):
-  """The part of an image that an operation uses, and what it makes of it.
-
-  Attributes:
-    top, left, height, width: of the part, in pixels.
-    size: (height, width) that the part is resized to; None if it is not.
-  """
-
-  top: int
-  left: int
-  height: int
-  width: int
-  size: tuple[int, int] | None = None
-
-
-class Regional:
-  """An operation that uses a region, known before the image is decoded."""
-
-  def region(self, height: int, width: int, rng: np.random.Generator) -> Region:
-    """Returns the region of an image of this size."""
-    raise NotImplementedError
-
-  def shrink(self, region: Region) -> int:
-    """Returns by how much the image may shrink first: 1, 2, 4 or 8.
-
-    The region must stay as large as the result.
-    """
-    if region.size is None:
-      return 1
-    fits = min(region.height // region.size[0], region.width // region.size[1])
-    return max(n for n in (1, 2, 4, 8) if n <= max(1, fits))
-
-  def make(self, image: np.ndarray, region: Region) -> np.ndarray:
-    """Makes the result from an image and the region there."""
-    top, left, height, width, size = region
-    if (height, width) != image.shape[:2]:
-      image = image[top : top + height, left : left + width]
-    return image if size is None else self._resize(image, size)
-
-  def _resize(self, image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    return resizing.resize(image, size)
-
-  def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return self.make(image, self.region(*image.shape[:2], rng))
-
-
-def _crop_room(
-  height: int, width: int, size: tuple[int, int]
-) -> tuple[int, int]:
-  """Returns how many pixels a crop of `size` can move down and right."""
-  down, right = height - size[0], width - size[1]
-  if down < 0 or right < 0:
-    raise ValueError(
-      f'an image of {height}x{width} (height x width) is '
-      f'smaller than the crop of {size[0]}x{size[1]}; resize it first, as in '
-      'resize_small(448)|random_crop(384)'
-    )
-  return down, right
-
-
 @dataclasses.dataclass(frozen=True)
-class _Sized(Regional):
+class _Sized:
   """An operation whose result has `size`, stored as (height, width)."""
 
   size: Size
@@ -146,12 +83,12 @@ class _Resized(_Sized):
         ' remove antialias'
       )
 
-  def shrink(self, region: Region) -> int:
-    # All others have their own ways to average.
-    exact = self.antialias or self.method != 'bilinear'
-    return 1 if exact else super().shrink(region)
+  def target(self, height: int, width: int) -> tuple[int, int]:
+    """Returns the (height, width) of the result of an image of this size."""
+    return self.size
 
-  def _resize(self, image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+  def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    size = self.target(*image.shape[:2])
     return resizing.resize(image, size, self.antialias, self.method)
 
 
@@ -176,9 +113,6 @@ class Resize(_Resized):
   No original implementation does that.
   """
 
-  def region(self, height: int, width: int, rng: np.random.Generator) -> Region:
-    return Region(0, 0, height, width, self.size)
-
 
 @dataclasses.dataclass(frozen=True)
 class ResizeSmall(_Resized):
@@ -189,19 +123,49 @@ class ResizeSmall(_Resized):
   is rounded; Pillow's methods truncate it, as torchvision and transformers do.
   """
 
-  def region(self, height: int, width: int, rng: np.random.Generator) -> Region:
+  def target(self, height: int, width: int) -> tuple[int, int]:
     large, small = max(self.size), min(height, width)
     if self.method in resizing.PILLOW:
-      size = height * large // small, width * large // small
-    else:
-      # In float32, and halves to even numbers, as TensorFlow rounds.
-      scale = np.float32(large) / np.float32(small)
-      size = tuple(int(np.rint(np.float32(n) * scale)) for n in (height, width))
-    return Region(0, 0, height, width, size)
+      return height * large // small, width * large // small
+    # In float32, and halves to even numbers, as TensorFlow rounds.
+    scale = np.float32(large) / np.float32(small)
+    return tuple(int(np.rint(np.float32(n) * scale)) for n in (height, width))
+
+
+Box = tuple[int, int, int, int]  # (top, left, height, width), in pixels.
 
 
 @dataclasses.dataclass(frozen=True)
-class InceptionCrop(_Sized):
+class Crop(_Sized):
+  """Takes a box, which is known before an image is decoded, to `size`."""
+
+  def box(self, height: int, width: int, rng: np.random.Generator) -> Box:
+    """Returns the box in an image of this size."""
+    raise NotImplementedError
+
+  def cut(self, image: np.ndarray, box: Box) -> np.ndarray:
+    """Makes the result from an image and the box there."""
+    top, left, height, width = box
+    part = image[top : top + height, left : left + width]
+    return resizing.resize(part, self.size)
+
+  def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return self.cut(image, self.box(*image.shape[:2], rng))
+
+  def _room(self, height: int, width: int) -> tuple[int, int]:
+    """Returns how many pixels a crop of `size` can move down and right."""
+    down, right = height - self.size[0], width - self.size[1]
+    if down < 0 or right < 0:
+      raise ValueError(
+        f'an image of {height}x{width} (height x width) is '
+        f'smaller than the crop of {self.size[0]}x{self.size[1]}; resize it'
+        ' first, as in resize_small(448)|random_crop(384)'
+      )
+    return down, right
+
+
+@dataclasses.dataclass(frozen=True)
+class InceptionCrop(Crop):
   """Crops a random area of random aspect (width / height), resizes to `size`.
 
   The aspect is uniform in its range. Then the height is uniform among the whole
@@ -222,7 +186,7 @@ class InceptionCrop(_Sized):
     super().__post_init__()
     check_ranges(self)
 
-  def region(self, height: int, width: int, rng: np.random.Generator) -> Region:
+  def box(self, height: int, width: int, rng: np.random.Generator) -> Box:
     smallest = self.min_area * height * width
     largest = self.max_area * height * width
     for _ in range(100):
@@ -239,27 +203,27 @@ class InceptionCrop(_Sized):
       if smallest <= h * w <= largest and 0 < h <= height and 0 < w <= width:
         top = int(rng.integers(height - h + 1))
         left = int(rng.integers(width - w + 1))
-        return Region(top, left, h, w, self.size)
-    return Region(0, 0, height, width, self.size)
+        return top, left, h, w
+    return 0, 0, height, width
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomCrop(_Sized):
+class RandomCrop(Crop):
   """Crops `size` at a random place; a smaller image raises ValueError."""
 
-  def region(self, height: int, width: int, rng: np.random.Generator) -> Region:
-    down, right = _crop_room(height, width, self.size)
+  def box(self, height: int, width: int, rng: np.random.Generator) -> Box:
+    down, right = self._room(height, width)
     top, left = int(rng.integers(down + 1)), int(rng.integers(right + 1))
-    return Region(top, left, *self.size)
+    return top, left, *self.size
 
 
 @dataclasses.dataclass(frozen=True)
-class CentralCrop(_Sized):
+class CentralCrop(Crop):
   """Crops `size` from the middle; a smaller image raises ValueError."""
 
-  def region(self, height: int, width: int, rng: np.random.Generator) -> Region:
-    down, right = _crop_room(height, width, self.size)
-    return Region(down // 2, right // 2, *self.size)
+  def box(self, height: int, width: int, rng: np.random.Generator) -> Box:
+    down, right = self._room(height, width)
+    return down // 2, right // 2, *self.size
 
 
 def _check_mode(mode: str) -> None:

@@ -11,12 +11,14 @@ import ast
 import dataclasses
 import inspect
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 
-from vit_jax.data.ops import augment, decoding, geometry, resizing
+from vit_jax.data.ops import augment, decoding, geometry
 from vit_jax.data.ops.decoding import JPEG_DCTS, MAX_PIXELS, CorruptImageError
-from vit_jax.data.ops.geometry import Op, Size
+
+Op = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 OPS: dict[str, type] = {
   'central_crop': geometry.CentralCrop,
@@ -35,12 +37,8 @@ OPS: dict[str, type] = {
 
 # The operations that draw random numbers.
 RANDOM = (
-  geometry.InceptionCrop,
-  geometry.RandomCrop,
-  geometry.Flip,
-  augment.ColourJitter,
-  augment.RandAugment,
-  augment.RandomErasing,
+  *(geometry.InceptionCrop, geometry.RandomCrop, geometry.Flip),
+  *(augment.ColourJitter, augment.RandAugment, augment.RandomErasing),
 )
 
 
@@ -54,10 +52,8 @@ class Preprocess:
     channels: number of channels of the result.
     ops: the operations, in order.
     upright: whether to rotate images by their EXIF orientation.
-    jpeg_dct: how JPEGs are decoded, one of `decode.JPEG_DCTS`.
+    jpeg_dct: how JPEGs are decoded, one of `ops.JPEG_DCTS`.
     max_pixels: most pixels that an encoded image may have.
-    scaled: whether a JPEG may be decoded to a half, a quarter or an eighth of
-      its size if the first operation shrinks it at least as much.
   """
 
   text: str
@@ -67,7 +63,6 @@ class Preprocess:
   upright: bool = False
   jpeg_dct: str = 'fast'
   max_pixels: int = MAX_PIXELS
-  scaled: bool = False
 
   def __post_init__(self):
     if self.jpeg_dct not in JPEG_DCTS:
@@ -93,21 +88,12 @@ class Preprocess:
       ValueError: the result does not have `image_size`.
     """
     ops = self.ops[made:]
-    height, width = self._size(image)
-    with decoding.room(height * width):
-      if (
-        ops
-        and isinstance(ops[0], geometry.Regional)
-        and isinstance(image, bytes)
-        # Others may have EXIF data too, but only OpenCV reads it.
-        and (not self.upright or decoding.is_jpeg(image))
-      ):
-        image = self._make_region(image, height, width, ops[0], rng)
-        ops = ops[1:]
-      else:
-        image = self._decode(image, width=width)
-      for op in ops:
-        image = op(image, rng)
+    if ops and isinstance(ops[0], geometry.Crop) and self._is_upright(image):
+      image, ops = self._crop(image, ops[0], rng), ops[1:]
+    else:
+      image = self._decode(image)
+    for op in ops:
+      image = op(image, rng)
     if image.shape[:2] != self.image_size:
       raise ValueError(
         f'{self.text!r} gave an image of {image.shape[0]}x{image.shape[1]} '
@@ -127,67 +113,53 @@ class Preprocess:
       CorruptImageError: the bytes cannot be decoded.
     """
     fixed = itertools.takewhile(lambda op: not isinstance(op, RANDOM), self.ops)
-    height, width = self._size(image)
-    with decoding.room(height * width):
-      image = smallest = self._decode(image, width=width)
-      made = 0
-      for number, op in enumerate(fixed, start=1):
-        image = op(image, None)
-        if image.size <= smallest.size:
-          smallest, made = image, number
+    image = smallest = self._decode(image)
+    made = 0
+    for number, op in enumerate(fixed, start=1):
+      image = op(image, None)
+      if image.size <= smallest.size:
+        smallest, made = image, number
     return smallest, made
 
-  def _size(self, image: bytes | np.ndarray) -> tuple[int, int]:
-    """Returns (height, width) of an encoded image; zeros if it is decoded."""
-    if isinstance(image, bytes):
-      return decoding.size(image, self.max_pixels)
-    return 0, 0
-
-  def _decode(self, image: bytes | np.ndarray, **options) -> np.ndarray:
-    return decoding.decode(
-      image,
-      self.channels,
-      upright=self.upright,
-      jpeg_dct=self.jpeg_dct,
-      max_pixels=self.max_pixels,
-      **options,
+  def _is_upright(self, image: bytes | np.ndarray) -> bool:
+    """Whether this is a JPEG whose stored rows are those of the result."""
+    return (
+      isinstance(image, bytes)
+      and decoding.is_jpeg(image)
+      and not (self.upright and decoding.orientation(image) > 1)
     )
 
-  def _make_region(
-    self,
-    image: bytes,
-    height: int,
-    width: int,
-    op: geometry.Regional,
-    rng: np.random.Generator,
+  def _decode(self, image: bytes | np.ndarray, **options) -> np.ndarray:
+    defaults = {
+      'upright': self.upright,
+      'jpeg_dct': self.jpeg_dct,
+      'max_pixels': self.max_pixels,
+    }
+    return decoding.decode(image, self.channels, **(defaults | options))
+
+  def _crop(
+    self, image: bytes, op: geometry.Crop, rng: np.random.Generator
   ) -> np.ndarray:
-    """Applies the first operation; decodes only what it needs."""
-    stored_width = width
-    if self.upright and decoding.orientation(image) > 4:
-      height, width = width, height
+    """Decodes a JPEG down to the end of a crop, a tenth faster than whole."""
+    known = decoding.header(image, self.max_pixels)
     before = rng.bit_generator.state
-    region = op.region(height, width, rng)
-    shrink = op.shrink(region) if self.scaled else 1
+    box = op.box(known.height, known.width, rng)
+    rows = box[0] + box[2]
     try:
-      decoded = self._decode(
-        image,
-        rows=region.top + region.height,
-        shrink=shrink,
-        width=stored_width,
-      )
+      decoded = self._decode(image, upright=False, known=known, rows=rows)
     except CorruptImageError:
       # Another image takes the generator over, as if nothing had been drawn.
       rng.bit_generator.state = before
       raise
-    if decoded.shape[1] < width:
-      return resizing.resize_part(
-        decoded, [n / shrink for n in region[:4]], region.size
-      )
-    return op.make(decoded, region)
+    return op.cut(decoded, box)
 
 
 def parse(
-  preprocess: str, *, image_size: Size, channels: int, **options
+  preprocess: str,
+  *,
+  image_size: int | tuple[int, int],
+  channels: int,
+  **options,
 ) -> Preprocess:
   """Parses a preprocessing such as `'inception_crop(min_area=0.3)|flip'`.
 
@@ -199,8 +171,8 @@ def parse(
     preprocess: the string to parse.
     image_size: the size that the result must have, in pixels.
     channels: the number of channels that the result must have.
-    **options: how to decode: `upright`, `jpeg_dct`, `max_pixels` and `scaled`
-      of `Preprocess`.
+    **options: how to decode: `upright`, `jpeg_dct` and `max_pixels` of
+      `Preprocess`.
 
   Raises:
     ValueError: an operation is unknown, or does not accept its arguments; the
@@ -215,27 +187,22 @@ def parse(
 def _parse_op(text: str, image_size: tuple[int, int]) -> Op:
   try:
     node = ast.parse(text, mode='eval').body
-  except SyntaxError:
-    node = None
-  call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
-  if not isinstance(call.func, ast.Name):
+    call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+    name = call.func.id
+  except (SyntaxError, AttributeError):
     raise ValueError(
       f'cannot read {text!r} in a preprocessing; operations look like flip or '
       'resize_small(448) and are separated by |'
-    )
-  name = call.func.id
+    ) from None
   if name not in OPS:
     raise ValueError(f'unknown operation {name!r}; choose from {sorted(OPS)}')
   signature = inspect.signature(OPS[name])
   try:
-    bound = signature.bind_partial(
-      *(_literal(arg) for arg in call.args),
-      **{word.arg: _literal(word.value) for word in call.keywords},
-    )
-    if 'size' in signature.parameters:
-      bound.arguments.setdefault('size', image_size)
-    signature.bind(**bound.arguments)
-    return OPS[name](**bound.arguments)
+    args = [_literal(arg) for arg in call.args]
+    named = {word.arg: _literal(word.value) for word in call.keywords}
+    if 'size' in signature.parameters and not args:
+      named.setdefault('size', image_size)
+    return OPS[name](*args, **named)
   except (TypeError, ValueError) as error:
     accepted = signature.replace(return_annotation=signature.empty)
     raise ValueError(

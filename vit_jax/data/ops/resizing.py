@@ -1,7 +1,5 @@
 """Resizes uint8 images."""
 
-from collections.abc import Sequence
-
 import cv2
 import numpy as np
 from PIL import Image
@@ -74,36 +72,4 @@ def _enlarge(image: np.ndarray, length: int, axis: int) -> np.ndarray:
   second = np.minimum(first + 1, old - 1)
   return share * np.take(image, first, axis) + (1 - share) * np.take(
     image, second, axis
-  )
-
-
-def resize_part(
-  image: np.ndarray,
-  box: Sequence[float],
-  size: tuple[int, int],
-) -> np.ndarray:
-  """Resizes a part, bilinearly, whose corners may lie between pixels.
-
-  Args:
-    image: uint8 [h, w, c].
-    box: (top, left, height, width) of the part, in pixels.
-    size: (height, width) of the result.
-  """
-  top, left, height, width = box
-  scale_y, scale_x = height / size[0], width / size[1]
-  # Pixel x of the result is centred at left + (x + 0.5) scale.
-  matrix = np.array(
-    [
-      [scale_x, 0, left + scale_x / 2 - 0.5],
-      [0, scale_y, top + scale_y / 2 - 0.5],
-    ]
-  )
-  return with_channels(
-    cv2.warpAffine(
-      image,
-      matrix,
-      size[::-1],
-      flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
-      borderMode=cv2.BORDER_REPLICATE,
-    )
   )
