@@ -271,7 +271,7 @@ def test_two_tasks_from_data_to_score(tmp_path, capsys):
     else:
       del config.stages[name]
   workdir = tmp_path / 'runs'
-  stages.run(config, workdir)
+  stages.train_stages(config, workdir)
   accuracies = vtab.read(workdir)
   assert tuple(accuracies) == kept
   # The records alternate between two kinds, so no other accuracy can occur.
@@ -279,6 +279,6 @@ def test_two_tasks_from_data_to_score(tmp_path, capsys):
   # A finished run stays as it is.
   log = workdir / 'clevr_dist/metrics.jsonl'
   before = log.stat().st_mtime_ns, log.read_text()
-  stages.run(config, workdir)
+  stages.train_stages(config, workdir)
   assert (log.stat().st_mtime_ns, log.read_text()) == before
   assert 'clevr_dist' in capsys.readouterr().out

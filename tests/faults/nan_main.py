@@ -9,6 +9,7 @@ import sys
 import jax
 import jax.numpy as jnp
 
+from vit_jax.training import gradients
 from vit_jax.training import step as step_lib
 
 
@@ -21,7 +22,7 @@ def poison(step: int) -> None:
     step: the first is 1.
   """
   root_keys = step_lib.root_keys
-  make_loss_and_grad = step_lib.make_loss_and_grad
+  make_loss_and_grad = gradients.make_loss_and_grad
   keys = []
 
   def remember(*args):
@@ -40,7 +41,7 @@ def poison(step: int) -> None:
     return loss_and_grad
 
   step_lib.root_keys = remember
-  step_lib.make_loss_and_grad = make
+  gradients.make_loss_and_grad = make
 
 
 if __name__ == '__main__':

@@ -18,6 +18,7 @@ from tests.faults import (
   plan,
   runs,
 )
+from vit_jax.training import gradients
 from vit_jax.training import step as step_lib
 
 ONE = launching.LAYOUTS[0]
@@ -199,10 +200,10 @@ def test_nan_gradients_occur_only_at_the_chosen_step(monkeypatch):
     return lambda params, batch, key: ((0.5, {}), {'w': jax.numpy.ones(2)})
 
   monkeypatch.setattr(step_lib, 'root_keys', step_lib.root_keys)
-  monkeypatch.setattr(step_lib, 'make_loss_and_grad', make_loss_and_grad)
+  monkeypatch.setattr(gradients, 'make_loss_and_grad', make_loss_and_grad)
   nan_main.poison(3)
   _, dropout_key = step_lib.root_keys(7, 'threefry')
-  loss_and_grad = jax.jit(step_lib.make_loss_and_grad())
+  loss_and_grad = jax.jit(gradients.make_loss_and_grad())
   for state_step, expected in ((1, 1.0), (2, np.nan), (3, 1.0)):
     key = jax.random.fold_in(dropout_key, state_step)
     (loss, _), grads = loss_and_grad({}, {}, key)

@@ -30,7 +30,6 @@ class _Run(subprocess.Popen):
         [
           *(words[0], '-m', 'tests.workdir.buckets.program', *words[3:]),
           '--config.log.every=1',
-          '--config.log.upload_every=0.5',
           '--config.log.tensorboard=true',
           '--config.evals.test.every=10',
           '--config.checkpoint.best=test/accuracy',
@@ -104,7 +103,7 @@ def test_outages_change_nothing(bucket, undisturbed, tmp_path):
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_was_ended_goes_on(bucket, undisturbed, tmp_path, number):
   # The bucket has only the rows before a checkpoint, which the next run needs.
-  with _Run(bucket, RUN, tmp_path, '--config.log.upload_every=3600') as run:
+  with _Run(bucket, RUN, tmp_path) as run:
     run.wait_for_text(f'step 12/{STEPS}')
     run.send_signal(number)
     assert run.wait(240) == {signal.SIGTERM: 75}.get(number, -number), run.text
