@@ -85,7 +85,7 @@ def sigmoid_cross_entropy(
   return optax.sigmoid_binary_cross_entropy(logits, targets).sum(axis=-1)
 
 
-_LOSSES = {
+LOSSES = {
   'softmax': softmax_cross_entropy,
   'sigmoid': sigmoid_cross_entropy,
 }
@@ -99,7 +99,7 @@ def build(name: str, *, label_smoothing: float = 0.0) -> Loss:
     name: 'softmax' or 'sigmoid'.
     label_smoothing: in [0, 1).
   """
-  return functools.partial(_LOSSES[name], label_smoothing=label_smoothing)
+  return functools.partial(LOSSES[name], label_smoothing=label_smoothing)
 
 
 def correct(logits: jax.Array, labels: jax.Array) -> jax.Array:

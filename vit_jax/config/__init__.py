@@ -26,8 +26,10 @@ from vit_jax.config.saved import is_located as is_located
 from vit_jax.config.saved import load as load
 from vit_jax.config.saved import save as save
 from vit_jax.config.saved import to_json as to_json
+from vit_jax.config.sections import EVALUATIONS as EVALUATIONS
 from vit_jax.config.sections import FEATURES as FEATURES
 from vit_jax.config.sections import MASKED_PATCH as MASKED_PATCH
+from vit_jax.config.sections import SECTIONS as SECTIONS
 from vit_jax.config.sections import adam as adam
 from vit_jax.config.sections import evaluation as evaluation
 from vit_jax.config.sections import is_due as is_due
