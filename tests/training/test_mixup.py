@@ -242,7 +242,8 @@ def test_each_step_and_seed_has_its_own_proportion():
   assert len(shares) == 4
 
 
-@pytest.mark.gate
+# Slow: `test_augmented_run` blends on one device and on eight, too.
+@pytest.mark.slow
 def test_steps_on_8_devices_are_those_of_one():
   run = functools.partial(
     test_step._run,
