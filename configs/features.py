@@ -44,7 +44,11 @@ def get_config(argument=None):
   config.image_size = (args.get('resolution', 224),) * 2
   config.model.name = config_lib.AUTO
   config.total_steps = 1  # --eval_only trains nothing.
-  splits = (config.data.train_split, args.get('eval', 'test'))
-  config.evals.knn = config_lib.knn(*splits, k=(1, 10, 20, 100))
-  config.evals.linear_probe = config_lib.linear_probe(*splits)
+  train, split = config.data.train_split, args.get('eval', 'test')
+  config.evals.knn = config_lib.evaluation(
+    split, 'knn', train_split=train, k=(1, 10, 20, 100)
+  )
+  config.evals.linear_probe = config_lib.evaluation(
+    split, 'linear_probe', train_split=train
+  )
   return config

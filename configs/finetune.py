@@ -72,12 +72,8 @@ PREPROCESSING = {
     "resize_small({larger}, method='area')|central_crop",
   ),
 }
-SETUPS = ('table4', 'bit')
-PARTS = ('all', 'selection')
 # On data of one's own. Table 4 has 8 epochs on ImageNet and 70 on Pets.
 OWN_EPOCHS = 20
-# What trains.
-TUNED = ('all', 'head', 'lora')
 # ImageNet-ReaL (Beyer et al., 2020): the validation images with new labels. Any
 # label of an image counts as right; images without labels do not count.
 REAL = dict(
@@ -156,45 +152,11 @@ TABLE_4 = {
 
 def get_config(argument=None):
   """Returns the config of `MODEL,DATASET[,OPTION=VALUE ...]`, see `USAGE`."""
-  args = config_lib.parse_argument(
-    argument,
-    positional=('model', 'dataset'),
-    options={
-      **{'resolution': int, 'epochs': float, 'train': str, 'setup': str},
-      **{'preprocess': str, 'real': str, 'eval': str, 'tune': str},
-      'clean': str,
-    },
-    usage=USAGE,
-  )
-  args['dataset'], excluded = exclusion.split(args['dataset'])
-  own = args['dataset'] not in TABLE_4
+  args = _parse(argument)
+  dataset, setup, tune = args['dataset'], args['setup'], args['tune']
+  own = dataset not in TABLE_4
   # Steps and warm-up of the user's own data follow from their size.
-  row = TABLE_4.get(args['dataset'], Row(args['dataset'], 0, -1, _GRID, 10))
-  part = _choice(args, 'train', PARTS)
-  setup = _choice(args, 'setup', SETUPS)
-  real = _choice(args, 'real', ('false', 'true')) == 'true'
-  if part == 'selection' and 'eval' in args:
-    raise ValueError(
-      f'eval={args["eval"]} is for train=all: train=selection is evaluated on'
-      f' the part that it holds out of train. {USAGE}'
-    )
-  if real and (args['dataset'], part) != ('imagenet2012', 'all'):
-    raise ValueError(
-      'real=true is a second test of models fine-tuned on imagenet2012 with'
-      f' train=all, not on {args["dataset"]} with train={part}; leave it out.'
-      f' {USAGE}'
-    )
-  if 'epochs' in args and not own:
-    raise ValueError(
-      f'epochs={args["epochs"]:g} is for data of your own: Table 4 has'
-      f' {row.steps:,} steps for {args["dataset"]}. {USAGE}'
-    )
-  tune = _choice(args, 'tune', TUNED)
-  if tune != 'all' and setup != 'table4':
-    raise ValueError(
-      f'tune={tune} has an optimizer and rate of its own: leave out'
-      f' setup={setup}. {USAGE}'
-    )
+  row = TABLE_4.get(dataset, Row(dataset, 0, -1, _GRID, 10))
   # A frozen backbone cannot get used to another resolution.
   usual = 224 if tune == 'head' else row.resolution(setup)
   resolution = args.get('resolution', usual)
@@ -211,42 +173,73 @@ def get_config(argument=None):
     )
   if tune != 'all':
     _train_less(config, tune)
-  if args['dataset'] == 'imagenet2012' and resolution > 384:
+  if dataset == 'imagenet2012' and resolution > 384:
     # The start of averaging is not known. From step 0 on, the first weights,
     # with a head of zeros, would make up 13% of the average of 20,000 steps.
     config.polyak.decay = 0.9999
     config.polyak.start_step = row.steps // 10
-
   # Dropout masks that do not depend on the mesh would take far longer: also set
   # `rbg` if you turn on dropout for another model.
   if config.model.dropout_rate:
     config.dropout_rng = 'rbg'
 
-  config.data.dataset = exclusion.join(row.spec, excluded)
-  config.data.preprocess, preprocess_eval = _preprocess(
-    args, setup, larger=round(resolution * row.larger(setup))
-  )
-  if part == 'all':
-    name, split = _evaluated(args, row)
-  else:
-    name, kept = 'held_out', 100 - row.held_out
-    # Files in class folders are sorted by class, so a slice needs a shuffle.
-    located = config_lib.is_located(row.spec)
-    train = 'shuffled(train)' if located else 'train'
-    config.data.train_split = f'{train}[:{kept}%]'
-    split = f'{train}[{kept}%:]'
-  config.evals[name] = config_lib.evaluation(
-    split, preprocess=preprocess_eval, every=row.steps // 5
-  )
-  if real:
-    config.evals.real = config_lib.evaluation('', preprocess=preprocess_eval)
-    config.evals.real.update(REAL)
+  _set_data(config, args, row, resolution)
   config.checkpoint.every = max(row.steps // 10, 100)
   if own:
     _suit_own_data(config, args.get('epochs', OWN_EPOCHS))
   if 'clean' in args:
     config_lib.add_clean(config, args['clean'], USAGE)
   return config
+
+
+def _parse(argument):
+  """Returns the values of the argument; those that do not fit are refused."""
+  args = dict(setup='table4', tune='all', train='all', real='false')
+  args |= config_lib.parse_argument(
+    argument,
+    positional=('model', 'dataset'),
+    options={
+      **{'resolution': int, 'epochs': float, 'eval': str, 'clean': str},
+      'setup': ('table4', 'bit'),
+      'tune': ('all', 'head', 'lora'),
+      'train': ('all', 'selection'),
+      'preprocess': tuple(PREPROCESSING),
+      'real': ('false', 'true'),
+    },
+    usage=USAGE,
+  )
+  args['dataset'], args['excluded'] = exclusion.split(args['dataset'])
+  dataset, part, tune = args['dataset'], args['train'], args['tune']
+  known = TABLE_4.get(dataset)
+  wrong = ''
+  if part == 'selection' and 'eval' in args:
+    wrong = (
+      f'eval={args["eval"]} is for train=all: train=selection is evaluated on'
+      ' the part that it holds out of train.'
+    )
+  elif known and 'eval' in args:
+    wrong = (
+      f'eval={args["eval"]} is for data of your own: {dataset} is tested on'
+      f' {known.test!r}.'
+    )
+  elif args['real'] == 'true' and (dataset, part) != ('imagenet2012', 'all'):
+    wrong = (
+      'real=true is a second test of models fine-tuned on imagenet2012 with'
+      f' train=all, not on {dataset} with train={part}; leave it out.'
+    )
+  elif known and 'epochs' in args:
+    wrong = (
+      f'epochs={args["epochs"]:g} is for data of your own: Table 4 has'
+      f' {known.steps:,} steps for {dataset}.'
+    )
+  elif tune != 'all' and args['setup'] != 'table4':
+    wrong = (
+      f'tune={tune} has an optimizer and rate of its own: leave out'
+      f' setup={args["setup"]}.'
+    )
+  if wrong:
+    raise ValueError(f'{wrong} {USAGE}')
+  return args
 
 
 def base(model, resolution, steps):
@@ -271,30 +264,36 @@ def base(model, resolution, steps):
   return config
 
 
-def _preprocess(args, setup, larger):
-  """Returns the operations for training and for evaluation."""
+def _set_data(config, args, row, resolution):
+  """Sets the training data, their preprocessing, and the evaluations."""
+  setup = args['setup']
   # Differs from the paper, which follows BiT: the default is that of its
   # authors' public fine-tuning code, unless the whole setup is BiT's.
-  own = 'crop' if setup == 'bit' else 'inception'
-  chosen = args.get('preprocess', own)
-  if chosen not in PREPROCESSING:
-    raise _unknown('preprocess', chosen, PREPROCESSING)
-  return (text.format(larger=larger) for text in PREPROCESSING[chosen])
-
-
-def _evaluated(args, row):
-  """Returns the name and the split of the evaluation to report."""
-  if args['dataset'] in TABLE_4:
-    if 'eval' in args:
-      raise ValueError(
-        f'eval={args["eval"]} is for data of your own: {args["dataset"]} is'
-        f' tested on {row.test!r}. {USAGE}'
-      )
-    return 'test', row.test
-  split = args.get('eval', config_lib.AUTO)
-  if split == config_lib.AUTO:
-    return config_lib.AUTO, split
-  return config_lib.name_of_split(split), split
+  chosen = args.get('preprocess', 'crop' if setup == 'bit' else 'inception')
+  larger = round(resolution * row.larger(setup))
+  config.data.preprocess, preprocess = (
+    text.format(larger=larger) for text in PREPROCESSING[chosen]
+  )
+  config.data.dataset = exclusion.join(row.spec, args['excluded'])
+  if args['train'] == 'selection':
+    # Files in class folders are sorted by class, so a slice needs a shuffle.
+    located = config_lib.is_located(row.spec)
+    train = 'shuffled(train)' if located else 'train'
+    kept = 100 - row.held_out
+    config.data.train_split = f'{train}[:{kept}%]'
+    name, split = 'held_out', f'{train}[{kept}%:]'
+  elif args['dataset'] in TABLE_4:
+    name, split = 'test', row.test
+  else:
+    name = split = args.get('eval', config_lib.AUTO)
+    if split != config_lib.AUTO:
+      name = config_lib.name_of_split(split)
+  config.evals[name] = config_lib.evaluation(
+    split, preprocess=preprocess, every=row.steps // 5
+  )
+  if args['real'] == 'true':
+    config.evals.real = config_lib.evaluation('', preprocess=preprocess)
+    config.evals.real.update(REAL)
 
 
 def _set_bit(config, row):
@@ -337,17 +336,3 @@ def _suit_own_data(config, epochs):
   config.log.every = 10
   for section in config.evals.values():
     section.every = -1  # Every tenth of the run.
-
-
-def _choice(args, option, choices):
-  """Returns an option's value; the first choice if it is not given."""
-  value = args.get(option, choices[0])
-  if value not in choices:
-    raise _unknown(option, value, choices)
-  return value
-
-
-def _unknown(option, value, choices):
-  return ValueError(
-    f'{option}={value!r} is unknown; choose one of {list(choices)}. {USAGE}'
-  )

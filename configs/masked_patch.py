@@ -42,7 +42,7 @@ def get_config(argument=None):
     argument,
     positional=('model', 'dataset'),
     options={
-      'target': str,
+      'target': ('mean_colour', 'downsized', 'pixels'),
       'fraction': float,
       'steps': int,
       'eval': str,
@@ -72,7 +72,10 @@ def get_config(argument=None):
     config.model[key] = None
   for name, section in config.evals.items():
     if section.kind == 'classification':
-      config.evals[name] = config_lib.masked_patch_evaluation(
-        section.split, preprocess=section.preprocess, every=section.every
+      config.evals[name] = config_lib.evaluation(
+        section.split,
+        'masked_patch',
+        preprocess=section.preprocess,
+        every=section.every,
       )
   return config

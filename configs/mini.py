@@ -220,8 +220,10 @@ def make(argument, scale: Scale):
     argument,
     positional=('model', 'data'),
     options={
-      **{'epochs': float, 'optimizer': str, 'subset': int},
-      **{'evals': int, 'few_shot': str, 'objective': str, 'of': str},
+      **{'epochs': float, 'subset': int, 'evals': int, 'of': str},
+      'optimizer': ('adam', 'sgd'),
+      'few_shot': ('imagenet', 'average'),
+      'objective': ('supervised', 'masked_patch'),
     },
     usage=scale.usage,
   )
@@ -243,17 +245,6 @@ def make(argument, scale: Scale):
     )
   config.checkpoint.every = config.log.every = config.total_steps
   return config
-
-
-def _choice(args, key, choices, scale):
-  """Returns an option's value; the first choice if it is not given."""
-  value = args.get(key, choices[0])
-  if value not in choices:
-    raise ValueError(
-      f'{key}={value!r} is unknown; choose one of {list(choices)}.'
-      f' {scale.usage}'
-    )
-  return value
 
 
 def _task(name, own):
@@ -304,10 +295,10 @@ def _set_pretraining(config, dataset, args, scale):
       f'evals={often}, expected 1 to {most}, the steps. {scale.usage}'
     )
   every = config.total_steps // often
-  config.loss.name = 'sigmoid'
+  config.loss = config_lib.sigmoid()
   if 'of' not in args:
     config.model.head_bias = -1.4  # The log-odds of 6 labels out of 31.
-  if _choice(args, 'optimizer', ('adam', 'sgd'), scale) == 'adam':
+  if args.get('optimizer', 'adam') == 'adam':
     config.optimizer = config_lib.adam(weight_decay=scale.weight_decay)
     config.schedule = config_lib.schedule(
       'linear',
@@ -329,8 +320,7 @@ def _set_pretraining(config, dataset, args, scale):
   config.evals.validation = config_lib.evaluation(**validation)
   # Accuracy saturates with six labels per image.
   config.checkpoint.best = 'validation/loss'
-  objectives = ('supervised', 'masked_patch')
-  if _choice(args, 'objective', objectives, scale) != 'supervised':
+  if args.get('objective') == 'masked_patch':
     # As in configs/masked_patch.py.
     config.loss = config_lib.masked_patch()
     config.optimizer = config_lib.adam()
@@ -339,8 +329,11 @@ def _set_pretraining(config, dataset, args, scale):
     )
     config.model.head_bias = 0.0
     config.model.dropout_rate = None
-    config.evals.validation = config_lib.masked_patch_evaluation(**validation)
-  for name in _few_shot_tasks(args, scale):
+    config.evals.validation = config_lib.evaluation(
+      **validation, kind='masked_patch'
+    )
+  several = args.get('few_shot') == 'average'
+  for name in FEW_SHOT if several else FEW_SHOT[:1]:
     task = _task(name, args.get('of', ''))
     if name == 'imagenet':
       config.evals.few_shot = _few_shot(*task, every, scale)
@@ -375,20 +368,16 @@ def _held_out(args):
   )
 
 
-def _few_shot_tasks(args, scale):
-  chosen = _choice(args, 'few_shot', ('imagenet', 'average'), scale)
-  return FEW_SHOT if chosen == 'average' else FEW_SHOT[:1]
-
-
 def _few_shot(spec, train, test, every, scale):
   """Returns a five-shot evaluation on a task's data."""
   if spec.startswith('shapes:'):
     train = 'validation'  # The whole split, as there are up to 72 classes.
   elif test == 'test' and spec != 'digits':
     train = 'train'  # The user's own data: a part may lack classes.
-  return config_lib.few_shot(
-    train,
+  return config_lib.evaluation(
     test,
+    'few_shot',
+    train_split=train,
     dataset=spec,
     preprocess=scale.resize if spec != 'digits' else 'resize',
     shots=(5,),

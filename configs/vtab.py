@@ -53,15 +53,11 @@ def get_config(argument=None):
   args = config_lib.parse_argument(
     argument,
     positional=('model', 'task'),
-    options={'train': str},
+    options={'train': ('all', 'selection')},
     usage=USAGE,
   )
   model = models.paper_name(args['model'])
   part = args.get('train', 'all')
-  if part not in ('all', 'selection'):
-    raise ValueError(
-      f"train={part!r} is unknown; choose one of ['all', 'selection']. {USAGE}"
-    )
   if args['task'] == 'all':
     return _all_tasks(model, part)
   return _config(model, vtab_tasks.find(args['task']), part)

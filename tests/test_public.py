@@ -193,7 +193,7 @@ def test_training_needs_no_paper_plan_or_sweep():
   [
     (
       'the loss is computed',
-      ['main.py', 'training/train.py', 'training/run.py']
+      ['main.py', 'training/train.py', 'training/opening.py']
       + ['training/program.py', 'training/step.py', 'losses.py'],
     ),
     (
@@ -204,7 +204,8 @@ def test_training_needs_no_paper_plan_or_sweep():
     ),
     (
       'a metric is written',
-      ['main.py', 'training/train.py', 'workdir/metrics.py'],
+      ['main.py', 'training/train.py', 'training/recording.py']
+      + ['workdir/metrics.py'],
     ),
   ],
 )

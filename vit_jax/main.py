@@ -26,28 +26,6 @@ On several machines, start the same command on each. On Cloud TPUs, GKE, Slurm
 and Open MPI, the processes find each other. Elsewhere, pass
 --coordinator_address, --num_processes and --process_id.
 """
-# ruff: noqa: E402
-
-import contextlib
-import os
-import signal
-
-
-def _end_at_once(number: int, _) -> None:
-  """Handles a signal that comes during the imports, which take seconds."""
-  name = signal.Signals(number).name
-  text = f'ended: {name} before training began; nothing is lost.\n'
-  with contextlib.suppress(OSError):  # A closed terminal takes no text.
-    os.write(2, text.encode())
-  os._exit(130 if number == signal.SIGINT else 75)
-
-
-if __name__ == '__main__':
-  # `preemption` replaces these handlers later. A background job of a shell
-  # ignores Ctrl-C, one of `nohup` SIGHUP, and keeps ignoring it.
-  for _number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-    if signal.getsignal(_number) != signal.SIG_IGN:
-      signal.signal(_number, _end_at_once)
 
 import jax
 from absl import flags
@@ -157,34 +135,23 @@ def main():
     if jax.process_index():
       logs.only_warnings()
     cache = None if cache in ('none', '') else files.absolute(cache)
-    try:
-      if _EVAL_ONLY.value:
-        evaluate.evaluate_only(
-          _CONFIG.value,
-          _WORKDIR.value,
-          allow_config_change=_ALLOW_CONFIG_CHANGE.value,
-          compilation_cache=cache,
-        )
-        return
-      has_stages = 'stages' in _CONFIG.value
-      start = stages.run if has_stages else train.train_and_evaluate
-      start(
+    if _EVAL_ONLY.value:
+      evaluate.evaluate_only(
         _CONFIG.value,
         _WORKDIR.value,
         allow_config_change=_ALLOW_CONFIG_CHANGE.value,
-        restart=_RESTART.value,
         compilation_cache=cache,
       )
-    finally:
-      # After training, the message of `_end_at_once` is no longer true, and a
-      # late SIGTERM must not change the exit code.
-      for number, action in (
-        (signal.SIGTERM, signal.SIG_IGN),
-        (signal.SIGHUP, signal.SIG_IGN),
-        (signal.SIGINT, signal.SIG_DFL),
-      ):
-        if signal.getsignal(number) is _end_at_once:
-          signal.signal(number, action)
+      return
+    has_stages = 'stages' in _CONFIG.value
+    start = stages.train_stages if has_stages else train.train_and_evaluate
+    start(
+      _CONFIG.value,
+      _WORKDIR.value,
+      allow_config_change=_ALLOW_CONFIG_CHANGE.value,
+      restart=_RESTART.value,
+      compilation_cache=cache,
+    )
 
 
 if __name__ == '__main__':

@@ -86,7 +86,7 @@ def measure(
     `restored_mb_per_sec`.
 
   Raises:
-    ValueError: the directory exists, or see `vit_jax.training.program.build`.
+    ValueError: the directory exists, or see `vit_jax.training.program.Program`.
   """
   if directory.exists():
     raise ValueError(

@@ -54,7 +54,7 @@ def build(config: ml_collections.ConfigDict, name: str) -> Runnable:
   source = inputs.open_source(config, config.data.dataset)
   config, _ = config_lib.complete(config, source)
   layout = sharding.build(**config.mesh)
-  program = program_lib.build(config, layout)
+  program = program_lib.Program(config, layout)
   evaluator = evaluators.build(config, program.model, layout.mesh, source)[name]
   params = program.init_params()
   state = step.TrainState(jnp.zeros((), jnp.int32), params, {}, {})

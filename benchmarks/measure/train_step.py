@@ -23,7 +23,7 @@ def measure(
 
   Raises:
     ValueError: see `settings.override`, `training.plain` and
-      `vit_jax.training.program.build`.
+      `vit_jax.training.program.Program`.
   """
   # Resolving all configs first reports errors before any compilation.
   resolved = {'config': settings.resolve(config)}

@@ -74,7 +74,7 @@ def ours(config: ml_collections.ConfigDict) -> Step:
     config: the resolved config.
   """
   layout = sharding.build(**config.mesh)
-  program = program_lib.build(config, layout)
+  program = program_lib.Program(config, layout)
   return _step(
     config,
     layout,
@@ -98,7 +98,7 @@ def plain(config: ml_collections.ConfigDict) -> Step:
     ValueError: the config's model or optimizer has no plain form.
   """
   layout = sharding.build(**config.mesh)
-  program = program_lib.build(config, layout)
+  program = program_lib.Program(config, layout)
   model = plain_vit.build(config, program.model)
   init, step = plain_vit.make_step(config, model)
   everywhere = NamedSharding(layout.mesh, P())

@@ -48,7 +48,7 @@ def _pair():
   config.optimizer.eps = 1.0
   config.schedule = config_lib.schedule('constant', peak=1.0, warmup_steps=0)
   config = settings.resolve(config)
-  program = program_lib.build(config, sharding.build(**config.mesh))
+  program = program_lib.Program(config, sharding.build(**config.mesh))
   shapes = program.shapes.params
   leaves, structure = jax.tree.flatten(shapes)
   generator = np.random.default_rng(0)
@@ -74,9 +74,8 @@ def test_plain_model_and_step_are_the_same():
   plain = model.apply({'params': _as_plain(params)}, images, train=False)
   np.testing.assert_allclose(plain, ours, rtol=1e-4, atol=1e-5)
 
-  state = program.first_state(jax.tree.map(np.copy, params))
+  state = program.init_state(jax.tree.map(np.copy, params))
   layout = program.layout
-  state = jax.device_put(state, layout.state(program.shapes))
   batch = sharding.put_batch(batch, layout.mesh)
   state, metrics = program.train_step(state, batch)
   init, plain_step = plain_vit.make_step(config, model)

@@ -66,7 +66,7 @@ def _program(**changes):
   """Returns the traced initialisation and step as text, with constants."""
   config = BASE.copy_and_resolve_references()
   config.update_from_flattened_dict(changes)
-  program = program_lib.build(config, sharding.build(**config.mesh))
+  program = program_lib.Program(config, sharding.build(**config.mesh))
   jaxprs = (
     jax.make_jaxpr(
       lambda: program_lib.fresh_params(

@@ -18,11 +18,11 @@ def _folder(root, files):
   return f'folder:{root}'
 
 
-def _settled(spec, argument='', **changes):
+def _chosen(spec, argument='', **changes):
   config = pretrain.get_config(f'ViT-Ti/4,{spec}{argument}')
   config.update_from_flattened_dict(changes)
   config_lib.validate(config)
-  config = config_lib.settle(config, data.open_source(spec))
+  config = config_lib.choose_evaluation(config, data.open_source(spec))
   config_lib.validate(config)
   return config
 
@@ -38,11 +38,11 @@ def _settled(spec, argument='', **changes):
 )
 def test_the_split_to_evaluate_on_is_chosen_by_its_name(tmp_path, names, evals):
   spec = _folder(tmp_path, [f'{s}/{c}/1.png' for s in names for c in 'ab'])
-  config = _settled(spec, **{'checkpoint.best': 'auto/accuracy'})
+  config = _chosen(spec, **{'checkpoint.best': 'auto/accuracy'})
   assert {k: v.split for k, v in config.evals.items()} == evals
   assert config.checkpoint.best == f'{next(iter(evals))}/accuracy'
   # One from the command line is kept.
-  config = _settled(spec, **{'evals.auto.split': names[1]})
+  config = _chosen(spec, **{'evals.auto.split': names[1]})
   assert [v.split for v in config.evals.values()] == [names[1]]
   assert config.data.train_split == 'train'
 
@@ -50,7 +50,7 @@ def test_the_split_to_evaluate_on_is_chosen_by_its_name(tmp_path, names, evals):
 def test_without_a_test_split_a_tenth_is_held_out(tmp_path):
   files = [f'{c}/{i}.png' for i in range(20) for c in 'ab']
   spec = _folder(tmp_path, files)
-  config = _settled(spec)
+  config = _chosen(spec)
   source = data.open_source(spec)
   trained = data.View(source, config.data.train_split)
   measured = data.View(source, config.evals.held_out.split)
@@ -59,7 +59,7 @@ def test_without_a_test_split_a_tenth_is_held_out(tmp_path):
   held_out = [r.name.removeprefix(f'{tmp_path}/') for r in measured]
   assert held_out == ['b/7.png', 'b/9.png', 'a/5.png', 'b/5.png']
   # The tenth is a part of the given training split, not of all data.
-  config = _settled(spec, ',train=train[:50%]')
+  config = _chosen(spec, ',train=train[:50%]')
   assert config.data.train_split == 'shuffled(train[:50%])[:90%]'
   assert config.evals.held_out.split == 'shuffled(train[:50%])[90%:]'
 
@@ -67,19 +67,19 @@ def test_without_a_test_split_a_tenth_is_held_out(tmp_path):
 def test_a_chosen_split_gets_a_clean_evaluation(tmp_path):
   files = [f'{s}/{c}/1.png' for s in ('train', 'val') for c in 'ab']
   spec = _folder(tmp_path, files)
-  evals = _settled(spec, ',clean=t').evals
+  evals = _chosen(spec, ',clean=t').evals
   assert {name: (e.dataset, e.split) for name, e in evals.items()} == {
     'val': ('', 'val'),
     'val_clean': (f'{spec},exclude=t', 'val'),
   }
   with pytest.raises(ValueError, match='leave out clean='):
-    _settled(_folder(tmp_path / 'other', ['train/a/1.png']), ',clean=t')
+    _chosen(_folder(tmp_path / 'other', ['train/a/1.png']), ',clean=t')
 
 
 def test_a_config_is_completed_in_one_place(tmp_path):
   spec = _folder(tmp_path, [f'{c}/{i}.png' for i in range(20) for c in 'ab'])
   config = pretrain.get_config(f'ViT-Ti/4,{spec}')
-  config, view = config_lib.complete(config, data.open_source(spec))
+  config, view = _complete(config)
   assert (config.num_classes, config.data.num_examples) == (2, len(view))
   assert config.total_steps == int(36 * config.epochs / config.data.batch_size)
 
@@ -101,24 +101,27 @@ def test_classes_without_an_image_are_named(
 ):
   files = [f'{name}/{i}.png' for name in files.split() for i in range(4)]
   spec = _folder(tmp_path, files)
-  config = _settled(spec)
+  config = _chosen(spec)
   if test:
     config.data.train_split = train
     [section] = config.evals.values()
     section.split = test
-  source = data.open_source(spec)
-  config_lib.check_classes(config, source)
+  _complete(config)
   assert message in caplog.text if message else not caplog.text
   caplog.clear()
   config.loss = config_lib.masked_patch()  # Learns no classes.
-  config_lib.check_classes(config, source)
+  _complete(config)
   assert not caplog.text
+
+
+def _complete(config):
+  return config_lib.complete(config, data.open_source(config.data.dataset))
 
 
 def test_one_class_folder_is_refused(tmp_path):
   spec = _folder(tmp_path, ['train/a/1.png', 'test/a/1.png'])
   with pytest.raises(ValueError, match="has one class, 'a'"):
-    config_lib.check_classes(_settled(spec), data.open_source(spec))
+    _complete(_chosen(spec))
 
 
 def test_photographs_of_the_user_are_rotated():

@@ -16,7 +16,7 @@ from vit_jax.configs import (
 )
 from vit_jax.data import splits
 from vit_jax.training import step as step_lib
-from vit_jax.training import train, warm_start
+from vit_jax.training import warm_start
 
 # Pre-training: Table 3 -------------------------------------------------------
 
@@ -120,21 +120,6 @@ def test_models_of_the_table(model):
   assert getattr(built, 'representation_size', None) == width
 
 
-def test_the_hidden_layer_follows_an_overridden_width():
-  config = pretrain.get_config('ViT-B/16,imagenet2012')
-  config.num_classes = 2
-  config.model.width, config.model.heads = 384, 6
-  assert _model(config).representation_size == 384
-
-
-def test_aliases_of_a_model_give_the_same_config():
-  for other, name in (('R50x1', 'BiT-R50x1'), ('R50+L/32', 'R50+ViT-L/32')):
-    config = pretrain.get_config(f'{other},jft300m')
-    assert config == pretrain.get_config(f'{name},jft300m')
-    assert config.model.name == name
-  assert finetune.get_config('R50+L/16,pets').model.dropout_rate == 0.1
-
-
 @pytest.mark.parametrize(
   'model, counterpart, rate',
   [
@@ -155,24 +140,6 @@ def test_a_hybrid_is_finetuned_like_its_vit(model, counterpart, rate):
   assert hybrid == vit
 
 
-def test_axial_resnet50_has_the_learning_rate_of_bit_r50x1():
-  for dataset in ('jft300m', 'imagenet21k'):
-    axial, resnet = (
-      pretrain.get_config(f'{model},{dataset}').schedule
-      for model in ('AxialResNet50', 'BiT-R50x1')
-    )
-    assert axial == resnet
-  assert pretrain.get_config('AxialResNet50,jft300m').schedule.peak == 1e-3
-
-
-@pytest.mark.parametrize('model', ['ViT-B/16', 'ViT-B/32'])
-@pytest.mark.parametrize('dataset', SIZES)
-def test_axial_vits_are_trained_like_their_vits(model, dataset):
-  axial = pretrain.get_config(f'Axial-{model},{dataset}')
-  axial.model.name = model
-  assert axial == pretrain.get_config(f'{model},{dataset}')
-
-
 def _model(config):
   arguments = config.model.to_dict()
   if arguments['dtype'] == 'auto':
@@ -191,7 +158,7 @@ def _shapes(config):
   )
 
 
-def test_the_jft_config_lacks_only_the_path_of_the_data(tmp_path):
+def test_the_jft_config_lacks_only_the_path_of_the_data():
   config = pretrain.get_config('ViT-B/16,jft300m')
   shapes = _shapes(config)
   assert shapes['head']['kernel'].shape == (768, 18_291)
@@ -201,8 +168,7 @@ def test_the_jft_config_lacks_only_the_path_of_the_data(tmp_path):
     86_567_656 + 768 * 769 + 769 * (18_291 - 1000)
   )
   with pytest.raises(ValueError, match=r'data.dataset is not set: .*=SPEC'):
-    train.train_and_evaluate(config, tmp_path / 'run')
-  assert not (tmp_path / 'run').exists()
+    config_lib.validate(config)
 
 
 @pytest.mark.parametrize(
@@ -332,16 +298,11 @@ def test_pretraining_never_sees_its_validation_images():
 @pytest.mark.parametrize(
   'subset, part',
   [
-    ('9000000', '9000000'),
     ('9_000_000', '9000000'),
-    ('1', '1'),
-    ('3%', '3%'),
     ('0.1', '10%'),
-    ('0.03', '3%'),
     ('.0297', '2.97%'),
     ('29.7%', '29.7%'),
     ('1.0', '100%'),
-    ('100%', '100%'),
   ],
 )
 def test_a_random_subset_changes_only_the_training_data(subset, part):
@@ -355,16 +316,6 @@ def test_a_random_subset_changes_only_the_training_data(subset, part):
   config.data.train_split = whole.data.train_split
   config.checkpoint.best = ''
   assert config == whole
-
-
-@pytest.mark.parametrize(
-  'subset', ['0', '', '-5', '101%', '1.5', 'all', '3%%', '1e6', '0%', '0.0']
-)
-def test_wrong_subsets(subset):
-  with pytest.raises(
-    ValueError, match=f"subset='{subset}' must be a number of exam.*Usage"
-  ):
-    pretrain.get_config(f'ViT-B/16,jft300m,subset={subset}')
 
 
 def test_runs_on_subsets_have_the_same_number_of_steps():
@@ -416,12 +367,6 @@ def test_a_subset_excludes_the_held_out_images():
   assert config.evals.held_out.split == 'shuffled(train,seed=1)[99%:]'
   assert config.data.examples_per_epoch == 1_268_355
   assert not config.data.num_examples
-  with pytest.raises(ValueError, match=r'subset=50 stops early, .*eval=SPLIT'):
-    pretrain.get_config('ViT-B/16,digits,subset=50')
-  with pytest.raises(
-    ValueError, match=r"stopped early by 'train\[98%:\]', whi"
-  ):
-    pretrain.get_config('ViT-B/16,digits,eval=train[98%:],subset=50')
 
 
 # Fine-tuning: Table 4 --------------------------------------------------------
@@ -506,8 +451,6 @@ def test_fine_tuning_suits_the_size_of_data_of_ones_own(
   # The head alone has an optimizer and a rate of its own.
   config = finetune.get_config(f'ViT-B/16,{OWN},tune=head,epochs=2')
   assert (config.schedule.peak, config.epochs) == (1e-3, 2)
-  with pytest.raises(ValueError, match='epochs=2 is for data of your own'):
-    finetune.get_config('ViT-B/16,pets,epochs=2')
   of_bit = finetune.get_config(f'setup=bit,BiT-R50x1,{OWN},train=selection')
   assert (of_bit.schedule.peak, of_bit.mixup_alpha) == (0.003, 0)
   assert of_bit.data.preprocess == 'resize(448)|random_crop|flip'
@@ -516,29 +459,16 @@ def test_fine_tuning_suits_the_size_of_data_of_ones_own(
 
 @pytest.mark.parametrize('dataset', TABLE_4)
 @pytest.mark.parametrize(
-  'model',
-  [
-    *('ViT-L/16', 'ViT-H/14', 'R50+ViT-B/32', 'R50+ViT-L/16'),
-    *('Axial-ViT-B/16', 'AxialResNet50', 'BiT-R50x1', 'BiT-R200x3'),
-  ],
+  'model', ['ViT-L/16', 'R50+ViT-B/32', 'Axial-ViT-B/16', 'BiT-R50x1']
 )
 def test_table_4_applies_to_all_models(model, dataset):
   config = finetune.get_config(f'{model},{dataset}')
   expected = finetune.get_config(f'ViT-B/16,{dataset}')
-  rate = 0.1 if model in ('ViT-L/16', 'ViT-H/14', 'R50+ViT-L/16') else 0.0
+  rate = 0.1 if model == 'ViT-L/16' else 0.0
   assert (config.model.dropout_rate or 0.0) == rate
   config.model = expected.model
   config.dropout_rng = expected.dropout_rng
   assert config == expected
-
-
-def test_finetuning_on_user_data_accepts_an_evaluation_split():
-  config = finetune.get_config('ViT-B/16,folder:/data/a,eval=val')
-  assert {k: v.split for k, v in config.evals.items()} == {'val': 'val'}
-  with pytest.raises(ValueError, match='eval=val is for data of your own'):
-    finetune.get_config('ViT-B/16,pets,eval=val')
-  with pytest.raises(ValueError, match='eval=val is for train=all'):
-    finetune.get_config('ViT-B/16,folder:/data/a,train=selection,eval=val')
 
 
 @pytest.mark.parametrize('dataset', [*TABLE_4, OWN])
@@ -633,31 +563,6 @@ def test_training_less_has_rates_of_its_own():
     assert config.total_steps == 500
   named = finetune.get_config('ViT-L/16,pets,tune=all')
   assert named == finetune.get_config('ViT-L/16,pets')
-  with pytest.raises(ValueError, match=r'tune=head has an .*setup=bit'):
-    finetune.get_config('BiT-R50x1,pets,tune=head,setup=bit')
-  with pytest.raises(ValueError, match=r"tune='probe'.*'head', 'lora'"):
-    finetune.get_config('ViT-L/16,pets,tune=probe')
-
-
-@pytest.mark.parametrize(
-  ('preprocess', 'train', 'test'),
-  [
-    ('inception', 'inception_crop|flip', 'resize'),
-    ('crop', 'resize(299)|random_crop|flip', 'resize'),
-    (
-      'crop_small',
-      "resize_small(299, method='area')|random_crop|flip",
-      "resize_small(299, method='area')|central_crop",
-    ),
-  ],
-)
-def test_families_of_preprocessing(preprocess, train, test):
-  for dataset in ('pets', 'cifar10'):
-    config = finetune.get_config(
-      f'ViT-B/16,{dataset},resolution=256,preprocess={preprocess}'
-    )
-    assert config.data.preprocess == train
-    assert config.evals.test.preprocess == test
 
 
 def test_real_labels_are_a_second_test_after_the_last_step():
@@ -688,22 +593,6 @@ def test_real_labels_are_a_second_test_after_the_last_step():
   assert other.evals.real == again
 
 
-@pytest.mark.parametrize(
-  'argument, found',
-  [
-    ('cifar10', 'not on cifar10 with train=all'),
-    ('tfds:imagenet2012', 'not on tfds:imagenet2012 with train=all'),
-    ('imagenet2012,train=selection', 'not on imagenet2012 with train=selec'),
-  ],
-)
-def test_real_labels_are_refused_without_the_imagenet_test(argument, found):
-  with pytest.raises(ValueError, match=f'real=true is a second .*{found}'):
-    finetune.get_config(f'ViT-B/16,real=true,{argument}')
-  with pytest.raises(ValueError, match=r"real='yes' .*'false', 'true'"):
-    finetune.get_config(f'ViT-B/16,real=yes,{argument}')
-  finetune.get_config(f'ViT-B/16,real=false,{argument}')
-
-
 @pytest.mark.parametrize('model', ['ViT-L/16', 'ViT-B/16', 'BiT-R50x1'])
 def test_auto_takes_the_model_of_the_weights(model, tmp_path):
   named = finetune.get_config(f'{model},pets')
@@ -716,27 +605,6 @@ def test_auto_takes_the_model_of_the_weights(model, tmp_path):
     each.init.checkpoint = str(tmp_path / 'run/checkpoints/9')
   found = warm_start.with_model(config, tmp_path / 'new')
   assert found == warm_start.with_model(named, tmp_path / 'new')
-
-
-def test_finetuning_needs_weights():
-  config = finetune.get_config('ViT-B/16,digits')
-  with pytest.raises(ValueError, match=r'init.checkpoint is not set'):
-    config_lib.validate(config)
-  config.init.checkpoint = ''
-  config_lib.validate(config)
-
-
-def test_unknown_values_of_options():
-  with pytest.raises(ValueError, match=r"train='some' .*'all', 'selection'"):
-    finetune.get_config('ViT-B/16,pets,train=some')
-  with pytest.raises(ValueError, match=r"setup='bti' .*'table4', 'bit'"):
-    finetune.get_config('BiT-R50x1,pets,setup=bti')
-  with pytest.raises(
-    ValueError, match=r"preprocess='vgg' .*'inception', 'crop', 'crop_small'"
-  ):
-    finetune.get_config('ViT-B/16,pets,preprocess=vgg')
-  with pytest.raises(ValueError, match=r"optimizer='lamb' .*'adam', 'sgd'"):
-    pretrain.get_config('ViT-B/16,digits,optimizer=lamb')
 
 
 # Masked patch prediction -----------------------------------------------------
@@ -787,10 +655,6 @@ def test_options_of_masked_patch_prediction():
   # A short run has a short warm-up.
   resolved = config_lib.resolve(config, num_examples=10_000, num_classes=2)
   assert resolved.schedule.warmup_steps == 50
-  with pytest.raises(ValueError, match=r'Usage: configs/masked_patch\.py'):
-    masked_patch.get_config('ViT-B/16')
-  with pytest.raises(ValueError, match="steps='many' is not of type int"):
-    masked_patch.get_config('ViT-B/16,digits,steps=many')
 
 
 # Robustness and the quickstart -----------------------------------------------
@@ -816,30 +680,6 @@ def test_robustness():
   assert config.init.checkpoint is None
   everything = robustness.get_config('ViT-B/16,all').evals
   assert list(everything) == ['a', 'r', 'real', 'v2', 'validation']
-
-
-def test_robustness_on_objectnet():
-  config = robustness.get_config(
-    'ViT-H/14,objectnet,resolution=480,objectnet=/data/objectnet-1.0'
-  )
-  section = config.evals.objectnet
-  assert section.dataset == 'folder:/data/objectnet-1.0'
-  assert (section.split, section.restrict) == ('images', False)
-  assert section.classes == '/data/objectnet-1.0/mappings'
-  assert section.preprocess == 'trim(2)|resize_small(512)|central_crop'
-
-
-@pytest.mark.parametrize(
-  'argument, message',
-  [
-    ('ViT-B/16,real+reel', r"\['reel'\] are not sets to evaluate"),
-    ('ViT-B/16,objectnet', 'option objectnet=PATH belong together'),
-    ('ViT-B/16,real,objectnet=/data', 'option objectnet=PATH belong together'),
-  ],
-)
-def test_robustness_on_unknown_sets(argument, message):
-  with pytest.raises(ValueError, match=message):
-    robustness.get_config(argument)
 
 
 def test_quickstart_is_a_fair_transfer():
@@ -886,5 +726,45 @@ def test_a_copy_of_imagenet21k_is_counted_where_it_is():
     f'ViT-B/16,imagenet21k,data={spec},exclude=/x.json'
   )
   assert excluded.data.dataset == f'{spec},exclude=/x.json'
-  with pytest.raises(ValueError, match='names its data itself'):
-    pretrain.get_config(f'ViT-B/16,folder:/data/birds,data={spec}')
+
+
+@pytest.mark.parametrize(
+  'file, argument, message',
+  [
+    (finetune, 'ViT-B/16,pets,train=some', r"='some' .*'all', 'selection'"),
+    (finetune, 'ViT-B/16,pets,preprocess=vgg', r"'vgg' .*'inception', 'crop'"),
+    (finetune, 'ViT-B/16,pets,epochs=2', 'epochs=2 is for data of your own'),
+    (finetune, 'ViT-B/16,pets,eval=val', 'eval=val is for data of your own'),
+    (
+      finetune,
+      f'ViT-B/16,{OWN},train=selection,eval=val',
+      'eval=val is for train=all',
+    ),
+    (finetune, 'R50x1,pets,tune=head,setup=bit', r'tune=head has an .*=bit'),
+    (
+      finetune,
+      'ViT-B/16,real=true,imagenet2012,train=selection',
+      'not on imagenet2012 with train=selec',
+    ),
+    (pretrain, 'ViT-B/16,digits,optimizer=lamb', r"='lamb' .*'adam', 'sgd'"),
+    (pretrain, 'ViT-B/16,digits,subset=50', r'subset=50 stops early, .*eval='),
+    (
+      pretrain,
+      'ViT-B/16,digits,eval=train[98%:],subset=50',
+      r"stopped early by 'train\[98%:\]', whi",
+    ),
+    *(
+      (pretrain, f'ViT-B/16,jft300m,subset={subset}', 'a number of examples')
+      for subset in ('0', '101%', '1.5', 'all', '1e6')
+    ),
+    (pretrain, f'ViT-B/16,{OWN},data=digits', 'names its data itself'),
+    (masked_patch, 'ViT-B/16', 'lacks DATASET'),
+    (masked_patch, 'ViT-B/16,digits,steps=many', 'not of type int'),
+    (robustness, 'ViT-B/16,real+reel', r"\['reel'\] are not sets"),
+    (robustness, 'ViT-B/16,objectnet', 'objectnet=PATH belong together'),
+  ],
+)
+def test_arguments_that_do_not_fit(file, argument, message):
+  with pytest.raises(ValueError, match=message) as error:
+    file.get_config(argument)
+  assert 'Usage: configs/' in str(error.value)

@@ -42,14 +42,6 @@ def test_photographs_are_needed_and_augmented():
   assert config.model.head_bias is None
 
 
-def test_rates_keep_table_3s_proportions():
-  peaks = [
-    midi.get_config(f'{name},jft300m,{OF}').schedule.peak
-    for name in ('ViT-B/32', 'ViT-L/16')
-  ]
-  assert peaks == [1e-3, pytest.approx(5e-4)]
-
-
 def test_tasks_without_photographs_are_those_of_the_miniature():
   config = midi.get_config(f'ViT-B/32,pets,{OF}')
   assert config.data.dataset == 'shapes:shape+colour'

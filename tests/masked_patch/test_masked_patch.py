@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import tiny_step
 from vit_jax import config as config_lib
 from vit_jax import masked_patch, models, sharding
 from vit_jax.masked_patch import targets
@@ -197,19 +198,16 @@ def _run(devices, steps, *, partition='auto', dropout_rate=0.0, **options):
   mesh = sharding.make_mesh(devices)
   layout = sharding.Layout(mesh, partition=partition)
   _, dropout_key = step_lib.root_keys(0, 'threefry')
-  train_step = step_lib.jit_train_step(
-    step_lib.make_train_step(
-      model,
-      masked_patch.mean_loss(model, task),
-      optimizer,
-      schedule,
-      dropout_key,
-      prepare=masked_patch.each_step(0, layout),
-      layout=layout,
-      **options,
-    ),
+  train_step = tiny_step.train_step(
+    masked_patch.mean_loss(model, task),
+    optimizer,
+    schedule,
+    dropout_key,
     layout,
     state,
+    model=model,
+    prepare=masked_patch.each_step(0, layout),
+    **options,
   )
   history = []
   for _ in range(steps):

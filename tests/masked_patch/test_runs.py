@@ -57,7 +57,9 @@ def pretrained(tmp_path_factory):
   """Returns a run's work directory and its final metrics."""
   workdir = tmp_path_factory.mktemp('masked_patch')
   config = _config()
-  config.evals.few_shot = config_lib.few_shot('train', 'test', shots=(5,))
+  config.evals.few_shot = config_lib.evaluation(
+    'test', 'few_shot', train_split='train', shots=(5,)
+  )
   return workdir, train.train_and_evaluate(config, workdir)
 
 

@@ -31,7 +31,7 @@ def results(folder, runs, *, scale='paper', counts=types.MappingProxyType({})):
     config.evals.validation = config_lib.evaluation('train[:1%]')
     for key in {key for row in steps.values() for key in row}:
       if key.startswith('few_shot'):
-        section = config_lib.few_shot('train', 'test')
+        section = config_lib.evaluation('test', 'few_shot', train_split='train')
         config.evals[key.partition('/')[0]] = section
     if node.images:
       config.checkpoint.best = 'validation/accuracy'

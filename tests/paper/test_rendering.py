@@ -40,7 +40,9 @@ def _leave(where, sweep):
   """Writes the files of all runs of a sweep, as of finished runs."""
   config = config_lib.default()
   config.total_steps = 9
-  config.evals.few_shot = config_lib.few_shot('train', 'test')
+  config.evals.few_shot = config_lib.evaluation(
+    'test', 'few_shot', train_split='train'
+  )
   for study in sweep.studies:
     for run in study.all_runs():
       workdir = where.workdir(run.name)

@@ -46,7 +46,9 @@ def test_early_stopping_uses_the_best_validation_step(tmp_path):
 
 def test_early_stopping_falls_back_to_another_evaluation(tmp_path):
   config = config_lib.default()
-  config.evals.a = config_lib.few_shot('train', 'test')
+  config.evals.a = config_lib.evaluation(
+    'test', 'few_shot', train_split='train'
+  )
   config.evals.held_out = config_lib.evaluation('train[:1%]')
   rows = [
     {'step': 1, 'held_out/accuracy': 0.5, FEW_SHOT: 0.25},
@@ -73,7 +75,9 @@ def test_without_a_step_to_choose_there_is_no_number(rows, tmp_path):
 
 def test_without_anything_to_validate_by_there_is_no_number(tmp_path):
   config = config_lib.default()
-  config.evals.few_shot = config_lib.few_shot('train', 'test')
+  config.evals.few_shot = config_lib.evaluation(
+    'test', 'few_shot', train_split='train'
+  )
   found = _results(tmp_path, config, ROWS)
   assert found.early_stopped([NODE], FEW_SHOT) is None
   (tmp_path / 'config.json').unlink()
@@ -94,7 +98,9 @@ def test_early_stopping_uses_the_metric_of_the_best_checkpoint(tmp_path):
 def test_an_average_is_over_the_data_sets_of_the_config(tmp_path):
   config = config_lib.default()
   for name in ('few_shot', 'few_shot_pets'):
-    config.evals[name] = config_lib.few_shot('train', 'test')
+    config.evals[name] = config_lib.evaluation(
+      'test', 'few_shot', train_split='train'
+    )
   config.evals.validation = config_lib.evaluation('train[:1%]')
   pets = 'few_shot_pets/5shot/accuracy'
   row = {'step': 3, FEW_SHOT: 0.5, pets: 0.75}

@@ -28,7 +28,7 @@ config.model.depth, config.data.batch_size = 1, 64
 config.model.dropout_rate = 0.0
 config = analysis.resolve(config, 'tpu')
 target = devices.parse('v3:2x2')
-built = program.build(
+built = program.Program(
   config, devices.layout(config, devices.compile_only(target))
 )
 stats = (

@@ -137,11 +137,19 @@ def several_config(*, mesh, changes=()):
   config.schedule = config_lib.schedule('cosine', peak=0.05, warmup_steps=5)
   config.evals.test = config_lib.evaluation('test[:101]', every=10)
   config.evals.test.save_predictions = True
-  config.evals.few = config_lib.few_shot(
-    'train[301:401]', 'test[:101]', shots=(1, 5), every=10
+  config.evals.few = config_lib.evaluation(
+    'test[:101]',
+    'few_shot',
+    train_split='train[301:401]',
+    shots=(1, 5),
+    every=10,
   )
-  config.evals.near = config_lib.knn('train[301:401]', 'test[:101]', k=(5,))
-  config.evals.probe = config_lib.linear_probe('train[301:401]', 'test[:101]')
+  config.evals.near = config_lib.evaluation(
+    'test[:101]', 'knn', train_split='train[301:401]', k=(5,)
+  )
+  config.evals.probe = config_lib.evaluation(
+    'test[:101]', 'linear_probe', train_split='train[301:401]'
+  )
   config.mesh.update(mesh)
   config.update_from_flattened_dict(dict(changes))
   return config

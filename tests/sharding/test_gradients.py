@@ -16,6 +16,7 @@ import numpy as np
 import optax
 import pytest
 
+from tests import tiny_step
 from vit_jax import config as config_lib
 from vit_jax import losses, models, sharding
 from vit_jax.models import lora, shared
@@ -130,22 +131,20 @@ def one_step(kind, layout, accumulation_steps):
   )
   model = kind.build()
   params, tuning = _tuned(kind)
-  train_step = step_lib.make_train_step(
-    model,
+  state = step_lib.init_state(params, optimizer, polyak=True, tuning=tuning)
+  state = sharding.put_tree(state, layout.state(state))
+  train_step = tiny_step.train_step(
     step_lib.mean_loss(model, losses.build('softmax')),
     optimizer,
     schedule,
     jax.random.key(2),
+    layout,
+    state,
+    model=model,
     accumulation_steps=accumulation_steps,
     polyak_decay=0.9,
-    layout=layout,
     tuning=tuning,
   )
-  state = step_lib.init_state(params, optimizer, polyak=True, tuning=tuning)
-  if layout is None:
-    return jax.device_get(jax.jit(train_step)(state, _batch()))
-  state = sharding.put_tree(state, layout.state(state))
-  train_step = step_lib.jit_train_step(train_step, layout, state)
   return jax.device_get(
     train_step(state, sharding.put_batch(_batch(), layout.mesh))
   )
@@ -153,7 +152,8 @@ def one_step(kind, layout, accumulation_steps):
 
 @functools.cache
 def on_one_device(kind, accumulation_steps):
-  return one_step(kind, None, accumulation_steps)
+  layout = tiny_step.one_device(partition='compiler')
+  return one_step(kind, layout, accumulation_steps)
 
 
 def assert_equal_on(layout, kind, accumulation_steps, expected=None):
@@ -223,8 +223,12 @@ def test_every_gradient_and_update_equals_that_of_one_device(
 
 def _compiled(layout, kind=NO_DROPOUT, steps=1):
   model = kind.build()
-  function = step_lib.make_loss_and_grad(
-    model, step_lib.mean_loss(model, losses.build('softmax')), steps, layout
+  function = tiny_step.loss_and_grad(
+    step_lib.mean_loss(model, losses.build('softmax')),
+    layout,
+    jax.random.key(0),
+    model=model,
+    steps=steps,
   )
   params = sharding.put_tree(_params(VIT), layout.params(_params(VIT)))
   batch = sharding.put_batch(_batch(), layout.mesh)
@@ -251,8 +255,11 @@ def test_each_device_draws_its_own_dropout():
 
   def loss(layout, batch):
     model = VIT.build()
-    function = step_lib.make_loss_and_grad(
-      model, step_lib.mean_loss(model, losses.build('softmax')), 1, layout
+    function = tiny_step.loss_and_grad(
+      step_lib.mean_loss(model, losses.build('softmax')),
+      layout,
+      key,
+      model=model,
     )
     return float(jax.jit(function)(_params(VIT), batch, key)[0][0])
 

@@ -2,14 +2,11 @@
 
 import json
 
-import cv2
-import numpy as np
 import pytest
 
-from tests.tiny_run import Death, die_at, eventful_config
 from vit_jax import data
 from vit_jax.data import identity
-from vit_jax.training import consistency, train
+from vit_jax.training import consistency
 
 
 def _digests(root, **others):
@@ -96,44 +93,3 @@ def test_a_damaged_record_is_named(images, tmp_path, text):
   assert str(path) in str(e.value)
   path.write_text(json.dumps({'training data': 5}))
   consistency.check_same_data(tmp_path, _digests(images))
-
-
-def _train(images, workdir, until, **options):
-  """Resumes from the newest checkpoint, and dies at the step `until`."""
-  config = eventful_config()
-  config.data.dataset = f'folder:{images}'
-  config.evals.test.every = 0
-  config.checkpoint.every = 1
-  config.log.every = 1
-  with pytest.MonkeyPatch.context() as patch:
-    die_at(patch, until)
-    with pytest.raises(Death):
-      train.train_and_evaluate(config, workdir, **options)
-
-
-@pytest.mark.gate
-def test_a_run_does_not_go_on_with_other_images(tmp_path):
-  rng = np.random.default_rng(0)
-  for split in ('train', 'test'):
-    for i in range(4):
-      path = tmp_path / f'images/{split}/{i % 2}/{i}.png'
-      path.parent.mkdir(parents=True, exist_ok=True)
-      cv2.imwrite(str(path), rng.integers(0, 256, (8, 8), np.uint8))
-  images, run = tmp_path / 'images', tmp_path / 'run'
-  _train(images, run, 2)
-  a, b = (images / f'train/1/{i}.png' for i in (1, 3))
-  swapped = a.read_bytes(), b.read_bytes()
-  b.write_bytes(swapped[0])
-  a.write_bytes(swapped[1])
-  metrics = (run / 'metrics.jsonl').read_bytes()
-  with pytest.raises(
-    ValueError, match=r'training data: contents: 2: "1/1\.png '
-  ):
-    _train(images, run, 4)
-  assert (run / 'metrics.jsonl').read_bytes() == metrics
-  _train(images, run, 4, allow_config_change=True)
-  # From then on, the changed data is the data of the run.
-  _train(images, run, 5)
-  (images / 'test/0/2.png').rename(images / 'test/0/4.png')
-  with pytest.raises(ValueError, match='test: test: test: names of the files'):
-    _train(images, run, 6)

@@ -1,11 +1,9 @@
 """Guards: a run's files, its bitwise resumption, divergence and evaluation."""
 
 import contextlib
-import errno
 import json
 import math
 import shutil
-import threading
 import time
 
 import jax
@@ -13,7 +11,6 @@ import numpy as np
 import pytest
 from absl import logging
 from scipy import special
-from tensorboardX.proto import event_pb2
 
 from tests.tiny_run import (
   Death,
@@ -24,12 +21,11 @@ from tests.tiny_run import (
   saved_state,
   tiny_config,
 )
-from vit_jax import checkpoint, data, evaluators, models, results
+from vit_jax import checkpoint, data, models, results
 from vit_jax import config as config_lib
-from vit_jax.checkpoint import saving
 from vit_jax.runtime import compilation, preemption
 from vit_jax.runtime.errors import NonFiniteError, PreemptedError
-from vit_jax.training import train
+from vit_jax.training import consistency, train
 from vit_jax.workdir import environment, metrics, ownership
 
 GOODPUT = (
@@ -66,13 +62,6 @@ def finished(tmp_path_factory):
   config.log.tensorboard = True
   config.profile = dict(start_step=4, steps=2)
   return workdir, train.train_and_evaluate(config, workdir)
-
-
-@pytest.fixture(scope='module')
-def finished_on_8(tmp_path_factory):
-  workdir = tmp_path_factory.mktemp('runs') / 'finished_on_8'
-  train.train_and_evaluate(eventful_config(8), workdir)
-  return workdir
 
 
 # A finished run --------------------------------------------------------------
@@ -160,26 +149,6 @@ def test_metrics_of_a_finished_run(finished):
   assert returned['train/learning_rate'] == pytest.approx(rate, rel=1e-4)
 
 
-def test_tensorboard_has_the_same_numbers(finished):
-  workdir, _ = finished
-  (path,) = workdir.glob('events.out.tfevents.*')
-  content, written = path.read_bytes(), []
-  while content:  # A record: length, checksum, event, checksum of the event.
-    length = int.from_bytes(content[:8], 'little')
-    event = event_pb2.Event.FromString(content[12 : 12 + length])
-    content = content[16 + length :]
-    written += [
-      (event.step, v.tag, v.simple_value) for v in event.summary.value
-    ]
-  expected = [
-    (row['step'], name, np.float32(value))
-    for row in metrics.read(workdir)
-    for name, value in row.items()
-    if name != 'step'
-  ]
-  assert sorted(written) == sorted(expected)
-
-
 def test_profile_is_a_trace_of_the_step(finished):
   workdir, _ = finished
   (trace,) = (workdir / 'profile').rglob('*.xplane.pb')
@@ -226,21 +195,6 @@ def test_finished_run_is_evaluated_anew_if_asked(finished, tmp_path):
   assert_same_state(copy, finished[0])
 
 
-def test_few_shot_evaluation_of_a_finished_run(finished, tmp_path):
-  copy = _copy(finished[0], tmp_path)
-  config = eventful_config()
-  config.evals.few = config_lib.few_shot('train', 'test', shots=(2, 5))
-  config.checkpoint.best = 'few/5shot/accuracy'
-  result = train.train_and_evaluate(config, copy)
-  assert 0 < result['few/2shot/accuracy'] <= 1
-  assert result['few/count'] == 72
-  assert result['test/accuracy'] == finished[1]['test/accuracy']
-  assert 'few: 2-shot ' in (copy / 'train.log').read_text()
-  rows = metrics.read(copy)
-  assert train.train_and_evaluate(config, copy) == result
-  assert metrics.read(copy) == rows
-
-
 def test_death_before_a_changed_evaluation(finished, tmp_path, monkeypatch):
   copy = _copy(finished[0], tmp_path)
   config = eventful_config()
@@ -265,40 +219,49 @@ def test_death_between_the_last_checkpoint_and_done(finished, tmp_path):
   assert metrics.read(copy) == metrics.read(workdir)
 
 
-@pytest.mark.parametrize('damage', ['gone', 'changed'])
-def test_final_weights_are_made_again(finished, tmp_path, damage):
-  workdir = shutil.copytree(finished[0], tmp_path / 'run')
+def test_damaged_final_weights_are_made_again(finished, tmp_path):
+  workdir = _copy(finished[0], tmp_path)
   before = checkpoint.read_params(workdir / 'final')[0]
-  if damage == 'gone':
-    shutil.rmtree(workdir / 'final')
-  else:
-    files = (f for f in (workdir / 'final').rglob('d/*') if f.is_file())
-    largest = max(files, key=lambda file: file.stat().st_size)
-    largest.write_bytes(b'abc')
-    assert not checkpoint.is_intact(workdir / 'final')
-  config = eventful_config()
-  config.log.tensorboard = True
-  config.profile = dict(start_step=4, steps=2)
-  train.train_and_evaluate(config, workdir)
+  files = (f for f in (workdir / 'final').rglob('d/*') if f.is_file())
+  largest = max(files, key=lambda file: file.stat().st_size)
+  largest.write_bytes(b'abc')
+  assert not checkpoint.is_intact(workdir / 'final')
+  train.train_and_evaluate(eventful_config(), workdir)
   after = checkpoint.read_params(workdir / 'final')[0]
   jax.tree.map(np.testing.assert_array_equal, before, after)
   assert rows_but_times(workdir) == rows_but_times(finished[0])
   assert (workdir / 'DONE').read_text() == '12\n'
 
 
-@pytest.mark.gate
-def test_checkpoints_that_are_gone_are_missed(finished, tmp_path):
-  workdir = shutil.copytree(finished[0], tmp_path / 'run')
+def test_checkpoints_that_are_gone_are_missed(finished, tmp_path, monkeypatch):
+  workdir = _copy(finished[0], tmp_path)
   shutil.rmtree(workdir / 'checkpoints')
   (workdir / 'DONE').unlink()
-  with pytest.raises(
-    ValueError, match=r'goes to step 12: what was in checkpoints/ is gone'
-  ):
+  with pytest.raises(ValueError, match=r'goes to step 12: .*--restart'):
     train.train_and_evaluate(eventful_config(), workdir)
   numbers = (workdir / 'metrics.jsonl').read_text()
-  train.train_and_evaluate(eventful_config(), workdir, restart=True)
+  die_at(monkeypatch, 3)
+  with pytest.raises(Death):
+    train.train_and_evaluate(eventful_config(), workdir, restart=True)
   assert (workdir / 'metrics_1.jsonl').read_text() == numbers
-  _assert_same_run(workdir, finished[0])
+  assert metrics.read(workdir)[-1]['step'] == 3
+
+
+def test_other_data_are_refused(finished, tmp_path):
+  workdir = _copy(finished[0], tmp_path)
+  path = workdir / consistency.DATA
+  saved = json.loads(path.read_text())
+  saved['training data']['examples'] = 7
+  path.write_text(json.dumps(saved))
+  config = eventful_config()
+  config.evals.half = config_lib.evaluation('test[:50%]')
+  with pytest.raises(
+    ValueError, match='training data: examples: 288 now, 7 then'
+  ):
+    train.train_and_evaluate(config, workdir)
+  train.train_and_evaluate(config, workdir, allow_config_change=True)
+  saved = json.loads(path.read_text())
+  assert saved['training data']['examples'] == 288
 
 
 @pytest.mark.parametrize('minutes', [0, 100])
@@ -313,47 +276,6 @@ def test_checkpoints_by_the_clock_that_are_gone_are_missed(tmp_path, minutes):
     return results.check_not_lost(tmp_path)
   with pytest.raises(ValueError, match='goes to step 2: what was in checkp'):
     results.check_not_lost(tmp_path)
-
-
-@pytest.mark.gate
-def test_longer_run_goes_on_and_shorter_one_is_refused(
-  finished, tmp_path, monkeypatch
-):
-  copy = _copy(finished[0], tmp_path)
-  config = eventful_config()
-  config.total_steps = 8
-  with pytest.raises(ValueError, match='step 12, past total_steps=8'):
-    train.train_and_evaluate(config, copy, allow_config_change=True)
-  assert (copy / 'DONE').read_text() == '12\n'
-  config.total_steps = 14
-  with pytest.raises(ValueError, match=r'total_steps: 12 in .*, 14 now'):
-    train.train_and_evaluate(config, copy)
-  with monkeypatch.context() as patch:
-    die_at(patch, 14)
-    with pytest.raises(Death):
-      train.train_and_evaluate(config, copy, allow_config_change=True)
-  assert not (copy / 'DONE').exists()  # The old file named step 12.
-  result = train.train_and_evaluate(config, copy)
-  assert result['step'] == 14
-  assert (copy / 'DONE').read_text() == '14\n'
-  steps = [row['step'] for row in metrics.read(copy)]
-  assert steps == [3, 4, 6, 6, 8, 9, 12, 12, 14, 14]
-
-
-def test_wrong_config_leaves_no_directory(tmp_path, caplog):
-  config = eventful_config()
-  config.evals.test.split = 'tset'
-  with pytest.raises(ValueError, match='tset'):
-    train.train_and_evaluate(config, tmp_path / 'run')
-  assert not (tmp_path / 'run').exists()
-  assert 'training examples' not in caplog.text
-  # Warnings are logged before the error.
-  config.data.train_split = 'train[:9]'
-  config.evals.seen = config_lib.evaluation('train[7:20]+test')
-  with pytest.raises(ValueError, match='tset'):
-    train.train_and_evaluate(config, tmp_path / 'run')
-  assert 'batch_size=16 is more than the 9 training examples' in caplog.text
-  assert 'Up to 2 of the 85 examples' in caplog.text
 
 
 # Interruptions ---------------------------------------------------------------
@@ -379,63 +301,23 @@ def _assert_same_run(workdir, expected):
 def test_interrupted_run_ends_as_an_uninterrupted_one(finished, tmp_path):
   config = eventful_config()
   # At the death after step 4, no checkpoint is written yet. Later, step 9 is
-  # repeated, and then the steps 9 to 12.
-  for death in (4, 9, 12):
+  # repeated.
+  for death in (4, 9):
     _run_to_death(config, tmp_path, death)
   train.train_and_evaluate(config, tmp_path)
   _assert_same_run(tmp_path, finished[0])
   log = (tmp_path / 'train.log').read_text()
-  assert log.count(f'Resuming {tmp_path} from step 8.') == 2
-
-
-@pytest.fixture(scope='module')
-def interrupted_on_8(tmp_path_factory):
-  workdir = tmp_path_factory.mktemp('runs') / 'interrupted_on_8'
-  _run_to_death(eventful_config(8), workdir, 9)
-  return workdir
+  assert f'Resuming {tmp_path} from step 8.' in log
 
 
 @pytest.mark.gate
-def test_interrupted_run_on_8_devices(
-  interrupted_on_8, finished_on_8, tmp_path
-):
-  workdir = _copy(interrupted_on_8, tmp_path)
-  train.train_and_evaluate(eventful_config(8), workdir)
-  _assert_same_run(workdir, finished_on_8)
-
-
-@pytest.mark.gate
-def test_run_goes_on_on_another_number_of_devices(
-  interrupted_on_8, finished, tmp_path
-):
-  workdir = _copy(interrupted_on_8, tmp_path)
-  train.train_and_evaluate(eventful_config(1), workdir)
+def test_run_goes_on_on_another_number_of_devices(finished, tmp_path):
+  _run_to_death(eventful_config(8), tmp_path, 9)
+  train.train_and_evaluate(eventful_config(1), tmp_path)
   for row, other in zip(
-    rows_but_times(workdir), rows_but_times(finished[0]), strict=True
+    rows_but_times(tmp_path), rows_but_times(finished[0]), strict=True
   ):
     assert row == pytest.approx(other, rel=1e-3)
-
-
-@pytest.mark.gate
-def test_preempted_run_makes_up_for_the_evaluation_it_left_out(
-  finished, tmp_path, monkeypatch
-):
-  config = eventful_config()
-  calls = []
-
-  def requested(self):
-    self.reason = 'SIGTERM'
-    calls.append(None)
-    return len(calls) == 6
-
-  with monkeypatch.context() as patch:
-    patch.setattr(preemption.Notice, 'requested', requested)
-    with pytest.raises(PreemptedError, match='SIGTERM: stopped after step 6,'):
-      train.train_and_evaluate(config, tmp_path)
-  assert checkpoint.latest_step(tmp_path) == 6
-  assert [row['step'] for row in metrics.read(tmp_path)] == [3, 4, 6]
-  train.train_and_evaluate(config, tmp_path)
-  _assert_same_run(tmp_path, finished[0])
 
 
 def test_who_had_the_directory_until_now_may_have_begun_another_run(
@@ -454,49 +336,38 @@ def test_who_had_the_directory_until_now_may_have_begun_another_run(
   assert not (tmp_path / 'metrics.jsonl').exists()
 
 
-@pytest.mark.gate
-def test_what_a_signal_may_end_at_once(tmp_path, monkeypatch):
-  seen, notices = [], []
-  original = preemption.Notice.begin
+def test_a_signal_waits_for_what_is_worth_keeping(
+  finished, tmp_path, monkeypatch
+):
+  """The run is trained; an evaluation and the final weights are missing."""
+  copy = _copy(finished[0], tmp_path)
+  more = eventful_config()
+  more.evals.half = config_lib.evaluation('test[:50%]')
+  notices, seen = [], []
+  begin = preemption.Notice.begin
 
-  def begin(self):
+  def begin_and_note(self):
+    begin(self)
     notices.append(self)
-    original(self)
-    seen.append(('begin', self.nothing_to_save))
+    seen.append(self.nothing_to_save)
 
   def requested(self):
-    seen.append(('requested', self.nothing_to_save))
+    seen.append(self.nothing_to_save)
     return False
 
-  def save_params(workdir, kind, *_, **__):
-    del workdir
-    seen.append((kind, notices[-1].nothing_to_save))
+  def save_params(*_, **__):
+    seen.append(notices[-1].nothing_to_save)
     raise Death
 
-  monkeypatch.setattr(preemption.Notice, 'begin', begin)
+  monkeypatch.setattr(preemption.Notice, 'begin', begin_and_note)
   monkeypatch.setattr(preemption.Notice, 'requested', requested)
-  original_run = evaluators.run
-
-  def run(name, evaluation, state, at, on_batch):
-    if at == 12:
-      raise Death
-    return original_run(name, evaluation, state, at, on_batch)
-
-  with monkeypatch.context() as patch:
-    patch.setattr(evaluators, 'run', run)
-    with pytest.raises(Death):
-      train.train_and_evaluate(eventful_config(), tmp_path)
-  # Training is done. The first launch evaluates, then saves the final weights;
-  # the second launch only saves them.
   monkeypatch.setattr(checkpoint, 'save_params', save_params)
-  for evaluated in (True, False):
+  # The second launch only saves the weights.
+  for config, batches in ((more, 3), (eventful_config(), 0)):
     seen.clear()
     with pytest.raises(Death):
-      train.train_and_evaluate(eventful_config(), tmp_path)
-    assert seen[0] == ('begin', True)
-    assert (('requested', False) in seen) == evaluated
-    assert seen[-1] == (checkpoint.FINAL, False)
-    assert ('requested', True) not in seen
+      train.train_and_evaluate(config, copy)
+    assert seen == [True] + batches * [False] + [False]
 
 
 @pytest.mark.gate
@@ -512,31 +383,9 @@ def test_preemption_inside_an_evaluation(finished, tmp_path, monkeypatch):
     patch.setattr(preemption.Notice, 'requested', requested)
     with pytest.raises(PreemptedError, match='stopped after step 6,'):
       train.train_and_evaluate(eventful_config(), tmp_path)
+  assert checkpoint.latest_step(tmp_path) == 6
+  assert [row['step'] for row in metrics.read(tmp_path)] == [3, 4, 6]
   train.train_and_evaluate(eventful_config(), tmp_path)
-  _assert_same_run(tmp_path, finished[0])
-
-
-@pytest.mark.gate
-@pytest.mark.parametrize('step', [6, 12])
-def test_what_was_trained_outlives_an_evaluation_that_fails(
-  finished, tmp_path, monkeypatch, step
-):
-  original = evaluators.run
-
-  def run(name, evaluation, state, at, on_batch):
-    if at == step:
-      raise ValueError('a broken image')
-    return original(name, evaluation, state, at, on_batch)
-
-  with monkeypatch.context() as patch:
-    patch.setattr(evaluators, 'run', run)
-    with pytest.raises(ValueError, match='a broken image'):
-      train.train_and_evaluate(eventful_config(), tmp_path)
-  assert checkpoint.latest_step(tmp_path) == step
-  # The policy for unreadable images may change between launches.
-  config = eventful_config()
-  config.data.unreadable = 'skip-and-count'
-  train.train_and_evaluate(config, tmp_path)
   _assert_same_run(tmp_path, finished[0])
 
 
@@ -567,34 +416,6 @@ def test_a_best_value_counts_only_with_its_weights(tmp_path, monkeypatch):
   assert best in {p.name for p in (tmp_path / 'checkpoints').iterdir()}
 
 
-@pytest.mark.gate
-def test_best_weights_are_kept(tmp_path):
-  config = eventful_config()
-  # The model learns, then a huge learning rate spoils it.
-  config.schedule = config_lib.schedule(
-    'staircase', peak=1e-2, warmup_steps=0, boundaries=(0.5,), factor=100.0
-  )
-  config.polyak.decay = 0.0
-  config.evals.test.every = 2
-  config.checkpoint.best = 'test/loss'
-  config.checkpoint.every, config.checkpoint.keep = 12, 1
-  train.train_and_evaluate(config, tmp_path)
-  losses = {
-    row['step']: row['test/loss']
-    for row in metrics.read(tmp_path)
-    if 'test/loss' in row
-  }
-  best = min(losses, key=losses.get)
-  assert best < 12
-  assert [p.name for p in (tmp_path / 'best').iterdir()] == [str(best)]
-  assert {p.name for p in (tmp_path / 'checkpoints').iterdir()} == {
-    str(best),
-    '12',
-  }
-  params, _ = checkpoint.read_params(tmp_path / 'best')
-  assert _naive_evaluation(params)[1] == pytest.approx(losses[best], rel=1e-5)
-
-
 # Divergence ------------------------------------------------------------------
 
 
@@ -608,24 +429,16 @@ def _diverging_config():
   return config
 
 
-def test_divergence_stops_with_the_last_good_checkpoint(tmp_path, monkeypatch):
-  config = _diverging_config()
-  with monkeypatch.context() as patch:
-    # The save of step 4 is still under way at step 7.
-    _end_saves_when_waited_for(patch)
-    with pytest.raises(NonFiniteError, match='at step 7 ') as error:
-      train.train_and_evaluate(config, tmp_path)
+def test_divergence_stops_with_the_last_good_checkpoint(tmp_path):
+  with pytest.raises(NonFiniteError, match='at step 7 ') as error:
+    train.train_and_evaluate(_diverging_config(), tmp_path)
   assert '(found in steps 7 to 8)' in str(error.value)
-  assert f'checkpoint is {tmp_path}/checkpoints/4.' in str(error.value)
+  assert f'what is in {tmp_path}/checkpoints is of before' in str(error.value)
   assert not (tmp_path / 'DONE').exists()
   assert [p.name for p in (tmp_path / 'checkpoints').iterdir()] == ['4']
   for name, value in saved_state(tmp_path).items():
     assert np.isfinite(value).all(), name
   assert [row['step'] for row in metrics.read(tmp_path)] == [3, 4, 6, 6]
-  config.schedule.factor = 0.1
-  result = train.train_and_evaluate(config, tmp_path, allow_config_change=True)
-  assert result['step'] == 12
-  assert math.isfinite(result['test/loss'])
 
 
 @pytest.mark.gate
@@ -634,54 +447,6 @@ def test_so_many_steps_in_a_row_may_be_skipped(tmp_path):
   config.guard.nonfinite, config.guard.max_skipped = 'skip', 3
   with pytest.raises(NonFiniteError, match='at step 10, number 4 in a row'):
     train.train_and_evaluate(config, tmp_path)
-
-
-def test_divergence_is_told_though_the_last_save_fails(tmp_path, monkeypatch):
-  config = _diverging_config()
-  _end_saves_when_waited_for(monkeypatch, OSError(errno.ENOSPC, 'No space'))
-  lines = []
-  monkeypatch.setattr(
-    train.logging, 'error', lambda text, *args: lines.append(text % args)
-  )
-  with pytest.raises(NonFiniteError, match='no checkpoint had been saved yet'):
-    train.train_and_evaluate(config, tmp_path)
-  [line] = lines
-  assert 'checkpoint of step 4 could not be saved' in line
-  assert 'No space left' in line
-
-
-def _end_saves_when_waited_for(monkeypatch, error=None):
-  """Keeps saves under way until the run waits for one.
-
-  Args:
-    monkeypatch: patches the saver.
-    error: the error that the saves end with.
-  """
-  waited = threading.Event()
-  orbax, begun = saving.ocp.CheckpointManager, set()
-  save, complete = orbax.save, orbax.wait_until_finished
-  finish = saving.Saver._finish
-
-  def begin(manager, *args, **kwargs):
-    save(manager, *args, **kwargs)
-    begun.add(manager)
-
-  def complete_late(manager):
-    if manager not in begun:  # Orbax itself looks for an earlier save.
-      return complete(manager)
-    waited.wait(60)
-    complete(manager)
-    if error:
-      raise error
-
-  def finish_now(saver):
-    if saver._save:
-      waited.set()
-    finish(saver)
-
-  monkeypatch.setattr(orbax, 'save', begin)
-  monkeypatch.setattr(orbax, 'wait_until_finished', complete_late)
-  monkeypatch.setattr(saving.Saver, '_finish', finish_now)
 
 
 # Evaluation ------------------------------------------------------------------
@@ -703,14 +468,8 @@ def _naive_evaluation(params):
   )
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize('devices', [1, 8])
-def test_evaluates_every_example_once_with_averaged_weights(
-  request, finished, devices
-):
+def test_evaluates_every_example_once_with_averaged_weights(finished):
   workdir = finished[0]
-  if devices == 8:
-    workdir = request.getfixturevalue('finished_on_8')
   result = results.final_metrics(workdir)
   assert result['test/count'] == 72  # 4 batches of 16, and one of 8.
   averaged, _ = checkpoint.read_params(workdir)
@@ -731,10 +490,9 @@ def test_waiting_for_the_step_is_compilation(tmp_path, monkeypatch):
   start = compilation.in_background
 
   def slow(compile_):
-    return start(lambda: (time.sleep(3), compile_())[1])
+    return start(lambda: (time.sleep(1), compile_())[1])
 
   monkeypatch.setattr(compilation, 'in_background', slow)
   train.train_and_evaluate(tiny_config(), tmp_path)
   (*_, last) = metrics.read(tmp_path)
-  assert last['goodput/compilation_seconds'] > 3
-  assert last['goodput/steps_seconds'] < 3
+  assert last['goodput/compilation_seconds'] > 1

@@ -2,7 +2,6 @@
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from vit_jax import losses
 
@@ -70,10 +69,3 @@ def test_correct_takes_any_of_the_labels():
     losses.correct(logits, jnp.array([[0, 1], [1, -1], [-1, -1]])),
     [True, False, False],
   )
-
-
-def test_errors_list_the_choices():
-  with pytest.raises(ValueError, match=r"'hinge'.*\['sigmoid', 'softmax'\]"):
-    losses.build('hinge')
-  with pytest.raises(ValueError, match=r'label_smoothing=1.0.*\[0, 1\)'):
-    losses.build('softmax', label_smoothing=1.0)

@@ -7,13 +7,13 @@ import jax
 import numpy as np
 import pytest
 
+from tests import tiny_step
 from tests.training import test_step
-from vit_jax import config as config_lib
 from vit_jax import losses, sharding
-from vit_jax.training import mixup, program, step
+from vit_jax.training import mixup
 
 B, H, W, C, CLASSES = 16, 4, 6, 3, 5
-MESHES = ((1, 1, 1), (8, 1, 1), (2, 4, 1), (2, 2, 2))
+MESHES = ((1, 1, 1), (8, 1, 1), (2, 2, 2))
 
 
 def _batch(labels=1):
@@ -42,38 +42,52 @@ def _layout(data, fsdp, tensor):
   return sharding.Layout(sharding.make_mesh(data, fsdp, tensor))
 
 
-@pytest.mark.parametrize('mesh', [None, *MESHES])
+def _pair(batch, share):
+  """Returns the batch with its partners, all in one proportion."""
+  partners = {f'partner_{k}': np.roll(x, 1, axis=0) for k, x in batch.items()}
+  return batch | partners | {'share': np.full(B, share, np.float32)}
+
+
+def _key(step):
+  return jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 2), step)
+
+
+@pytest.mark.parametrize('mesh', MESHES)
 def test_the_partner_is_the_image_before(mesh):
-  batch = _batch()
-  layout = _layout(*mesh) if mesh else None
-  put = sharding.put_batch(batch, layout.mesh) if mesh else batch
-  pair = jax.jit(functools.partial(mixup.pair, alpha=0.1, layout=layout))
-  found = jax.device_get(pair(put, jax.random.key(3)))
+  batch, layout = _batch(), _layout(*mesh)
+  put = sharding.put_batch(batch, layout.mesh)
+  pair = jax.jit(mixup.each_step(0, layout, alpha=0.1))
+  found = jax.device_get(pair(put, 3))
   for name in ('image', 'label'):
     np.testing.assert_array_equal(found[name], batch[name])
     np.testing.assert_array_equal(
       found[f'partner_{name}'], np.roll(batch[name], 1, axis=0)
     )
   # All images have the same proportion, on any mesh.
-  expected = jax.random.beta(jax.random.key(3), 0.1, 0.1)
+  expected = jax.random.beta(_key(3), 0.1, 0.1)
   np.testing.assert_allclose(found['share'], np.full(B, expected), rtol=1e-6)
 
 
 def test_a_device_is_sent_one_image_and_nothing_is_gathered():
   layout = _layout(2, 4, 1)
-  pair = jax.jit(functools.partial(mixup.pair, alpha=0.1, layout=layout))
   put = sharding.put_batch(_batch(), layout.mesh)
-  text = pair.lower(put, jax.random.key(0)).compile().as_text()
+  pair = jax.jit(mixup.each_step(0, layout, alpha=0.1))
+  text = pair.lower(put, 0).compile().as_text()
   sent = f'u8[1,{H},{W},{C}]'
   assert re.search(rf'= {re.escape(sent)}\S* collective-permute', text)
   assert 'all-gather' not in text
   assert 'all-to-all' not in text
 
 
+def _drawn(count, *options):
+  """Returns what `count` steps draw: mixup's alpha, CutMix's, its share."""
+  keys = jax.random.split(jax.random.key(0), count)
+  return jax.jit(jax.vmap(lambda key: mixup.draw(key, (H, W), *options)))(keys)
+
+
 def test_proportions_follow_the_beta_distribution():
-  alpha, batch = 0.4, _batch()
-  keys = jax.random.split(mixup.mixup_key(0), 4000)
-  shares = jax.vmap(lambda key: mixup.pair(batch, key, alpha)['share'][0])(keys)
+  alpha = 0.4
+  shares = _drawn(4000, alpha, 0.0, 0.5)['share']
   assert abs(shares.mean() - 0.5) < 0.02
   # The variance of Beta(a, a) is 1 / (4 (2 a + 1)).
   assert abs(shares.var() - 1 / (4 * (2 * alpha + 1))) < 0.005
@@ -83,8 +97,7 @@ def test_proportions_follow_the_beta_distribution():
 @pytest.mark.parametrize('labels', [1, 3])
 @pytest.mark.parametrize('name', ['softmax', 'sigmoid'])
 def test_the_loss_is_that_of_blended_targets(name, labels, smoothing):
-  batch = mixup.pair(_batch(labels), jax.random.key(1), 1.0)
-  batch['share'] = np.full(B, 0.3, np.float32)
+  batch = _pair(_batch(labels), 0.3)
   rng = np.random.default_rng(1)
   logits = rng.normal(size=(B, CLASSES)).astype(np.float32)
   loss = losses.build(name, label_smoothing=smoothing)
@@ -103,8 +116,7 @@ def test_the_loss_is_that_of_blended_targets(name, labels, smoothing):
 
 
 def test_images_are_blended_after_normalisation():
-  batch = mixup.pair(_batch(), jax.random.key(1), 1.0)
-  batch['share'] = np.full(B, 0.25, np.float32)
+  batch = _pair(_batch(), 0.25)
   pixels = batch['image'] / 127.5 - 1
   np.testing.assert_allclose(
     mixup.images(batch),
@@ -116,19 +128,16 @@ def test_images_are_blended_after_normalisation():
 BOTH = dict(cutmix_alpha=1.0, cutmix_share=0.5)
 
 
-@pytest.mark.parametrize('mesh', [None, *MESHES])
-@pytest.mark.parametrize('labels', [1, 3])
+@pytest.mark.parametrize('mesh, labels', [((1, 1, 1), 1), ((2, 2, 2), 3)])
 def test_cutmix_replaces_a_box_and_blends_labels_by_its_area(mesh, labels):
-  batch = _batch(labels)
-  layout = _layout(*mesh) if mesh else None
-  put = sharding.put_batch(batch, layout.mesh) if mesh else batch
-  pair = jax.jit(
-    functools.partial(mixup.pair, alpha=0.0, layout=layout, cutmix_alpha=1.0)
-  )
+  batch, layout = _batch(labels), _layout(*mesh)
+  put = sharding.put_batch(batch, layout.mesh)
+  pair = jax.jit(mixup.each_step(0, layout, cutmix_alpha=1.0))
+  images = jax.jit(mixup.images)
   areas = set()
-  for seed in range(10):
-    paired = pair(put, jax.random.key(seed))
-    found = jax.device_get(jax.jit(mixup.images)(paired))
+  for step in range(10):
+    paired = pair(put, step)
+    found = jax.device_get(images(paired))
     expected, boxes = np.copy(batch['image']), np.asarray(paired['box'])
     assert boxes.shape == (B, 4)
     np.testing.assert_array_equal(boxes, np.tile(boxes[:1], (B, 1)))
@@ -147,9 +156,7 @@ def test_cutmix_replaces_a_box_and_blends_labels_by_its_area(mesh, labels):
     )
     areas.add(int(area))
     # The same box on any mesh.
-    alone = mixup.draw_box(
-      jax.random.fold_in(jax.random.key(seed), 1), (H, W), 1.0
-    )
+    alone = mixup.draw_box(jax.random.fold_in(_key(step), 1), (H, W), 1.0)
     np.testing.assert_array_equal(boxes[0], alone)
   assert len(areas) > 4
 
@@ -188,92 +195,64 @@ def test_boxes_are_distributed_as_defined(alpha):
   np.testing.assert_allclose(sides[0] / height, sides[1] / width, atol=0.02)
 
 
-@pytest.mark.gate
 def test_steps_have_either_mixup_or_cutmix():
-  batch = _batch()
-  keys = jax.random.split(mixup.mixup_key(0), 2000)
+  count = 2000
+  # A step of mixup has the proportion that it has without CutMix, and no box.
+  alone = _drawn(count, 0.4, 0.0, 0.5)['share']
   for share in (0.5, 0.2):
-    draw = functools.partial(
-      mixup.pair, batch, alpha=0.4, cutmix_alpha=1.0, cutmix_share=share
-    )
-    found = jax.jit(jax.vmap(lambda key, draw=draw: draw(key)))(keys)
-    outside, own = found['outside'][:, 0], found['share'][:, 0]
-    cuts = np.asarray(outside == 1)
-    deviation = (share * (1 - share) / len(keys)) ** 0.5
-    assert abs(cuts.mean() - share) < 6 * deviation
-    # A step of mixup has the proportion that it has without CutMix, and no box.
-    alone = jax.vmap(lambda key: mixup.pair(batch, key, 0.4)['share'][0])(keys)
-    np.testing.assert_array_equal(own[~cuts], alone[~cuts])
-    np.testing.assert_array_equal(outside[~cuts], alone[~cuts])
+    found = _drawn(count, 0.4, 1.0, share)
+    cuts = np.asarray(found['outside'] == 1)
+    assert abs(cuts.mean() - share) < 6 * (share * (1 - share) / count) ** 0.5
+    np.testing.assert_array_equal(found['share'][~cuts], alone[~cuts])
+    np.testing.assert_array_equal(found['outside'][~cuts], alone[~cuts])
     assert not found['box'][~cuts].any()
     assert found['box'][cuts].any()
 
 
 def test_a_step_of_mixup_blends_as_without_cutmix():
-  batch = _batch()
-  seeds = iter(range(99))
-  found = {}
-  while len(found) < 2:
-    key = jax.random.key(next(seeds))
-    paired = mixup.pair(batch, key, 0.4, **BOTH)
-    kind = 'cutmix' if paired['outside'][0] == 1 else 'mixup'
-    other = dict(
-      mixup=mixup.pair(batch, key, 0.4),
-      cutmix=mixup.pair(batch, key, 0.0, cutmix_alpha=1.0),
-    )[kind]
-    found[kind] = mixup.images(paired)
-    np.testing.assert_array_equal(found[kind], mixup.images(other))
+  layout, batch, kinds = tiny_step.one_device(), _batch(), set()
+  both, *alone = (
+    jax.jit(mixup.each_step(0, layout, **options))
+    for options in (
+      dict(alpha=0.4, **BOTH),
+      dict(alpha=0.4),
+      dict(cutmix_alpha=1.0),
+    )
+  )
+  for step in range(9):
+    paired = both(batch, step)
+    cuts = int(paired['outside'][0] == 1)
+    other = alone[cuts](batch, step)
+    np.testing.assert_array_equal(mixup.images(paired), mixup.images(other))
     np.testing.assert_array_equal(paired['share'], other['share'])
-
-
-@pytest.mark.parametrize('smoothing', [0.0, 0.1])
-@pytest.mark.parametrize('labels', [1, 3])
-@pytest.mark.parametrize('name', ['softmax', 'sigmoid'])
-def test_the_loss_of_cutmix_has_targets_by_area(name, labels, smoothing):
-  batch = mixup.pair(_batch(labels), jax.random.key(1), 0.0, cutmix_alpha=1.0)
-  top, left, bottom, right = np.asarray(batch['box'][0])
-  share = 1 - (bottom - top) * (right - left) / (H * W)
-  assert 0 < share < 1
-  logits = np.random.default_rng(1).normal(size=(B, CLASSES)).astype('f')
-  loss = losses.build(name, label_smoothing=smoothing)
-  found = mixup.over_labels(functools.partial(loss, logits), batch)
-  targets = _targets(batch['label'], name, smoothing)
-  targets = share * targets + (1 - share) * np.roll(targets, 1, axis=0)
-  x = logits.astype(np.float64)
-  if name == 'softmax':
-    x = x - np.log(np.exp(x).sum(axis=1, keepdims=True))
-    expected = -(targets * x).sum(axis=1)
-  else:
-    expected = (np.log1p(np.exp(x)) - targets * x).sum(axis=1)
-  np.testing.assert_allclose(found, expected, rtol=1e-5)
+    kinds.add(cuts)
+  assert kinds == {0, 1}
 
 
 def test_without_alphas_nothing_is_blended():
-  assert mixup.each_step(0, 0.0) is None
-  assert mixup.each_step(0, 0.0, cutmix_share=1.0) is None
-  assert 'box' not in mixup.each_step(0, 0.1)(_batch(), 0)
-  assert 'box' in mixup.each_step(0, 0.0, cutmix_alpha=0.1)(_batch(), 0)
+  layout = tiny_step.one_device()
+  assert mixup.each_step(0, layout, cutmix_share=1.0) is None
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize(
-  'accumulation_steps, alpha, others',
-  [
-    pytest.param(1, 0.4, {}, marks=pytest.mark.slow),
-    (2, 0.4, {}),
-    pytest.param(1, 0.0, {'cutmix_alpha': 1.0}, marks=pytest.mark.slow),
-    (2, 0.4, BOTH),
-  ],
-)
-def test_steps_on_8_devices_are_those_of_one(accumulation_steps, alpha, others):
+def test_each_step_and_seed_has_its_own_proportion():
+  shares = set()
+  for seed in (0, 1):
+    pair = jax.jit(mixup.each_step(seed, tiny_step.one_device(), alpha=0.4))
+    shares |= {float(pair(_batch(), step)['share'][0]) for step in (0, 1)}
+  assert len(shares) == 4
+
+
+# Slow: `test_augmented_run` blends on one device and on eight, too.
+@pytest.mark.slow
+def test_steps_on_8_devices_are_those_of_one():
   run = functools.partial(
     test_step._run,
     steps=3,
-    prepare=lambda layout: mixup.each_step(0, alpha, layout, **others),
-    accumulation_steps=accumulation_steps,
+    prepare=lambda layout: mixup.each_step(0, layout, alpha=0.4, **BOTH),
+    accumulation_steps=2,
   )
   (one, one_state), (eight, eight_state) = run(1), run(8)
-  plain, _ = test_step._run(1, 3, accumulation_steps=accumulation_steps)
+  plain, _ = test_step._run(1, 3, accumulation_steps=2)
   for a, b, other in zip(one, eight, plain, strict=True):
     np.testing.assert_allclose(b['loss'], a['loss'], rtol=1e-5)
     np.testing.assert_allclose(b['accuracy'], a['accuracy'], rtol=1e-5)
@@ -281,45 +260,3 @@ def test_steps_on_8_devices_are_those_of_one(accumulation_steps, alpha, others):
     assert abs(a['loss'] - other['loss']) > 1e-3
   head = [state.params['head']['kernel'] for state in (one_state, eight_state)]
   np.testing.assert_allclose(*head, rtol=1e-2, atol=1e-4)
-
-
-@pytest.mark.gate
-def test_each_step_and_seed_of_a_config_has_its_own_proportion():
-  def losses_of(seed, alpha, cutmix_alpha=0.0, cutmix_share=0.5):
-    config = config_lib.default()
-    config.seed, config.mixup_alpha, config.total_steps = seed, alpha, 9
-    config.cutmix_alpha, config.cutmix_share = cutmix_alpha, cutmix_share
-    config.image_size, config.data.batch_size = (H, W), B
-    config.model.name = 'ViT-Ti/2'
-    config.model.width, config.model.depth, config.model.heads = 8, 1, 1
-    config.optimizer = config_lib.sgd()
-    config.schedule = config_lib.schedule('constant', peak=0, warmup_steps=0)
-    config = config_lib.resolve(config, num_examples=99, num_classes=CLASSES)
-    layout = _layout(1, 1, 1)
-    built = program.build(config, layout)
-    # The same for all seeds.
-    params = step.init_params(built.model, jax.random.key(0), (H, W, C))
-    head = np.random.default_rng(0).normal(size=(8, CLASSES))
-    params['head']['kernel'] = head.astype(np.float32)
-    batch = _batch() | {'unreadable': np.zeros(B, bool)}
-    state, found = built.first_state(params), []
-    for _ in range(2):
-      state, metrics = built.train_step(
-        state, sharding.put_batch(batch, layout.mesh)
-      )
-      found.append(float(metrics['loss']))
-    return found
-
-  first, second = losses_of(0, 0.4)
-  assert first != second
-  assert losses_of(0, 0.4) == [first, second]
-  assert losses_of(1, 0.4)[0] != first
-  assert losses_of(0, 0.9)[0] != first
-  first, second = losses_of(0, 0.0)
-  assert first == second
-  only_cutmix = losses_of(0, 0.0, 1.0)
-  assert only_cutmix[0] != only_cutmix[1]
-  assert only_cutmix[0] != first
-  # Every step, and none, has CutMix.
-  assert losses_of(0, 0.4, 1.0, 1.0) == only_cutmix
-  assert losses_of(0, 0.4, 1.0, 0.0) == losses_of(0, 0.4)

@@ -47,15 +47,9 @@ def test_no_warmup_starts_at_the_peak():
   assert _rates('constant', [0], warmup_steps=0) == [2.0]
 
 
-def test_schedule_errors():
-  with pytest.raises(ValueError, match=r"'step'.*'staircase'"):
-    _rates('step', [0])
-  with pytest.raises(ValueError, match=r"takes \['end', 'peak', 'warmup"):
-    _rates('linear', [0])
+def test_a_warm_up_must_end():
   with pytest.raises(ValueError, match=r'warmup_steps=10 .*total_steps=10'):
     _rates('constant', [0], total_steps=10)
-  with pytest.raises(ValueError, match=r'boundaries=\(30, 0.5\)'):
-    _rates('staircase', [0], boundaries=(30, 0.5), factor=0.1)
 
 
 def _params():
@@ -167,15 +161,3 @@ def test_moment_dtype():
     )
     dtypes = {x.dtype for x in jax.tree.leaves(state)}
     assert jnp.dtype('bfloat16') in dtypes, name
-
-
-def test_optimizer_errors():
-  with pytest.raises(ValueError, match=r"'lamb'.*\['adam', 'sgd'\]"):
-    _run({'name': 'lamb', 'clip_norm': 0.0}, [])
-  wrong = config_lib.adam().to_dict() | {'name': 'sgd'}
-  with pytest.raises(ValueError, match=r"'sgd' takes \['moment_dtype', 'mom"):
-    _run(wrong, [])
-  with pytest.raises(ValueError, match=r"'biases'.*\['all', 'kernels'\]"):
-    _run(config_lib.adam().to_dict() | {'weight_decay_params': 'biases'}, [])
-  with pytest.raises(ValueError, match='clip_norm=-1'):
-    _run(config_lib.adam(clip_norm=-1), [])

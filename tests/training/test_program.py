@@ -33,7 +33,7 @@ def _program(seed=0, fsdp=1, **changes):
   config = config_lib.resolve(config, num_examples=99, num_classes=8)
   config.mesh.fsdp = fsdp
   layout = sharding.build(**config.mesh)
-  return program.build(config, layout)
+  return program.Program(config, layout)
 
 
 def _flat(params):
@@ -88,7 +88,7 @@ def test_the_step_has_the_options_of_its_platform(monkeypatch):
     platforms, 'compiler_options', lambda mesh: {str(mesh.size): 'of a test'}
   )
   monkeypatch.setattr(
-    program.step_lib.jax,
+    program.jax,
     'jit',
     lambda step, **options: seen.append(options['compiler_options']),
   )
@@ -154,7 +154,7 @@ def test_batches_of_the_data_have_the_shapes_that_compile(
   config = config_lib.resolve(
     config, num_examples=99, num_classes=source.info.num_classes
   )
-  built = program.build(
+  built = program.Program(
     config,
     sharding.build(**config.mesh),
     multi_label=source.info.multi_label,

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import tiny_step
 from vit_jax import losses
 from vit_jax.configs import finetune, pretrain
 from vit_jax.training import optimizer as optimizer_lib
@@ -57,11 +58,7 @@ def _ours(config):
   objective = step_lib.mean_loss(model, losses.build(**config.loss))
   schedule = optimizer_lib.build_schedule(config.schedule, STEPS)
   optimizer = optimizer_lib.build_optimizer(config.optimizer, schedule)
-  step = jax.jit(
-    step_lib.make_train_step(
-      model, objective, optimizer, schedule, jax.random.key(0)
-    )
-  )
+  step = tiny_step.train_step(objective, optimizer, schedule, jax.random.key(0))
   params = jax.tree.map(jnp.float32, {'head': _first_params()})
   state = step_lib.init_state(params, optimizer, polyak=False)
   found = []

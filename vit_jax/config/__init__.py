@@ -12,10 +12,9 @@ from vit_jax.config.arguments import CLEAN as CLEAN
 from vit_jax.config.arguments import add_clean as add_clean
 from vit_jax.config.arguments import name_of_split as name_of_split
 from vit_jax.config.arguments import parse_argument as parse_argument
-from vit_jax.config.completion import check_classes as check_classes
+from vit_jax.config.completion import choose_evaluation as choose_evaluation
 from vit_jax.config.completion import complete as complete
 from vit_jax.config.completion import resolve as resolve
-from vit_jax.config.completion import settle as settle
 from vit_jax.config.keys import AUTO as AUTO
 from vit_jax.config.keys import FREE_KEYS as FREE_KEYS
 from vit_jax.config.keys import default as default
@@ -27,19 +26,16 @@ from vit_jax.config.saved import is_located as is_located
 from vit_jax.config.saved import load as load
 from vit_jax.config.saved import save as save
 from vit_jax.config.saved import to_json as to_json
+from vit_jax.config.sections import EVALUATIONS as EVALUATIONS
 from vit_jax.config.sections import FEATURES as FEATURES
 from vit_jax.config.sections import MASKED_PATCH as MASKED_PATCH
+from vit_jax.config.sections import SECTIONS as SECTIONS
 from vit_jax.config.sections import adam as adam
 from vit_jax.config.sections import evaluation as evaluation
-from vit_jax.config.sections import few_shot as few_shot
 from vit_jax.config.sections import is_due as is_due
-from vit_jax.config.sections import knn as knn
-from vit_jax.config.sections import linear_probe as linear_probe
 from vit_jax.config.sections import masked_patch as masked_patch
-from vit_jax.config.sections import (
-  masked_patch_evaluation as masked_patch_evaluation,
-)
 from vit_jax.config.sections import metrics_of as metrics_of
 from vit_jax.config.sections import schedule as schedule
 from vit_jax.config.sections import sgd as sgd
+from vit_jax.config.sections import sigmoid as sigmoid
 from vit_jax.config.sections import softmax as softmax

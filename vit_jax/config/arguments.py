@@ -17,7 +17,7 @@ def parse_argument(
   argument: str | None,
   *,
   positional: Sequence[str],
-  options: Mapping[str, Callable[[str], Any]],
+  options: Mapping[str, Callable[[str], Any] | Sequence[str]],
   usage: str,
 ) -> dict[str, Any]:
   """Parses the part of `--config=FILE:ARGUMENT` after the colon.
@@ -27,7 +27,8 @@ def parse_argument(
     positional: names of the leading values, all required. Only the last may
       contain commas, and only if it is a data spec with a path. If it is a data
       spec, `exclude=FILE` belongs to it, see `data.exclusion`.
-    options: names and types of the optional `key=value` parts.
+    options: names of the optional `key=value` parts, and their types or
+      choices.
     usage: one line that ends every error message.
 
   Returns:
@@ -52,12 +53,7 @@ def parse_argument(
     if equals and key in options:
       if key in values:
         fail(f'has {key}= twice')
-      try:
-        values[key] = options[key](value)
-      except ValueError:
-        kind = options[key].__name__
-        text = f'{key}={value!r} is not of type {kind}. {usage}'
-        raise ValueError(text) from None
+      values[key] = _converted(key, value, options[key], usage)
     elif equals and key == 'exclude':
       excluded.append(part)
     elif part:
@@ -84,6 +80,21 @@ def parse_argument(
   if excluded:
     words[-1] = ','.join([words[-1], *excluded])
   return dict(zip(positional, words, strict=True)) | values
+
+
+def _converted(key, value, kind, usage):
+  """Returns an option's value; `kind` is its type, or its choices."""
+  if callable(kind):
+    try:
+      return kind(value)
+    except ValueError:
+      text = f'{key}={value!r} is not of type {kind.__name__}. {usage}'
+      raise ValueError(text) from None
+  if value not in kind:
+    raise ValueError(
+      f'{key}={value!r} is unknown; choose one of {list(kind)}. {usage}'
+    )
+  return value
 
 
 def name_of_split(split: str) -> str:

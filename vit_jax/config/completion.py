@@ -25,8 +25,8 @@ def complete(
 ) -> tuple[ml_collections.ConfigDict, data.View]:
   """Completes the config of a training run, once its data are open.
 
-  `settle` chooses the split of an evaluation, and `resolve` derives everything
-  else.
+  `choose_evaluation` chooses the split of an evaluation called `AUTO`, and
+  `resolve` sets everything else that is open.
 
   Args:
     config: valid, and names its model; not changed.
@@ -38,8 +38,8 @@ def complete(
   Raises:
     ValueError: the config does not suit the data or the weights.
   """
-  config = settle(config, source)
-  check_classes(config, source)
+  config = choose_evaluation(config, source)
+  _check_classes(config, source)
   view = data.View(source, config.data.train_split)
   config = resolve(
     config,
@@ -50,7 +50,7 @@ def complete(
   return config, view
 
 
-def settle(
+def choose_evaluation(
   config: ml_collections.ConfigDict, source: data.Source
 ) -> ml_collections.ConfigDict:
   """Chooses the split of an evaluation called `AUTO`, if there is one.
@@ -112,15 +112,13 @@ def settle(
   return config
 
 
-def check_classes(
+def _check_classes(
   config: ml_collections.ConfigDict, source: data.Source
 ) -> None:
   """Warns of classes without an image in a part that is used.
 
-  Args:
-    config: the result of `settle`.
-    source: the training data. Only sources that are sorted by class are
-      checked. For a random part, the range from which it is drawn counts.
+  Only sources that are sorted by class are checked. For a random part, the
+  range from which it is drawn counts.
 
   Raises:
     ValueError: there is only one class, and labels are learnt.
@@ -174,8 +172,8 @@ def resolve(
 
   Returns:
     A copy with these values set: num_classes, data.num_examples,
-    data.examples_per_epoch (if -1), data.batch_size (if 0), what `derive`
-    derives, and model.dtype and model.attention_implementation (if open).
+    data.examples_per_epoch (if -1), data.batch_size (if 0), those of
+    `fill_in`, and model.dtype and model.attention_implementation (if open).
 
   Raises:
     ValueError: the config states another size or class count, counts epochs
@@ -212,7 +210,7 @@ def resolve(
     # A plan is for other devices than these, and checks its mesh itself.
     devices = 1 if platform else jax.device_count()
     section.batch_size = -(-batch // devices) * devices
-  derive(config)
+  fill_in(config)
   if config.total_steps < 1:
     raise ValueError(
       f'epochs={config.epochs} of'
@@ -230,7 +228,7 @@ def resolve(
   return config
 
 
-def derive(config: ml_collections.ConfigDict) -> None:
+def fill_in(config: ml_collections.ConfigDict) -> None:
   """Sets what follows from other values of a config, as far as these are set.
 
   These are total_steps, model.head_bias, the schedule's warmup_steps and peak,

@@ -28,19 +28,16 @@ from vit_jax.config.sections import (
   softmax,
 )
 
-# As an evaluation's split and name: `config.settle` chooses them when the data
+# As an evaluation's split and name: `complete` chooses them when the data
 # set is open. As a model's name: `warm_start.with_model` takes it from the
 # weights that the run starts from.
 AUTO = 'auto'
 # Keys that two launches of the same run may set differently, and the beginnings
-# of names of such keys: they do not change what is computed. The last line has
-# keys of older runs, which no longer exist.
+# of names of such keys: they do not change what is computed.
 FREE_KEYS = (
   *('evals.', 'checkpoint.', 'guard.', 'log.', 'profile.', 'mesh.'),
   *('data.data_dir', 'data.unreadable', 'data.threads', 'data.workers'),
   *('data.read_ahead', 'data.cache', 'model.attention_implementation'),
-  *('data.max_pixels', 'data.prefetch', 'data.uneven_classes'),
-  'init.max_inflation',
 )
 
 _SIZE = Check(
@@ -103,6 +100,7 @@ KEYS = {
     'error',
     "What to do at an unreadable image: 'error' ends the run; 'skip-and-count'"
     ' takes another image, or leaves it out of an evaluation.',
+    one_of('error', 'skip-and-count'),
   ),
   'data.exif_orientation': Key(
     bool,
@@ -114,6 +112,7 @@ KEYS = {
     'fast',
     "How to decode JPEGs: 'fast' is TensorFlow's default, as in the released"
     " code; 'accurate' differs from it by a grey level on average.",
+    one_of('fast', 'accurate'),
   ),
   'data.threads': Key(
     int,
@@ -214,6 +213,7 @@ KEYS = {
     'none',
     "What the backward pass recomputes: 'none', 'full' blocks, or with 'dots'"
     ' all but matmuls and convolutions.',
+    one_of('none', 'full', 'dots'),
   ),
   # ---- training --------------------------------------------------------------
   'mixup_alpha': Key(
@@ -263,6 +263,7 @@ KEYS = {
     'threefry',
     "How masks of dropout and stochastic depth are drawn: 'threefry', the same"
     " on any devices, or 'rbg', which is faster, and depends on the devices.",
+    one_of('threefry', 'rbg'),
   ),
   'polyak.decay': Key(
     0.0,
@@ -335,24 +336,27 @@ KEYS = {
   ),
   'mesh.tensor': Key(1, 'Devices that split heads and MLPs.', at_least(-1)),
   'mesh.shard': Key(
-    'all', "What `fsdp` splits besides the batch: 'none', 'optimizer' or 'all'."
+    'all',
+    "What `fsdp` splits besides the batch: 'none', 'optimizer' or 'all'.",
+    one_of('none', 'optimizer', 'all'),
   ),
   'mesh.gather': Key(
-    'step', "Split parameters are gathered once a 'step' or 'micro_batch'."
+    'step',
+    "Split parameters are gathered once a 'step' or 'micro_batch'.",
+    one_of('step', 'micro_batch'),
   ),
   'mesh.partition': Key(
     AUTO,
     "'manual': each device works on its own rows, and gradients are summed once"
     " a step. 'compiler': the compiler splits everything, as `tensor` needs."
     " 'auto': manual if possible.",
+    one_of(AUTO, 'manual', 'compiler'),
   ),
   'mesh.reduce_dtype': Key(
     AUTO,
     "The dtype of manual sums of kernels' gradients: 'float32', 'bfloat16' or"
     " 'auto', which depends on the platform and the number of devices.",
-  ),
-  'mesh.slices': Key(
-    0, 'Groups of devices with a slow network between them; 0: TPU slices.'
+    one_of(AUTO, 'float32', 'bfloat16'),
   ),
 }
 
@@ -400,9 +404,36 @@ def find(name: str, config: Mapping[str, Any]) -> Key | None:
   if name in KEYS or '.' not in name:
     return KEYS.get(name)
   parent, _, own = name.rpartition('.')
-  section = config[parent]
-  of_kind = EVALUATIONS.get(section.get('kind'), {})
-  return (of_kind or SECTIONS.get(section.get('name'), {})).get(own)
+  chosen, choices = _choice(parent, config)
+  return choices.get(chosen, {}).get(own)
+
+
+def _choice(
+  parent: str, config: Mapping[str, Any]
+) -> tuple[Any, Mapping[str, Mapping[str, Key]]]:
+  """Returns the name or kind of a section, and the keys of each choice."""
+  if parent in SECTIONS:
+    return config[parent].get('name'), SECTIONS[parent]
+  if parent.startswith('evals.'):
+    return config[parent].get('kind'), EVALUATIONS
+  return None, {}
+
+
+def _check_sections(config: ml_collections.ConfigDict) -> None:
+  """Raises ValueError unless each section has the keys of its choice."""
+  for parent in (*SECTIONS, *(f'evals.{name}' for name in config.evals)):
+    chosen, choices = _choice(parent, config)
+    if chosen not in choices:
+      own = 'name' if parent in SECTIONS else 'kind'
+      raise ValueError(
+        f'{parent}.{own}={chosen!r} must be one of {list(choices)}.'
+      )
+    if set(config[parent]) != choices[chosen].keys():
+      raise ValueError(
+        f'{parent} is {chosen!r}, which takes {sorted(choices[chosen])}, but'
+        f' the section has {sorted(config[parent])}. In a config file, set the'
+        ' section by a function of vit_jax/config/sections.py.'
+      )
 
 
 def validate(
@@ -425,6 +456,7 @@ def validate(
       f'{name} is missing: a config that replaces the section {section!r} needs'
       f' all of its keys; config.{section}.update(...) changes single keys.'
     )
+  _check_sections(config)
   for name, value in flat.items():
     key = find(name, config)
     rule = key and key.rule

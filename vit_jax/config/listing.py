@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import ml_collections
 
 from vit_jax.config import keys
-from vit_jax.config.completion import derive
+from vit_jax.config.completion import fill_in
 
 _WIDTH = 80
 
@@ -48,7 +48,7 @@ def entries(
   usual = keys.flatten(keys.default())
   for prefix, part in parts.items():
     derived = part.copy_and_resolve_references()
-    derive(derived)
+    fill_in(derived)
     given = keys.flatten(part)
     for name, value in keys.flatten(derived).items():
       key = keys.find(name, part)

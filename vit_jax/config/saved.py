@@ -14,7 +14,6 @@ FILE = 'config.json'
 _REMEDY = 'bring it back, or delete it to go on with the config that you pass'
 # Kinds of data specs that name a location after the colon. The user may move
 # the data.
-_WITHOUT_JPEGS = ('digits', 'shapes')
 _LOCATED = ('folder', 'classes', 'tar', 'wds', 'parquet', 'arrayrecord')
 
 
@@ -38,17 +37,11 @@ def load(workdir: epath.PathLike | None) -> dict[str, Any] | None:
   if workdir is None or not (path := epath.Path(workdir) / FILE).exists():
     return None
   content = files.read_object(path, _REMEDY)
-  if isinstance(content.get('data'), dict):
-    kind = str(content['data'].get('dataset')).partition(':')[0]
-    # Runs that are older than these keys decoded JPEGs accurately, and ignored
-    # EXIF orientation.
-    if kind not in _WITHOUT_JPEGS:
-      content['data'].setdefault('jpeg_dct', 'accurate')
-    content['data'].setdefault('exif_orientation', False)
-    # A key that is gone; with another value, such a run can't go on.
-    if content['data'].get('scaled_decoding') is False:
-      del content['data']['scaled_decoding']
-  # A run that is older than another key did what the key's default does.
+  # A key that is gone; with another value, such a run can't go on.
+  data = content.get('data')
+  if isinstance(data, dict) and data.get('scaled_decoding') is False:
+    del data['scaled_decoding']
+  # A run that is older than a key did what the key's default does.
   for name, value in _defaults().items():
     section, _, own = name.rpartition('.')
     if isinstance(content.get(section), dict):
@@ -70,7 +63,7 @@ def check_same_run(
   Raises:
     ValueError: keys differ; lists them with both values. `FREE_KEYS`, which
       don't change what is computed, may differ. So may the path of a data set,
-      but not its size.
+      but not its size. Saved keys that no longer exist are not compared.
   """
   saved = load(workdir)
   if saved is None:
@@ -81,10 +74,9 @@ def check_same_run(
     if flat['data.exif_orientation'] is None:
       flat['data.exif_orientation'] = is_located(flat['data.dataset'])
   differing = [
-    f'  {key}: {old.get(key, "(absent)")!r} in {FILE},'
-    f' {new.get(key, "(absent)")!r} now'
-    for key in sorted(old.keys() | new.keys())
-    if old.get(key) != new.get(key)
+    f'  {key}: {old.get(key, "(absent)")!r} in {FILE}, {new[key]!r} now'
+    for key in sorted(new)
+    if old.get(key) != new[key]
     and not key.startswith(FREE_KEYS)
     and not (key == 'data.dataset' and _same_kind(old[key], new[key]))
   ]

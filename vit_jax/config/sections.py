@@ -67,9 +67,15 @@ class Key(NamedTuple):
 
 _OPTIMIZER = {
   'weight_decay_params': Key(
-    'all', "Which parameters decay: 'all' or 'kernels'."
+    'all',
+    "Which parameters decay: 'all' or 'kernels'.",
+    one_of('all', 'kernels'),
   ),
-  'moment_dtype': Key('float32', 'The dtype of the average of gradients.'),
+  'moment_dtype': Key(
+    'float32',
+    "The dtype of the average of gradients: 'float32' or 'bfloat16'.",
+    one_of('float32', 'bfloat16'),
+  ),
   'clip_norm': Key(
     0.0, 'Larger gradients are scaled to this global norm; 0 clips none.'
   ),
@@ -94,6 +100,7 @@ _SMOOTHING = {
     0.0,
     'The share of a label that softmax spreads over all classes. The targets of'
     ' sigmoid are this share and 1 minus it.',
+    Check(lambda x: 0 <= x < 1, 'in [0, 1)'),
   )
 }
 # Of all evaluations.
@@ -129,8 +136,7 @@ _SELECTION = Key(
   ' training data that the classifier does not learn from, never `split`.',
 )
 
-# The `name` of an optimizer, a schedule or a loss -> its keys.
-SECTIONS = {
+_OPTIMIZERS = {
   'adam': {
     'name': Key('adam', "Adam with the paper's betas; see `optimizer.adam`."),
     'beta1': Key(0.9, 'The decay of the average of gradients.'),
@@ -149,14 +155,22 @@ SECTIONS = {
     ),
     **_OPTIMIZER,
   },
+}
+_SCHEDULES = {
   'linear': _DECAY,
   'cosine': _DECAY,
   'constant': _SCHEDULE,
   'staircase': {
     **_SCHEDULE,
-    'boundaries': Key(tuple, 'Fractions of the run.'),
+    'boundaries': Key(
+      tuple,
+      'Fractions of the run.',
+      Check(lambda x: all(0 < b < 1 for b in x), 'fractions, each in (0, 1)'),
+    ),
     'factor': Key(float, 'Multiplies the rate at each of the boundaries.'),
   },
+}
+_LOSSES = {
   'softmax': {
     'name': Key('softmax', 'The loss for mutually exclusive classes.'),
     **_SMOOTHING,
@@ -173,6 +187,7 @@ SECTIONS = {
       'mean_colour',
       "What to predict of a patch: its 'mean_colour' (the paper's choice), the"
       " patch 'downsized' to 4x4 colours, or all of its 'pixels'.",
+      one_of('mean_colour', 'downsized', 'pixels'),
     ),
     'fraction': Key(
       0.5,
@@ -186,6 +201,12 @@ SECTIONS = {
       0.1, "The share that get another patch's; the rest stay unchanged."
     ),
   },
+}
+# Section -> its `name` -> its keys.
+SECTIONS = {
+  'optimizer': _OPTIMIZERS,
+  'schedule': _SCHEDULES,
+  'loss': _LOSSES,
 }
 # The `kind` of an evaluation -> its keys.
 EVALUATIONS = {
@@ -231,11 +252,12 @@ EVALUATIONS = {
     **_FEATURES,
     'layer': _LAYER,
     'k': Key((20,), 'Numbers of neighbours; each number is a separate result.'),
-    'metric': Key('cosine', "Or 'euclidean'."),
+    'metric': Key('cosine', "Or 'euclidean'.", one_of('cosine', 'euclidean')),
     'weights': Key(
       'softmax',
       "The votes of a neighbour. 'softmax': exp(cosine / temperature), as in"
       " DINO. 'uniform': one. 'distance': 1 / distance.",
+      one_of('softmax', 'uniform', 'distance'),
     ),
     'temperature': Key(0.07, 'Of the softmax.'),
   },
@@ -267,36 +289,40 @@ def _section(keys: Mapping[str, Key], **values: Any):
 
 
 def adam(**values: Any) -> ml_collections.ConfigDict:
-  """Adam with the paper's betas; `values` are keys of 'adam' in `SECTIONS`."""
-  return _section(SECTIONS['adam'], **values)
+  """Adam with the paper's betas; `values` are its keys in `SECTIONS`."""
+  return _section(_OPTIMIZERS['adam'], **values)
 
 
 def sgd(**values: Any) -> ml_collections.ConfigDict:
-  """SGD with momentum 0.9; `values` are keys of 'sgd' in `SECTIONS`."""
-  return _section(SECTIONS['sgd'], **values)
+  """SGD with momentum 0.9; `values` are its keys in `SECTIONS`."""
+  return _section(_OPTIMIZERS['sgd'], **values)
 
 
 def schedule(name: str, **values: Any) -> ml_collections.ConfigDict:
-  """Returns a learning-rate schedule's section; see `optimizer.SCHEDULES`.
+  """Returns a learning-rate schedule's section; see `build_schedule`.
 
   Args:
     name: 'linear', 'cosine', 'constant' or 'staircase'.
     **values: its keys in `SECTIONS`; all that have no default.
   """
-  # An unknown name is an error of `optimizer.build_schedule`.
-  return _section(SECTIONS.get(name, _SCHEDULE), name=name, **values)
+  return _section(_SCHEDULES[name], name=name, **values)
 
 
 def softmax(label_smoothing: float = 0.0) -> ml_collections.ConfigDict:
   """The loss for mutually exclusive classes; see `losses.build`."""
-  return _section(SECTIONS['softmax'], label_smoothing=label_smoothing)
+  return _section(_LOSSES['softmax'], label_smoothing=label_smoothing)
+
+
+def sigmoid(label_smoothing: float = 0.0) -> ml_collections.ConfigDict:
+  """The loss for classes that do not exclude others; see `losses.build`."""
+  return _section(_LOSSES['sigmoid'], label_smoothing=label_smoothing)
 
 
 def masked_patch(
   target: str = 'mean_colour', *, fraction: float = 0.5
 ) -> ml_collections.ConfigDict:
   """Masked patch prediction in place of a classification loss (B.1.2)."""
-  return _section(SECTIONS[MASKED_PATCH], target=target, fraction=fraction)
+  return _section(_LOSSES[MASKED_PATCH], target=target, fraction=fraction)
 
 
 def evaluation(
@@ -304,54 +330,19 @@ def evaluation(
 ) -> ml_collections.ConfigDict:
   """An entry of `config.evals`; by default, accuracy and loss on a split.
 
+  Those of features learn from `train_split`: `few_shot` by least squares, `knn`
+  by neighbours, `linear_probe` by logistic regression. The paper reports 5
+  shots on ImageNet. It does not state its figures' strength of regularisation;
+  its authors' public code uses 1024. That code resizes to 256 x 256 and takes
+  the central crop of 224. `masked_patch` needs a run with that loss; it reads
+  labels, although nothing depends on them.
+
   Args:
     split: a split of the training data's source, or of `dataset` if it is set.
     kind: a key of `EVALUATIONS`.
     **values: other keys of that kind.
   """
   return _section(EVALUATIONS[kind], split=split, **values)
-
-
-def masked_patch_evaluation(
-  split: str, **values: Any
-) -> ml_collections.ConfigDict:
-  """An entry of `config.evals`: masked patch prediction on a split.
-
-  It needs a run with the loss `masked_patch`. Labels are read, although nothing
-  depends on them.
-  """
-  return evaluation(split, MASKED_PATCH, **values)
-
-
-def few_shot(
-  train_split: str, split: str, **values: Any
-) -> ml_collections.ConfigDict:
-  """An entry of `config.evals`: few-shot accuracy of the frozen features.
-
-  The paper reports 5 shots on ImageNet. It does not state its figures' strength
-  of regularisation; its authors' public code uses 1024. That code resizes to
-  256 x 256 and takes the central crop of 224.
-
-  Args:
-    train_split: the split to draw the shots from.
-    split: the split to measure the accuracy on.
-    **values: other keys of 'few_shot' in `EVALUATIONS`.
-  """
-  return evaluation(split, 'few_shot', train_split=train_split, **values)
-
-
-def knn(
-  train_split: str, split: str, **values: Any
-) -> ml_collections.ConfigDict:
-  """Nearest neighbours in place of few-shot accuracy; see `few_shot`."""
-  return evaluation(split, 'knn', train_split=train_split, **values)
-
-
-def linear_probe(
-  train_split: str, split: str, **values: Any
-) -> ml_collections.ConfigDict:
-  """Logistic regression in place of few-shot accuracy; see `few_shot`."""
-  return evaluation(split, 'linear_probe', train_split=train_split, **values)
 
 
 # The kinds of evaluations that use features, and neither the head nor the loss.
@@ -364,9 +355,7 @@ def metrics_of(section: ml_collections.ConfigDict) -> list[str]:
     return [f'{shots}shot/accuracy' for shots in section.shots]
   if section.kind == 'knn':
     return [f'{k}nn/accuracy' for k in section.k]
-  if section.kind == 'linear_probe':
-    return ['accuracy']
-  return ['accuracy', 'loss']
+  return ['accuracy'] if section.kind in FEATURES else ['accuracy', 'loss']
 
 
 def is_due(section: ml_collections.ConfigDict, step: int) -> bool:

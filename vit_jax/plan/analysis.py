@@ -169,7 +169,7 @@ def _from_data(config: ml_collections.ConfigDict) -> tuple[int, int, int]:
     needed += ' Also set data.batch_size.'
   try:
     source = inputs.open_source(config, config.data.dataset)
-    config = config_lib.settle(config, source)
+    config = config_lib.choose_evaluation(config, source)
     view = inputs.data.View(source, config.data.train_split)
   except Exception as error:
     raise ValueError(

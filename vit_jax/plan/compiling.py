@@ -93,7 +93,7 @@ def build(
   """
   devices.check(config, target)
   layout = devices.layout(config, target.open())
-  return program_lib.build(config, layout)
+  return program_lib.Program(config, layout)
 
 
 def held(program: program_lib.Program) -> Memory:

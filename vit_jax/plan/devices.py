@@ -203,7 +203,7 @@ def check(config: ml_collections.ConfigDict, target: AnyTarget) -> None:
       or the batch cannot be split evenly over its devices.
   """
   mesh = config.mesh
-  slices = mesh.slices or target.slices
+  slices = target.slices
   shape = mesh_lib.axis_sizes(
     target.devices, *(mesh[axis] for axis in mesh_lib.AXES), slices
   )
@@ -233,12 +233,11 @@ def layout(
 ) -> sharding.Layout:
   """Returns a config's layout over the given devices, see `sharding.build`."""
   section = config.mesh.to_dict()
-  slices = section.pop('slices')
   axes = [section.pop(axis) for axis in mesh_lib.AXES]
   shape = mesh_lib.axis_sizes(
-    len(devices), *axes, mesh_lib.count_slices(devices, slices)
+    len(devices), *axes, mesh_lib.count_slices(devices, 0)
   )
-  grid = mesh_lib.device_grid(devices[: math.prod(shape)], shape, slices)
+  grid = mesh_lib.device_grid(devices[: math.prod(shape)], shape, 0)
   mesh = jax.sharding.Mesh(
     grid, mesh_lib.AXES, axis_types=(AxisType.Auto,) * len(mesh_lib.AXES)
   )

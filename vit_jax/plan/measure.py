@@ -48,7 +48,7 @@ def figures(run: one_run.Run, steps: int, say: one_run.Say) -> dict[str, Any]:
   config = analysis.resolve(run.config, platform)
   found = analysis.analyse(config)
   layout = devices.layout(config, jax.devices())
-  program = program_lib.build(config, layout)
+  program = program_lib.Program(config, layout)
   device = layout.mesh.devices.flat[0]
   plan = one_run.Plan(run, config, None, found)
   result = as_json.figures(plan) | {

@@ -234,9 +234,7 @@ def gradients(program: program_lib.Program, several: bool) -> int:
   params = program.abstract_state.params
   trained, _ = program.tuning.split(params)
   whole = layout.gathered_params(trained)
-  manual = layout.is_manual(
-    gradients_lib.has_global_masks(program.model, program.dropout_key)
-  )
+  manual = program.manual
   shardings, dtype = (whole if manual else layout.updates(trained)), None
   if manual and not several and layout.mesh.size > 1:
     dtype = layout.reduce_dtype

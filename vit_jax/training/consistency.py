@@ -102,7 +102,12 @@ def check_shared(workdir: epath.Path, patience: float = _PATIENCE) -> None:
   if jax.process_index() == 0:
     path.write_text(token)
   distributed.barrier()  # The file is written.
-  unseen = distributed.any_true(not _wait_for(path, token, patience))
+  end = time.monotonic() + patience
+  while (
+    unseen := files.content(path) != token.encode()
+  ) and time.monotonic() < end:
+    time.sleep(0.2)
+  unseen = distributed.any_true(unseen)
   if jax.process_index() == 0:
     path.unlink()
   if unseen:
@@ -111,16 +116,3 @@ def check_shared(workdir: epath.Path, patience: float = _PATIENCE) -> None:
       ' must be on storage that all hosts share, such as gs://BUCKET/PATH or a'
       ' network file system.'
     )
-
-
-def _wait_for(path: epath.Path, token: str, patience: float) -> bool:
-  end = time.monotonic() + patience
-  while True:
-    try:
-      if path.read_text() == token:
-        return True
-    except OSError:
-      pass  # It may still appear.
-    if time.monotonic() > end:
-      return False
-    time.sleep(0.2)

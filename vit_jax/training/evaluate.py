@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +13,10 @@ from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import data, results
 from vit_jax.interop import hub
-from vit_jax.runtime import distributed
+from vit_jax.runtime import distributed, preemption
 from vit_jax.training import step as step_lib
 from vit_jax.training import warm_start
-from vit_jax.training.run import Run, evaluate, load_weights, open_run
+from vit_jax.training.opening import Run, open_run
 
 
 def evaluate_only(
@@ -90,9 +89,13 @@ def _complete(
     workdir: where the results go.
   """
   train_split = config.data.train_split
-  config = config_lib.settle(config, source)
+  config = config_lib.choose_evaluation(config, source)
   if config.data.train_split != train_split:
-    _check_held_out(config)
+    raise ValueError(
+      f'{config.data.dataset} has no split called test, validation or val: name'
+      ' the split to evaluate on with eval=SPLIT. A run on these data holds out'
+      f' eval={config.evals.held_out.split}.'
+    )
   config = _resolve(
     warm_start.with_model(config, workdir), source.info.num_classes
   )
@@ -124,10 +127,8 @@ def _prepare_as_weights_say(
     return
   if weights.image_size != tuple(config.image_size):
     logging.warning(
-      '%s are for images of %s px, prepared by %r. Here they see %s px,'
-      ' prepared by %r.',
+      '%s are for images of %s px, prepared by %r; here they see others.',
       *(weights.origin, weights.image_size, weights.preprocessing),
-      *(tuple(config.image_size), default),
     )
     return
   for name in names:
@@ -153,18 +154,15 @@ def _evaluate(run: Run, missing: Sequence[str]) -> None:
   if first_process:
     config_lib.save(done, workdir)
 
-  def on_batch():
-    run.started()
-    run.watchdog.beat('batch of an evaluation')
-    if run.notice.requested():
-      raise run.notice.stopped(
-        'start the same command again to continue; finished evaluations are'
-        ' kept.'
-      )
-
   with contextlib.closing(run.metric_writer(0)) as writer:
     for name in missing:
-      values = evaluate(run, name, state, 0, on_batch)
+      try:
+        values = run.evaluate(name, state, 0)
+      except preemption.StopRequested:
+        raise run.notice.stopped(
+          'start the same command again to continue; finished evaluations are'
+          ' kept.'
+        ) from None
       writer.write(0, values)
       writer.flush()
       # The config lists an evaluation only once its results are written.
@@ -189,46 +187,20 @@ def _check_same(config: ml_collections.ConfigDict, workdir: epath.Path) -> None:
     )
 
 
-def _run_of(checkpoint: str) -> dict[str, Any]:
-  """Returns the config of the run of a checkpoint; {} if it is of no run."""
-  if hub.is_address(checkpoint):
-    return {}
-  return config_lib.load(checkpoint_lib.workdir_of(checkpoint)) or {}
-
-
-def _check_held_out(config: ml_collections.ConfigDict) -> None:
-  """Raises ValueError unless the held-out part is new to the weights."""
-  trained = _run_of(config.init.checkpoint).get('data', {})
-  own = config.data
-  if (trained.get('dataset'), trained.get('train_split')) != (
-    own.dataset,
-    own.train_split,
-  ):
-    raise ValueError(
-      f'{own.dataset} has no split called test, validation or val, and'
-      f' {config.init.checkpoint} was not trained with a part of it held out:'
-      ' name the split to evaluate on with eval=SPLIT.'
-    )
-
-
 def _check_loss(config: ml_collections.ConfigDict) -> None:
   """Raises ValueError if the weights are of a run with another loss."""
-  checkpoint = config.init.checkpoint
-  saved = _run_of(checkpoint)
-  trained = saved.get('loss', {}).get('name', config.loss.name)
-  if trained == config.loss.name or _only_features(config):
+  checkpoint, own = config.init.checkpoint, config.loss.name
+  if hub.is_address(checkpoint):
     return
-  if config_lib.MASKED_PATCH in (trained, config.loss.name):
+  saved = config_lib.load(checkpoint_lib.workdir_of(checkpoint)) or {}
+  trained = saved.get('loss', {}).get('name', own)
+  if trained != own and not _only_features(config):
     raise ValueError(
       f'{checkpoint} was trained with loss.name={trained}, but the evaluations'
-      f' are for loss.name={config.loss.name}, which has other outputs. Only'
-      f' evaluations of the kinds {list(config_lib.FEATURES)} work with both.'
+      f' are for loss.name={own}: pass --config.loss.name={trained}, or the'
+      f' config of such a run. The kinds {list(config_lib.FEATURES)} work with'
+      ' any loss.'
     )
-  raise ValueError(
-    f'{checkpoint} was trained with loss.name={trained}, but loss and'
-    f' calibration would be those of loss.name={config.loss.name}: pass'
-    f' --config.loss.name={trained}.'
-  )
 
 
 def _only_features(config: ml_collections.ConfigDict) -> bool:
@@ -261,7 +233,7 @@ def _resolve(
 def _state(run: Run) -> step_lib.TrainState:
   """Returns the trained weights, without an optimizer state."""
   try:
-    params = load_weights(run, new_head=_only_features(run.config))
+    params = run.load_weights(new_head=_only_features(run.config))
   except ValueError as error:
     raise ValueError(
       f'{error} (--eval_only trains no head: evaluate on the classes that the'

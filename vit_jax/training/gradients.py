@@ -35,26 +35,31 @@ LossAndGrad = Callable[..., tuple[tuple[jax.Array, Metrics], Any]]
 
 
 def make_loss_and_grad(
-  model: nn.Module,
   objective: Objective,
+  layout: sharding.Layout,
+  *,
+  manual: bool,
   accumulation_steps: int = 1,
-  layout: sharding.Layout | None = None,
   tuning: Tuning = Tuning(),  # noqa: B008 (It is immutable.)
 ) -> LossAndGrad:
   """Returns `f(params, batch, key) -> ((loss, metrics), gradients)`.
 
   These are the batch's mean loss and its gradient, which has only the
-  parameters that train. `objective` is `step.mean_loss` or
-  `masked_patch.mean_loss` of the model.
+  parameters that train, and is split as `layout.updates` says. Parameters split
+  over `fsdp` are gathered once a step here, or by the compiler where a
+  micro-batch needs them (`layout.gather`).
 
   With `accumulation_steps` A > 1, the batch is processed in A micro-batches of
   B/A rows, each with its own dropout key. Micro-batch a holds the rows a, a+A,
   a+2A, ..., so that each device already holds an equal part of every
   micro-batch.
 
-  With a layout, the gradients are split as `layout.updates` says. Parameters
-  split over `fsdp` are gathered once a step here, or by the compiler where a
-  micro-batch needs them (`layout.gather`).
+  Args:
+    objective: `step.mean_loss` or `masked_patch.mean_loss` of the model.
+    layout: the mesh, and how the state is split over it.
+    manual: which of the two ways to go, see `Layout.is_manual`.
+    accumulation_steps: A.
+    tuning: which parameters train.
   """
 
   def value_and_grad(params, batch, key):
@@ -67,16 +72,8 @@ def make_loss_and_grad(
 
     return jax.value_and_grad(loss, has_aux=True)(trained)
 
-  if layout is None:
-    return _accumulate(value_and_grad, accumulation_steps)
-
-  def loss_and_grad(params, batch, key):
-    is_manual = layout.is_manual(has_global_masks(model, key))
-    spread = _manual if is_manual else _by_compiler
-    f = spread(value_and_grad, accumulation_steps, layout)
-    return f(params, batch, key)
-
-  return loss_and_grad
+  spread = _manual if manual else _by_compiler
+  return spread(value_and_grad, accumulation_steps, layout)
 
 
 def _accumulate(

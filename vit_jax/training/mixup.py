@@ -26,85 +26,72 @@ from vit_jax.models.shared import normalize
 Batch = dict[str, jax.Array]
 
 
-def mixup_key(seed: int) -> jax.Array:
-  """Returns the key from which the proportions of a run are drawn."""
-  return jax.random.fold_in(jax.random.key(seed), 2)
-
-
 def each_step(
   seed: int,
-  alpha: float,
-  layout: sharding.Layout | None = None,
+  layout: sharding.Layout,
   *,
+  alpha: float = 0.0,
   cutmix_alpha: float = 0.0,
   cutmix_share: float = 0.5,
 ) -> Callable[[Batch, jax.Array], Batch] | None:
-  """Returns `(batch, step) -> batch`, which is `pair` with the step's key.
+  """Returns a function that adds a partner to each image of a batch.
 
-  Returns None if both alphas are 0, as nothing is blended then.
+  `images` blends the two. The function is `(batch, step) -> batch`, for the
+  global batch (see `data.pipeline`) and the number of its step. It adds
+  `share`, float32 [B], the proportion of `image`, and `partner_image` and
+  `partner_label`, which have the proportion 1 - `share`. With CutMix also
+  `box`, int32 [B, 4], the rows and columns (top, left, bottom, right) that are
+  the partner's, and `outside`, float32 [B], the proportion of `image` outside
+  of the box. All rows have the same values.
+
+  Args:
+    seed: the run's.
+    layout: how the batch is split.
+    alpha: mixup's proportion is drawn from Beta(alpha, alpha); 0: no mixup.
+    cutmix_alpha: the same for CutMix.
+    cutmix_share: the probability of CutMix, if both are above 0.
+
+  Returns:
+    The function; None if both alphas are 0, as nothing is blended then.
   """
   if not alpha and not cutmix_alpha:
     return None
-  key = mixup_key(seed)
+  key = jax.random.fold_in(jax.random.key(seed), 2)
 
   def prepare(batch, step):
-    return pair(
-      batch,
+    drawn = draw(
       jax.random.fold_in(key, step),
+      batch['image'].shape[1:3],
       alpha,
-      layout,
-      cutmix_alpha=cutmix_alpha,
-      cutmix_share=cutmix_share,
+      cutmix_alpha,
+      cutmix_share,
     )
+    rows = batch['label'].shape[:1]
+    return batch | {
+      **{k: jnp.broadcast_to(x, rows + x.shape) for k, x in drawn.items()},
+      'partner_image': _shift(batch['image'], layout.mesh),
+      'partner_label': _shift(batch['label'], layout.mesh),
+    }
 
   return prepare
 
 
-def pair(
-  batch: Batch,
-  key: jax.Array,
-  alpha: float,
-  layout: sharding.Layout | None = None,
-  *,
-  cutmix_alpha: float = 0.0,
-  cutmix_share: float = 0.5,
-) -> Batch:
-  """Adds the partner of each image to a batch; `images` blends the two.
-
-  Args:
-    batch: the global batch, see `data.pipeline`.
-    key: the key of this step.
-    alpha: mixup's proportion is drawn from Beta(alpha, alpha); 0: no mixup.
-    layout: how the batch is split; None for one device.
-    cutmix_alpha: the same for CutMix. One of the two must be above 0.
-    cutmix_share: the probability of CutMix, if both are above 0.
-
-  Returns:
-    The batch with `share`, float32 [B], the proportion of `image`, and with
-    `partner_image` and `partner_label`, which have the proportion 1 - `share`.
-    With CutMix also `box`, int32 [B, 4], the rows and columns (top, left,
-    bottom, right) that are the partner's, and `outside`, float32 [B], the
-    proportion of `image` outside of the box. All rows have the same values.
-  """
-  drawn = _draw(
-    key, batch['image'].shape[1:3], alpha, cutmix_alpha, cutmix_share
-  )
-  rows = batch['label'].shape[:1]
-  return batch | {
-    **{k: jnp.broadcast_to(x, rows + x.shape) for k, x in drawn.items()},
-    'partner_image': _shift(batch['image'], layout),
-    'partner_label': _shift(batch['label'], layout),
-  }
-
-
-def _draw(
+def draw(
   key: jax.Array,
   size: tuple[int, int],
   alpha: float,
   cutmix_alpha: float,
   cutmix_share: float,
 ) -> dict[str, jax.Array]:
-  """Returns `share`, `box` and `outside` of a step, without the axis B."""
+  """Returns `share`, `box` and `outside` of a step, without the axis B.
+
+  Args:
+    key: the random key of the step.
+    size: (H, W).
+    alpha: see `each_step`, also for the others.
+    cutmix_alpha: one of the two must be above 0.
+    cutmix_share: see `each_step`.
+  """
   mixed = cut = None
   if alpha:
     share = jax.random.beta(key, alpha, alpha, dtype=jnp.float32)
@@ -148,15 +135,13 @@ def draw_box(key: jax.Array, size: tuple[int, int], alpha: float) -> jax.Array:
   return jnp.stack(starts + ends)
 
 
-def _shift(x: jax.Array, layout: sharding.Layout | None) -> jax.Array:
+def _shift(x: jax.Array, mesh: jax.sharding.Mesh) -> jax.Array:
   """Returns `jnp.roll(x, 1, axis=0)`, whose row i is row i - 1 of `x`.
 
   The devices exchange rows explicitly. For `jnp.roll`, the compiler would
   gather the whole batch on every device.
   """
-  if layout is None:
-    return jnp.roll(x, 1, axis=0)
-  parts = math.prod(layout.mesh.shape[axis] for axis in sharding.BATCH)
+  parts = math.prod(mesh.shape[axis] for axis in sharding.BATCH)
 
   def on_a_device(rows):
     ring = [(i, (i + 1) % parts) for i in range(parts)]
@@ -165,7 +150,7 @@ def _shift(x: jax.Array, layout: sharding.Layout | None) -> jax.Array:
 
   return jax.shard_map(
     on_a_device,
-    mesh=layout.mesh,
+    mesh=mesh,
     in_specs=P(sharding.BATCH),
     out_specs=P(sharding.BATCH),
   )(x)
@@ -201,7 +186,7 @@ def over_labels(f: Callable[[jax.Array], jax.Array], batch: Batch) -> jax.Array:
 
   Args:
     f: maps labels, as they are in the batch, to [B].
-    batch: see `pair`; without `share`, nothing is blended.
+    batch: see `each_step`; without `share`, nothing is blended.
 
   Returns:
     [B].

@@ -4,7 +4,6 @@ The training loop runs this program. `vit_jax.plan` compiles the same program
 for devices that need not be present, so that a plan is about what really runs.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from concurrent import futures
@@ -29,12 +28,13 @@ from vit_jax.training import step as step_lib
 from vit_jax.training import tuning as tuning_lib
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Program:
   """The pieces of a run that follow from its resolved config and its devices.
 
   Attributes:
     config: resolved, see `config.resolve`.
+    layout: the mesh, and how the state is split over it.
+    multi_label: whether the data's labels are sequences, even of one.
     model: see `models.build`.
     objective: returns the mean loss of a batch and its metrics, see
       `step.mean_loss` and `masked_patch.mean_loss`.
@@ -42,24 +42,87 @@ class Program:
     schedule: the learning rate.
     optimizer: see `optimizer.build_optimizer`.
     tuning: which parameters train.
-    layout: the mesh, and what is split over it.
+    manual: whether each device works on its own rows, see `gradients`.
     params_key: raw key of the initial parameters. Compiled functions take it as
       an argument. As a constant, it would make every seed compile again.
     dropout_key: see `step.make_train_step`.
-    multi_label: whether the data's labels are sequences, even of one.
   """
 
-  config: ml_collections.ConfigDict
-  model: nn.Module
-  objective: gradients.Objective
-  prepare: Callable[..., gradients.Batch] | None
-  schedule: optimizer_lib.Schedule
-  optimizer: optax.GradientTransformation
-  tuning: tuning_lib.Tuning
-  layout: sharding.Layout
-  params_key: np.ndarray
-  dropout_key: jax.Array
-  multi_label: bool = False
+  def __init__(
+    self,
+    config: ml_collections.ConfigDict,
+    layout: sharding.Layout,
+    *,
+    multi_label: bool = False,
+  ):
+    """Builds the program, without compiling it.
+
+    Args:
+      config: see above, also for the others.
+      layout: see above.
+      multi_label: see above.
+
+    Raises:
+      ValueError: a value in the sections model, schedule, tuning or lora is
+        wrong, or the batch or model does not fit the layout.
+    """
+    self.config, self.layout, self.multi_label = config, layout, multi_label
+    sections = config.model.to_dict()
+    model = models.build(
+      sections.pop('name'), num_classes=config.num_classes, **sections
+    )
+    if config.loss.name == config_lib.MASKED_PATCH:
+      task = masked_patch.from_config(config, model)
+      model = masked_patch.adapted(model, task)
+      self.objective = masked_patch.mean_loss(model, task)
+      self.prepare = masked_patch.each_step(config.seed, layout)
+    else:
+      self.objective = step_lib.mean_loss(model, losses.build(**config.loss))
+      self.prepare = mixup.each_step(
+        config.seed,
+        layout,
+        alpha=config.mixup_alpha,
+        cutmix_alpha=config.cutmix_alpha,
+        cutmix_share=config.cutmix_share,
+      )
+    self.model = model
+    params_key, self.dropout_key = step_lib.root_keys(
+      config.seed, config.dropout_rng
+    )
+    self.params_key = np.asarray(jax.random.key_data(params_key))
+    self.schedule = optimizer_lib.build_schedule(
+      config.schedule, config.total_steps
+    )
+    self.tuning, scale = build_tuning(config, model, self.params_key)
+    self.optimizer = optimizer_lib.build_optimizer(
+      config.optimizer, self.schedule
+    )
+    if scale:
+      self.optimizer = optax.chain(self.optimizer, scale)
+    self.manual = layout.is_manual(
+      gradients.has_global_masks(model, self.dropout_key)
+    )
+    self._check()
+
+  def _check(self) -> None:
+    """Raises ValueError if the batch or model does not fit the devices."""
+    config, model, mesh = self.config, self.model, self.layout.mesh
+    sharding.check_batch_size(
+      'data.batch_size',
+      config.data.batch_size,
+      mesh,
+      config.accumulation_steps,
+    )
+    if hasattr(model, 'attention_implementation'):
+      attention.check(
+        model.attention_implementation,
+        mesh.devices.flat[0].platform,
+        jnp.dtype(model.dtype).name,
+        model.width // model.heads,
+      )
+    self.layout.check(self.shapes.params)
+
+  # ---- The state -------------------------------------------------------------
 
   def init_params(self, names: Sequence[str] | None = None) -> Any:
     """Returns initial parameters, split over the devices as in the layout.
@@ -74,9 +137,19 @@ class Program:
     shapes = _chosen(self.shapes.params, names)
     return self._run_once(make, self.layout.params(shapes))
 
-  def init_state(self) -> step_lib.TrainState:
-    """Returns the first state of a run from scratch, split as in the layout."""
-    return self._run_once(self._fresh_state, self.layout.state(self.shapes))
+  def init_state(self, params: Any = None) -> step_lib.TrainState:
+    """Returns the state before the first step, split as in the layout.
+
+    Args:
+      params: trained parameters, on the devices, which are used up; None makes
+        initial ones.
+    """
+    shardings = self.layout.state(self.shapes)
+    if params is None:
+      return self._run_once(self._fresh_state, shardings)
+    return jax.jit(self._state_of, out_shardings=shardings, donate_argnums=0)(
+      params
+    )
 
   def _run_once(self, make: Callable[[jax.Array], Any], shardings: Any) -> Any:
     if self.layout.mesh.local_devices[0].platform != 'cpu':
@@ -88,8 +161,13 @@ class Program:
       return jax.device_put(made, shardings)
     return sharding.put_tree(made, shardings)
 
-  def first_state(self, params: Any) -> step_lib.TrainState:
-    """Returns the state before the first step; jit it with shardings."""
+  def _fresh_params(self, key: jax.Array) -> Any:
+    return fresh_params(self.config, self.model, key)
+
+  def _fresh_state(self, key: jax.Array) -> step_lib.TrainState:
+    return self._state_of(self._fresh_params(key))
+
+  def _state_of(self, params: Any) -> step_lib.TrainState:
     return step_lib.init_state(
       params,
       self.optimizer,
@@ -124,11 +202,48 @@ class Program:
     plain = flax.traverse_util.unflatten_dict(plain, sep='/')
     return tuning_lib.overlaid(plain, kernels)
 
-  def _fresh_params(self, key: jax.Array) -> Any:
-    return fresh_params(self.config, self.model, key)
+  # ---- The step --------------------------------------------------------------
 
-  def _fresh_state(self, key: jax.Array) -> step_lib.TrainState:
-    return self.first_state(self._fresh_params(key))
+  @functools.cached_property
+  def train_step(self):
+    """The jitted `(state, batch) -> (state, metrics)`.
+
+    The state is donated: the caller's old state is gone after the call.
+    """
+    config, shardings = self.config, self.layout.state(self.shapes)
+    train_step = step_lib.make_train_step(
+      gradients.make_loss_and_grad(
+        self.objective,
+        self.layout,
+        manual=self.manual,
+        accumulation_steps=config.accumulation_steps,
+        tuning=self.tuning,
+      ),
+      self.optimizer,
+      self.schedule,
+      self.dropout_key,
+      polyak_decay=config.polyak.decay,
+      polyak_start_step=config.polyak.start_step,
+      prepare=self.prepare,
+      skip_nonfinite=config.guard.nonfinite == 'skip',
+      tuning=self.tuning,
+    )
+    return jax.jit(
+      train_step,
+      in_shardings=(shardings, sharding.batch_sharding(self.layout.mesh)),
+      out_shardings=(shardings, self.layout.whole),
+      donate_argnums=0,
+      compiler_options=platforms.compiler_options(self.layout.mesh) or None,
+    )
+
+  def compile(self) -> futures.Future[jax.stages.Compiled]:
+    """Begins to compile the training step, in the background."""
+
+    def compile_():
+      lowered = self.train_step.lower(self.abstract_state, self.abstract_batch)
+      return lowered.compile()
+
+    return compilation.in_background(compile_)
 
   @functools.cached_property
   def shapes(self) -> step_lib.TrainState:
@@ -165,44 +280,15 @@ class Program:
       for name, (shape, dtype) in arrays.items()
     }
 
-  @functools.cached_property
-  def train_step(self):
-    """The jitted `(state, batch) -> (state, metrics)`; donates `state`."""
-    config = self.config
-    return step_lib.jit_train_step(
-      step_lib.make_train_step(
-        self.model,
-        self.objective,
-        self.optimizer,
-        self.schedule,
-        self.dropout_key,
-        accumulation_steps=config.accumulation_steps,
-        polyak_decay=config.polyak.decay,
-        polyak_start_step=config.polyak.start_step,
-        prepare=self.prepare,
-        skip_nonfinite=config.guard.nonfinite == 'skip',
-        layout=self.layout,
-        tuning=self.tuning,
-      ),
-      self.layout,
-      self.shapes,
-      self.compiler_options,
-    )
 
-  @functools.cached_property
-  def compiled_train_step(self) -> futures.Future[jax.stages.Compiled]:
-    """The compiled training step; compiles in the background from now on."""
-
-    def compile_():
-      lowered = self.train_step.lower(self.abstract_state, self.abstract_batch)
-      return lowered.compile()
-
-    return compilation.in_background(compile_)
-
-  @property
-  def compiler_options(self) -> dict[str, str | int]:
-    """Options for the compiler of the training step."""
-    return platforms.compiler_options(self.layout.mesh)
+def _chosen(params: Any, names: Sequence[str] | None) -> Any:
+  """Returns the parameters with these names; None for all."""
+  if names is None:
+    return params
+  flat = flax.traverse_util.flatten_dict(params, sep='/')
+  return flax.traverse_util.unflatten_dict(
+    {name: flat[name] for name in names}, sep='/'
+  )
 
 
 def fresh_params(
@@ -249,88 +335,3 @@ def build_tuning(
       ' init.new_head=False.'
     )
   return tuning, scale
-
-
-def _chosen(params: Any, names: Sequence[str] | None) -> Any:
-  """Returns the parameters with these names; None for all."""
-  if names is None:
-    return params
-  flat = flax.traverse_util.flatten_dict(params, sep='/')
-  return flax.traverse_util.unflatten_dict(
-    {name: flat[name] for name in names}, sep='/'
-  )
-
-
-def build(
-  config: ml_collections.ConfigDict,
-  layout: sharding.Layout,
-  *,
-  multi_label: bool = False,
-) -> Program:
-  """Builds the program of a resolved config, without compiling it.
-
-  Args:
-    config: resolved.
-    layout: the mesh, and how the state is split over it.
-    multi_label: see `Program`.
-
-  Raises:
-    ValueError: a value in the sections model, loss, schedule, optimizer, tuning
-      or lora is wrong, or the batch or model does not fit the layout.
-  """
-  model_config = config.model.to_dict()
-  model = models.build(
-    model_config.pop('name'), num_classes=config.num_classes, **model_config
-  )
-  if config.loss.name == config_lib.MASKED_PATCH:
-    task = masked_patch.from_config(config, model)
-    model = masked_patch.adapted(model, task)
-    objective = masked_patch.mean_loss(model, task)
-    prepare = masked_patch.each_step(config.seed, layout)
-  else:
-    objective = step_lib.mean_loss(model, losses.build(**config.loss))
-    prepare = mixup.each_step(
-      config.seed,
-      config.mixup_alpha,
-      layout,
-      cutmix_alpha=config.cutmix_alpha,
-      cutmix_share=config.cutmix_share,
-    )
-  schedule = optimizer_lib.build_schedule(config.schedule, config.total_steps)
-  params_key, dropout_key = step_lib.root_keys(config.seed, config.dropout_rng)
-  params_key = np.asarray(jax.random.key_data(params_key))
-  tuning, scale = build_tuning(config, model, params_key)
-  optimizer = optimizer_lib.build_optimizer(config.optimizer, schedule)
-  if scale:
-    optimizer = optax.chain(optimizer, scale)
-  sharding.check_batch_size(
-    'data.batch_size',
-    config.data.batch_size,
-    layout.mesh,
-    config.accumulation_steps,
-  )
-  if hasattr(model, 'attention_implementation'):
-    device = layout.mesh.devices.flat[0]
-    attention.check(
-      model.attention_implementation,
-      device.platform,
-      jnp.dtype(model.dtype).name,
-      model.width // model.heads,
-    )
-  # Called only for its ValueError.
-  layout.is_manual(gradients.has_global_masks(model, dropout_key))
-  program = Program(
-    config=config,
-    model=model,
-    objective=objective,
-    prepare=prepare,
-    schedule=schedule,
-    optimizer=optimizer,
-    tuning=tuning,
-    layout=layout,
-    params_key=params_key,
-    dropout_key=dropout_key,
-    multi_label=multi_label,
-  )
-  layout.check(program.shapes.params)
-  return program

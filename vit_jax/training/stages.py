@@ -17,10 +17,10 @@ from vit_jax import data, sharding
 from vit_jax.config import inputs
 from vit_jax.runtime import preemption
 from vit_jax.training import train
-from vit_jax.workdir import files, trackers
+from vit_jax.workdir import files
 
 
-def run(
+def train_stages(
   config: ml_collections.ConfigDict,
   workdir: epath.PathLike,
   *,
@@ -46,8 +46,6 @@ def run(
   for index, name in enumerate(order):
     stage = config.stages[name]
     config_lib.validate(stage)
-    if jax.process_index() == 0:
-      trackers.check(stage.log.trackers)
     kind, _, needed = stage.init.checkpoint.partition(':')
     if kind == 'stage' and needed.split('/')[0] not in order[:index]:
       raise ValueError(
@@ -79,8 +77,7 @@ def _check_data(name: str, stage: ml_collections.ConfigDict) -> None:
   """Raises ValueError if a stage's training data is missing or wrong."""
   try:
     source = inputs.open_source(stage, stage.data.dataset)
-    stage = config_lib.settle(stage, source)
-    config_lib.check_classes(stage, source)
+    stage = config_lib.choose_evaluation(stage, source)
     data.View(source, stage.data.train_split)
     if stage.data.batch_size:
       sharding.check_batch_size(

@@ -1,6 +1,6 @@
 """One training step: `(state, batch) -> (state, metrics)`, a pure function.
 
-The gradient is in `gradients.py`.
+The gradient is in `gradients.py`, and `program.py` puts the parts together.
 """
 
 import functools
@@ -13,23 +13,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vit_jax import losses, sharding
+from vit_jax import losses
 from vit_jax.models import variants
 from vit_jax.training import mixup
 from vit_jax.training import optimizer as optimizer_lib
-from vit_jax.training.gradients import (
-  Batch,
-  Metrics,
-  Objective,
-  make_loss_and_grad,
-)
+from vit_jax.training.gradients import Batch, LossAndGrad, Metrics
 from vit_jax.training.tuning import Tuning, overlaid
 
 # The metrics that must be finite for a step to count.
 GUARDED = ('loss', 'grad_norm', 'update_norm', 'param_norm')
-
-# Config value -> JAX's name of the generator.
-DROPOUT_RNGS = {'threefry': 'threefry2x32', 'rbg': 'rbg'}
 
 
 @flax.struct.dataclass
@@ -61,18 +53,10 @@ class TrainState:
 
 
 def root_keys(seed: int, dropout_rng: str) -> tuple[jax.Array, jax.Array]:
-  """Returns the keys of parameter initialisation and of dropout.
-
-  Raises:
-    ValueError: the generator `dropout_rng` is unknown.
-  """
-  if dropout_rng not in DROPOUT_RNGS:
-    raise ValueError(
-      f'dropout_rng={dropout_rng!r} is unknown; choose one of'
-      f' {sorted(DROPOUT_RNGS)}.'
-    )
+  """Returns the keys of parameter initialisation and of dropout."""
   params_key = jax.random.fold_in(jax.random.key(seed), 0)
-  dropout_key = jax.random.key(seed, impl=DROPOUT_RNGS[dropout_rng])
+  jax_name = {'threefry': 'threefry2x32', 'rbg': 'rbg'}[dropout_rng]
+  dropout_key = jax.random.key(seed, impl=jax_name)
   return params_key, jax.random.fold_in(dropout_key, 1)
 
 
@@ -145,18 +129,15 @@ def _follows_the_run(x: Any) -> bool:
 
 
 def make_train_step(
-  model: nn.Module,
-  objective: Objective,
+  loss_and_grad: LossAndGrad,
   optimizer: optax.GradientTransformation,
   schedule: optimizer_lib.Schedule,
   dropout_key: jax.Array,
   *,
-  accumulation_steps: int = 1,
   polyak_decay: float = 0.0,
   polyak_start_step: int = 0,
   prepare: Callable[[Batch, jax.Array], Batch] | None = None,
   skip_nonfinite: bool = False,
-  layout: sharding.Layout | None = None,
   tuning: Tuning = Tuning(),  # noqa: B008 (It is immutable.)
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
   """Returns the training step, not yet jitted.
@@ -170,13 +151,10 @@ def make_train_step(
   the step changed nothing but its number and the schedule's).
 
   Args:
-    model: see `models.build`.
-    objective: returns the mean loss of a batch and its metrics, see
-      `mean_loss` and `masked_patch.mean_loss`.
+    loss_and_grad: see `gradients.make_loss_and_grad`.
     optimizer: see `optimizer.build_optimizer`.
     schedule: the optimizer's learning rate; here only for the metrics.
     dropout_key: step k uses `fold_in(dropout_key, k)`.
-    accumulation_steps: micro-batches per step.
     polyak_decay: d of `average <- d * average + (1 - d) * parameters` (section
       4.1 of the paper: 0.9999); 0 is off.
     polyak_start_step: before this step, the average equals the parameters.
@@ -184,12 +162,8 @@ def make_train_step(
       `mixup.each_step` and `masked_patch.each_step`; None for nothing.
     skip_nonfinite: skip the update of a step whose loss, gradient or result is
       not finite. All devices see the same numbers, so all of them skip it.
-    layout: how the state is split; None for one device.
     tuning: which parameters train.
   """
-  loss_and_grad = make_loss_and_grad(
-    model, objective, accumulation_steps, layout, tuning
-  )
 
   def train_step(state, batch):
     key = jax.random.fold_in(dropout_key, state.step)
@@ -233,29 +207,3 @@ def make_train_step(
     return new, metrics
 
   return train_step
-
-
-def jit_train_step(
-  train_step,
-  layout: sharding.Layout,
-  state: TrainState,
-  compiler_options: dict[str, str | int] | None = None,
-):
-  """Jits a training step for a mesh.
-
-  The state is donated: the caller's old state is gone after the call.
-
-  Args:
-    train_step: see `make_train_step`.
-    layout: how the state and the batch are split.
-    state: the state's shapes.
-    compiler_options: option -> value; see `config.platforms`.
-  """
-  shardings = layout.state(state)
-  return jax.jit(
-    train_step,
-    in_shardings=(shardings, sharding.batch_sharding(layout.mesh)),
-    out_shardings=(shardings, layout.whole),
-    donate_argnums=0,
-    compiler_options=compiler_options or None,
-  )

@@ -7,7 +7,7 @@ grid of patches, and everything else must fit: see `interop.fitting`.
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -23,20 +23,9 @@ from vit_jax import config as config_lib
 from vit_jax import interop, models, sharding
 from vit_jax.checkpoint import fingerprint
 from vit_jax.interop import catalog, hub, inference
-from vit_jax.interop.fitting import Report, fit, match
+from vit_jax.interop.fitting import fit, match
 from vit_jax.runtime import distributed
 from vit_jax.workdir import files
-
-__all__ = [
-  'Report',
-  'dropout_rate',
-  'fit',
-  'load',
-  'load_sharded',
-  'pin',
-  'resolve_path',
-  'with_model',
-]
 
 # Keys of the model's config that a run takes over with its first weights.
 SIZES = (
@@ -134,8 +123,8 @@ def with_model(
     model, the keys in `SIZES` that the config leaves open are taken over.
 
   Raises:
-    ValueError: the weights are of a run of another model; or the name is `auto`
-      and there are no weights, or they do not tell their model.
+    ValueError: the name is `auto`, and there are no weights, or they do not
+      tell their model.
   """
   config = config.copy_and_resolve_references()
   named = config.model.name != config_lib.AUTO
@@ -153,8 +142,6 @@ def with_model(
   run = checkpoint_lib.workdir_of(path)
   saved = config_lib.load(run) or (own if again else {})
   trained = saved.get('model', {})
-  if trained:
-    _check_sizes(trained, (run or epath.Path(workdir)) / config_lib.FILE)
   if not named:
     trained = trained or _model_of(path)
     config.model.name = models.paper_name(trained['name'])
@@ -165,10 +152,7 @@ def with_model(
     if config.model.dropout_rate:
       config.dropout_rng = 'rbg'
     logging.info('%s holds weights of a %s.', path, config.model.name)
-  elif not trained:
-    return config
-  elif not _are_the_same(trained['name'], config.model.name):
-    _check_name(config, path, trained)
+  elif not trained or not _are_the_same(trained['name'], config.model.name):
     return config
   taken = {
     key: trained[key]
@@ -181,15 +165,6 @@ def with_model(
     listed = ', '.join(f'{key}={value}' for key, value in taken.items())
     logging.info('Taken over from %s: %s.', path, listed)
   return config
-
-
-def _check_sizes(trained: Any, path: epath.Path) -> None:
-  """Raises ValueError if no model has the sizes that a file states."""
-  try:
-    sizes = {key: trained.get(key) for key in SIZES}
-    models.build(trained['name'], num_classes=1, **sizes)
-  except (AttributeError, KeyError, TypeError, ValueError) as error:
-    raise ValueError(f'{path} describes no model: {error}') from error
 
 
 class _EnoughError(Exception):
@@ -232,53 +207,42 @@ def _are_the_same(one: str, other: str) -> bool:
   return one == other
 
 
-def _check_name(
-  config: ml_collections.ConfigDict,
-  path: epath.Path,
-  trained: Mapping[str, Any],
-) -> None:
-  """Raises ValueError if the models differ, and no config changes any size."""
-  sizes = [config.model[key] for key in SIZES] + [trained.get(k) for k in SIZES]
-  if all(size is None for size in sizes):
-    raise ValueError(
-      f'{path} holds weights of a {trained["name"]}, but'
-      f' model.name={config.model.name!r}: name the model of the weights, or'
-      ' auto, in the argument of the config.'
-    )
-
-
 def load(
   path: epath.PathLike,
-  params: Any,
+  shapes: Any,
+  init_params: Callable[[Sequence[str]], Any],
+  layout: sharding.Layout,
   *,
   new_grid: tuple[int, int] | None,
   new_head: bool,
-  model: nn.Module | None = None,
-  fresh: Callable[[Sequence[str]], Mapping[str, Any]] | None = None,
+  model: nn.Module,
 ) -> tuple[Any, str]:
-  """Reads weights and fits them to a new model.
+  """Reads weights, fits them to a new model, and puts them on the devices.
+
+  No device ever holds more than its part.
 
   Args:
-    path: see `interop.read`.
-    params: the new model's parameters, freshly initialised; or their shapes.
+    path: see `interop.read`; every process reads it.
+    shapes: the new model's parameters as `jax.ShapeDtypeStruct`s.
+    init_params: makes the new model's parameters of given names, such as
+      `head/kernel`, split as in `layout`.
+    layout: how the parameters are split over the devices.
     new_grid: rows and columns of patches of the new model's images; None if
       it has no patches.
-    new_head: whether to keep the fresh head.
-    model: the new model. If given, the returned line also names differences
-      that no array shows, such as the kind of GELU.
-    fresh: makes the parameters of given names, such as `head/kernel`, if
-      `params` has only shapes; so a sharded model is never whole on a device.
+    new_head: whether the head is new.
+    model: the new model. The returned line also names differences that no array
+      shows, such as the kind of GELU.
 
   Returns:
-    The parameters as NumPy arrays, with the structure and shapes of `params`;
-    and a line that says what was done.
+    The parameters, and a line that says what was done.
 
   Raises:
-    ValueError: there are no weights, or they do not fit. The message lists the
-      arrays that are missing, extra, of the wrong shape or not finite.
+    ValueError: there are no weights, or they do not fit, or the processes read
+      different ones. The message lists the arrays that are missing, extra, of
+      the wrong shape or not finite.
   """
 
-  def fitted(fit, weights):
+  def fitted(fit, weights, params):
     return fit(
       weights.params,
       params,
@@ -288,65 +252,30 @@ def load(
       name=weights.origin,
       option='--config.init.new_head=True',
       dropped=weights.dropped,
-      notes=weights.notes if model is None else weights.remarks(model),
+      notes=weights.remarks(model),
     )
 
   # The shapes are checked before the whole file is read.
   weights = interop.read(
-    path,
-    check=lambda w: fitted(match, w)[1].dropped,
+    path, check=lambda w: fitted(match, w, shapes)[1].dropped
   )
-  if fresh:
-    _, report = fitted(match, weights)
-    flat = flax.traverse_util.flatten_dict(params, sep='/')
-    flat |= fresh(report.new)
-    params = flax.traverse_util.unflatten_dict(flat, sep='/')
-  tree, report = fitted(fit, weights)
+  _, report = fitted(match, weights, shapes)
+  made = {}
+  if report.new:
+    made = flax.traverse_util.flatten_dict(init_params(report.new), sep='/')
+  flat = flax.traverse_util.flatten_dict(shapes, sep='/')
+  # Stand-ins for the new parameters, which are on the devices already.
+  flat |= {k: np.zeros(x.shape, x.dtype) for k, x in made.items()}
+  params = flax.traverse_util.unflatten_dict(flat, sep='/')
+  params, report = fitted(fit, weights, params)
+  if jax.process_count() > 1:
+    distributed.check_same({'initial weights': fingerprint.digests(params)})
+  placed = sharding.put_tree(params, layout.params(shapes))
+  flat = flax.traverse_util.flatten_dict(placed, sep='/') | made
   line = f'Weights from {weights.origin}: {report}.'
   if weights.preprocessing:
     line += (
       ' Their own evaluation prepares images by'
       f' {weights.preprocessing!r}, which evals.NAME.preprocess can name.'
     )
-  return tree, line
-
-
-def load_sharded(
-  path: epath.PathLike,
-  shapes: Any,
-  init_params: Callable[[Sequence[str]], Any],
-  layout: sharding.Layout,
-  **options: Any,
-) -> tuple[Any, str]:
-  """Loads weights onto the devices; none ever holds more than its part.
-
-  Args:
-    path: see `interop.read`; every process reads it.
-    shapes: the new model's parameters as `jax.ShapeDtypeStruct`s.
-    init_params: makes the new model's parameters of given names, such as
-      `head/kernel`, split as in `layout`.
-    layout: how the parameters are split over the devices.
-    **options: further arguments of `load`.
-
-  Returns:
-    The parameters, split as in `layout`, and a line that says what was done.
-
-  Raises:
-    ValueError: as in `load`; or the processes read different weights.
-  """
-  made = {}
-
-  def fresh(names):
-    if names:
-      tree = init_params(names)
-      made.update(flax.traverse_util.flatten_dict(tree, sep='/'))
-    # Stand-ins, so that `load` can fit the rest.
-    return {k: np.zeros(x.shape, x.dtype) for k, x in made.items()}
-
-  params, line = load(path, shapes, fresh=fresh, **options)
-  if jax.process_count() > 1:
-    distributed.check_same({'initial weights': fingerprint.digests(params)})
-  flat = flax.traverse_util.flatten_dict(
-    sharding.put_tree(params, layout.params(shapes)), sep='/'
-  )
-  return flax.traverse_util.unflatten_dict(flat | made, sep='/'), line
+  return flax.traverse_util.unflatten_dict(flat, sep='/'), line

@@ -39,8 +39,8 @@ def workdir(tmp_path_factory):
   """A finished run on images of 8 px."""
   found = tmp_path_factory.mktemp('run')
   config = tiny_config({'data.batch_size': 16})
-  config.evals.few_shot = config_lib.few_shot(
-    'train', 'test', dataset='digits', shots=(5,)
+  config.evals.few_shot = config_lib.evaluation(
+    'test', 'few_shot', train_split='train', dataset='digits', shots=(5,)
   )
   train.train_and_evaluate(config, found)
   return found

@@ -30,7 +30,9 @@ def run(tmp_path_factory):
   # Pictures use the first classification, with its images and preprocessing.
   evals = config.evals.to_dict()
   config.evals = dict(
-    few_shot=config_lib.few_shot('train', 'test', shots=(1,)),
+    few_shot=config_lib.evaluation(
+      'test', 'few_shot', train_split='train', shots=(1,)
+    ),
     seen=config_lib.evaluation('train[:40]', preprocess='resize'),
     **evals,
   )

@@ -36,7 +36,7 @@ class Run:
 
   Attributes:
     workdir: an absolute path.
-    config: complete, see `config.resolve`.
+    config: complete, see `config.complete`.
     source: the training data.
     view: the split to train on; None if nothing is trained.
     program: what the config computes.
@@ -78,6 +78,76 @@ class Run:
       tracked=(self.config.log.trackers, config_lib.to_json(self.config)),
     )
 
+  def evaluate(
+    self, name: str, state: evaluators.State, step: int
+  ) -> dict[str, float]:
+    """Runs an evaluation; writes its predictions if they are to be saved.
+
+    Args:
+      name: of the evaluation.
+      state: its `eval_params` are evaluated.
+      step: the number of the state's step.
+
+    Returns:
+      See `evaluators.run`.
+
+    Raises:
+      StopRequested: the run was asked to stop.
+    """
+
+    def on_batch():
+      self.started()
+      self.watchdog.beat('batch of an evaluation')
+      if self.notice.requested():
+        raise preemption.StopRequested
+
+    config, evaluator = self.config, self.evaluations[name]
+    values = evaluators.run(name, evaluator, state, step, on_batch)
+    if config.evals[name].get('save_predictions', False):
+      path = predictions.path(self.workdir, name)
+      with self.watchdog.allow(f'write of {path}', config.checkpoint.timeout):
+        if jax.process_index() == 0:
+          self.check_owner()
+          facts = {
+            'evaluation': name,
+            'step': step,
+            'class_names': self.source.info.class_names,
+            'loss': config.loss.name,
+          }
+          evaluator.save_predictions(path, facts)
+          logging.info('Wrote the predictions of %s to %s.', name, path)
+        distributed.barrier()  # The other processes wait in here.
+    return values
+
+  def load_weights(self, *, new_head: bool) -> Any:
+    """Returns the parameters of `init.checkpoint`, on the devices.
+
+    Low-rank additions are new.
+
+    Args:
+      new_head: whether to initialise a new head.
+
+    Raises:
+      ValueError: the weights do not fit the model.
+    """
+    config, program = self.config, self.program
+    shapes = dict(program.shapes.params)
+    additions = shapes.pop(lora.FOLDER, {})
+    params, origin = warm_start.load(
+      warm_start.resolve_path(config.init.checkpoint, self.workdir),
+      shapes,
+      program.init_params,
+      program.layout,
+      new_grid=position.grid_of(program.model, tuple(config.image_size)),
+      new_head=new_head,
+      model=program.model,
+    )
+    logging.info('%s', origin)
+    if additions:
+      names = flax.traverse_util.flatten_dict({lora.FOLDER: additions}, sep='/')
+      params |= program.init_params(list(names))
+    return params
+
 
 # Completes a config: `(config, source, workdir) -> (config, view)`.
 Complete = Callable[
@@ -97,8 +167,7 @@ def open_run(
 ) -> Iterator[Run]:
   """Takes the work directory, completes the config, and builds the program.
 
-  Of the directory's files it writes only the lock and the log. A directory that
-  it has made is removed again if the run is refused.
+  Of the directory's files it writes only the lock and the log.
 
   Args:
     config: see `config.default`; not changed.
@@ -121,7 +190,6 @@ def open_run(
   buckets.patience = config.checkpoint.timeout
   if workdir.exists() and not workdir.is_dir():
     raise ValueError(f'--workdir={workdir} is a file, not a directory.')
-  is_new = not workdir.exists()
   with contextlib.ExitStack() as stack:
     goodput = stack.enter_context(goodput_lib.Goodput())
     notice = notice or stack.enter_context(preemption.Notice())
@@ -139,9 +207,6 @@ def open_run(
     stack.enter_context(files.disk_full_named(workdir))
     workdir.mkdir(parents=True, exist_ok=True)
     check_owner = stack.enter_context(ownership.held(workdir))
-    refused = stack.enter_context(contextlib.ExitStack())
-    if is_new and jax.process_index() == 0:
-      refused.callback(_remove_new, workdir)
     consistency.check_shared(workdir)
     if jax.process_index() == 0:
       stack.enter_context(logs.log_file(workdir))
@@ -156,7 +221,7 @@ def open_run(
       else ''
     )
     config, view = complete(config, source, workdir)
-    program = program_lib.build(
+    program = program_lib.Program(
       config,
       sharding.build(**config.mesh),
       multi_label=source.info.multi_label,
@@ -176,7 +241,6 @@ def open_run(
         **digests,
       }
     )
-    refused.pop_all()
     yield Run(
       workdir=workdir,
       config=config,
@@ -191,81 +255,3 @@ def open_run(
       check_owner=check_owner,
       started=started,
     )
-
-
-def _remove_new(workdir: epath.Path) -> None:
-  """Removes the directory that a refused run has made, while it owns it."""
-  with contextlib.suppress(OSError):
-    (workdir / 'train.log').unlink(missing_ok=True)
-    if not buckets.is_store(workdir):  # A lease removes its object itself.
-      (workdir / ownership.FILE).unlink(missing_ok=True)
-      workdir.rmdir()
-
-
-def evaluate(
-  run: Run,
-  name: str,
-  state: evaluators.State,
-  step: int,
-  on_batch: Callable[[], None],
-) -> dict[str, float]:
-  """Runs an evaluation; writes its predictions if they are to be saved.
-
-  Args:
-    run: an open run.
-    name: of the evaluation.
-    state: its `eval_params` are evaluated.
-    step: the number of the state's step.
-    on_batch: called after every batch.
-
-  Returns:
-    See `evaluators.run`.
-  """
-  config, evaluator = run.config, run.evaluations[name]
-  values = evaluators.run(name, evaluator, state, step, on_batch)
-  if config.evals[name].get('save_predictions', False):
-    path = predictions.path(run.workdir, name)
-    with run.watchdog.allow(f'write of {path}', config.checkpoint.timeout):
-      if jax.process_index() == 0:
-        run.check_owner()
-        facts = {
-          'evaluation': name,
-          'step': step,
-          'class_names': run.source.info.class_names,
-          'loss': config.loss.name,
-        }
-        evaluator.save_predictions(path, facts)
-        logging.info('Wrote the predictions of %s to %s.', name, path)
-      distributed.barrier()  # The other processes wait in here.
-  return values
-
-
-def load_weights(run: Run, *, new_head: bool) -> Any:
-  """Returns the parameters of `init.checkpoint`, on the devices.
-
-  Low-rank additions are new.
-
-  Args:
-    run: an open run.
-    new_head: whether to initialise a new head.
-
-  Raises:
-    ValueError: the weights do not fit the model.
-  """
-  config, program = run.config, run.program
-  shapes = dict(program.shapes.params)
-  additions = shapes.pop(lora.FOLDER, {})
-  params, origin = warm_start.load_sharded(
-    warm_start.resolve_path(config.init.checkpoint, run.workdir),
-    shapes,
-    program.init_params,
-    program.layout,
-    new_grid=position.grid_of(program.model, tuple(config.image_size)),
-    new_head=new_head,
-    model=program.model,
-  )
-  logging.info('%s', origin)
-  if additions:
-    names = flax.traverse_util.flatten_dict({lora.FOLDER: additions}, sep='/')
-    params |= program.init_params(list(names))
-  return params

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import pytest
 from absl import logging
 
-from vit_jax.runtime import printable
-from vit_jax.training import progress
+from vit_jax.training import recording
 
 
 @pytest.fixture
@@ -15,12 +14,12 @@ def clock(monkeypatch):
   """A clock that moves only by `clock.now += seconds`."""
   clock = types.SimpleNamespace(now=1000.0)
   fake = types.SimpleNamespace(monotonic=lambda: clock.now)
-  monkeypatch.setattr(progress, 'time', fake)
+  monkeypatch.setattr(recording, 'time', fake)
   return clock
 
 
 def test_speed_leaves_out_evaluations_and_saves(clock):
-  measure = progress.Progress(total_steps=200, batch_size=32)
+  measure = recording.Progress(total_steps=200, batch_size=32)
   seconds = {'steps': 1.0, 'input': 50.0}
   measure.start(101, seconds)
   assert measure.measure(101, seconds) == {}
@@ -39,13 +38,6 @@ def test_speed_leaves_out_evaluations_and_saves(clock):
     'input_wait': 0.1,
     'eta_sec': 118.5,
   }
-
-
-@pytest.mark.parametrize(
-  ('seconds', 'text'), [(59.6, '0:01:00'), (93784, '1 day, 2:03:04')]
-)
-def test_duration(seconds, text):
-  assert printable.duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -75,7 +67,7 @@ def test_log_line(caplog, others, text):
     'train/skipped': 0.0,
   }
   caplog.set_level('INFO', logger=logging.get_absl_logger().name)
-  progress.log_line(50, 10000, values | others)
+  recording.log_line(50, 10000, values | others)
   assert caplog.messages == [
     f'step    50/10000  loss 0.1235  acc  90.0%  lr 3.00e-04{text}'
   ]
@@ -96,7 +88,7 @@ def _step(loss, **others):
 
 
 def _interval(*steps):
-  interval = progress.Interval(10)
+  interval = recording.Interval(10)
   for values in steps:
     interval.add(values)
   return interval

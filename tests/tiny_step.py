@@ -1,0 +1,91 @@
+"""Puts the parts of a training step together, as `training.program` does."""
+
+import jax
+
+from vit_jax import sharding
+from vit_jax.training import gradients
+from vit_jax.training import step as step_lib
+from vit_jax.training.tuning import Tuning
+
+ALL = Tuning()  # All parameters train.
+
+
+def one_device(**options) -> sharding.Layout:
+  """Returns the layout of the first device."""
+  return sharding.Layout(sharding.make_mesh(1), **options)
+
+
+def loss_and_grad(
+  objective, layout, dropout_key, *, model=None, steps=1, tuning=ALL
+):
+  """Returns `gradients.make_loss_and_grad`'s function.
+
+  Args:
+    objective: see there.
+    layout: see there.
+    dropout_key: a key of the generator of the masks.
+    model: with dropout; None draws no masks.
+    steps: of accumulation.
+    tuning: see there.
+  """
+  return gradients.make_loss_and_grad(
+    objective,
+    layout,
+    manual=layout.is_manual(gradients.has_global_masks(model, dropout_key)),
+    accumulation_steps=steps,
+    tuning=tuning,
+  )
+
+
+def train_step(
+  objective,
+  optimizer,
+  schedule,
+  dropout_key,
+  layout=None,
+  state=None,
+  *,
+  model=None,
+  accumulation_steps=1,
+  tuning=ALL,
+  **options,
+):
+  """Returns a jitted training step; with a state's shapes, split as `layout`.
+
+  Args:
+    objective: see `loss_and_grad`, also for `model` and `tuning`.
+    optimizer: see `step.make_train_step`, also for the next two.
+    schedule: see there.
+    dropout_key: see there.
+    layout: None for one device.
+    state: the state or its shapes; None leaves the sharding to the arrays.
+    model: see above.
+    accumulation_steps: micro-batches per step.
+    tuning: see above.
+    **options: further arguments of `step.make_train_step`.
+  """
+  layout = layout or one_device()
+  step = step_lib.make_train_step(
+    loss_and_grad(
+      objective,
+      layout,
+      dropout_key,
+      model=model,
+      steps=accumulation_steps,
+      tuning=tuning,
+    ),
+    optimizer,
+    schedule,
+    dropout_key,
+    tuning=tuning,
+    **options,
+  )
+  if state is None:
+    return jax.jit(step)
+  shardings = layout.state(state)
+  return jax.jit(
+    step,
+    in_shardings=(shardings, sharding.batch_sharding(layout.mesh)),
+    out_shardings=(shardings, layout.whole),
+    donate_argnums=0,
+  )
