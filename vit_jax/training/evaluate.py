@@ -146,7 +146,7 @@ def _evaluate(run: Run, missing: Sequence[str]) -> None:
   """Runs evaluations; writes the results of each as soon as it is done."""
   config, workdir = run.config, run.workdir
   first_process = jax.process_index() == 0
-  state = _state(run)
+  params = _state(run).eval_params
   done = config.copy_and_resolve_references()
   for name in missing:
     del done.evals[name]
@@ -164,7 +164,7 @@ def _evaluate(run: Run, missing: Sequence[str]) -> None:
 
   with contextlib.closing(run.metric_writer(0)) as writer:
     for name in missing:
-      values = evaluate(run, name, state, 0, on_batch)
+      values = evaluate(run, name, params, 0, on_batch)
       writer.write(0, values)
       writer.flush()
       # The config lists an evaluation only once its results are written.

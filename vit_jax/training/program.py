@@ -283,9 +283,8 @@ def build(
     model_config.pop('name'), num_classes=config.num_classes, **model_config
   )
   if config.loss.name == config_lib.MASKED_PATCH:
-    task = masked_patch.from_config(config, model)
-    model = masked_patch.adapted(model, task)
-    objective = masked_patch.mean_loss(model, task)
+    task = masked_patch.build(config, model)
+    model, objective = task.model, masked_patch.mean_loss(task)
     prepare = masked_patch.each_step(config.seed, layout)
   else:
     objective = step_lib.mean_loss(model, losses.build(**config.loss))

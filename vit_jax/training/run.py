@@ -209,7 +209,7 @@ def _remove_new(workdir: epath.Path) -> None:
 def evaluate(
   run: Run,
   name: str,
-  state: evaluators.State,
+  params: Any,
   step: int,
   on_batch: Callable[[], None],
 ) -> dict[str, float]:
@@ -218,15 +218,15 @@ def evaluate(
   Args:
     run: an open run.
     name: of the evaluation.
-    state: its `eval_params` are evaluated.
-    step: the number of the state's step.
+    params: the parameters to evaluate.
+    step: the number of their step.
     on_batch: called after every batch.
 
   Returns:
     See `evaluators.run`.
   """
   config, evaluator = run.config, run.evaluations[name]
-  values = evaluators.run(name, evaluator, state, step, on_batch)
+  values = evaluators.run(name, evaluator, params, step, on_batch)
   if config.evals[name].get('save_predictions', False):
     path = predictions.path(run.workdir, name)
     with run.watchdog.allow(f'write of {path}', config.checkpoint.timeout):

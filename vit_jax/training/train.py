@@ -468,12 +468,11 @@ class _Recorder:
       return False
     found, improved, stop = {}, False, False
     evaluated = self._run.program.evaluated(state)
+    params = evaluated.eval_params
     try:
       for name in names:
         with self._run.goodput.phase('evaluation'):
-          values = run.evaluate(
-            self._run, name, evaluated, step, self._on_batch
-          )
+          values = run.evaluate(self._run, name, params, step, self._on_batch)
         found |= values
         if self._is_best(values):
           improved = True
