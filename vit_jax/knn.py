@@ -182,8 +182,7 @@ def _probe(train: Stored, test: Stored) -> dict[str, float]:
       use: Features(np.concatenate(list(one)), labels[use])
       for use, one in stored.items()
     },
-    *(len(train.facts['class_names']), section.l2, sharding.make_mesh()),
-    max_steps=section.max_steps,
+    *(len(train.facts['class_names']), section, sharding.make_mesh()),
   )
 
 

@@ -34,7 +34,7 @@ def at_least(low: float) -> Check:
   )
 
 
-POSITIVE = Check(lambda value: 0 < value < math.inf, 'above 0, and finite')
+_POSITIVE = Check(lambda value: 0 < value < math.inf, 'above 0, and finite')
 _SHARE = Check(lambda value: 0 <= value <= 1, 'from 0 to 1')
 
 
@@ -246,7 +246,7 @@ EVALUATIONS = {
     'l2': Key(
       (1024.0,),
       'Strengths of the regularisation of the least squares.',
-      different(POSITIVE),
+      different(_POSITIVE),
     ),
   },
   'knn': {
@@ -265,7 +265,7 @@ EVALUATIONS = {
       " DINO. 'uniform': one. 'distance': 1 / distance.",
       one_of('softmax', 'uniform', 'distance'),
     ),
-    'temperature': Key(0.07, 'Of the softmax.', POSITIVE),
+    'temperature': Key(0.07, 'Of the softmax.', _POSITIVE),
   },
   'linear_probe': {
     'kind': Key('linear_probe', 'Logistic regression on the frozen features.'),
@@ -276,7 +276,7 @@ EVALUATIONS = {
       (1e-4,),
       'Strengths of the regularisation of the mean loss: 1 / (N C) of'
       " scikit-learn's C for N images.",
-      different(POSITIVE),
+      different(_POSITIVE),
     ),
     'max_steps': Key(
       1000, 'The most steps of L-BFGS per strength.', at_least(1)

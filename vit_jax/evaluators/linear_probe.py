@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 import optax
 from absl import logging
@@ -41,19 +42,15 @@ class LinearProbe(frozen.FrozenFeatures):
   ) -> dict[str, float]:
     """See `accuracies`."""
     return accuracies(
-      *(features, self.num_classes, self.section.l2, self.mesh),
-      max_steps=self.section.max_steps,
-      on_step=on_step,
+      features, self.num_classes, self.section, self.mesh, on_step
     )
 
 
 def accuracies(
   features: Mapping[str, Features],
   num_classes: int,
-  l2: Sequence[float],
+  section: ml_collections.ConfigDict,
   mesh: jax.sharding.Mesh,
-  *,
-  max_steps: int,
   on_step: OnBatch = lambda: None,
 ) -> dict[str, float]:
   """Returns `accuracy` and `train_accuracy` of a fit.
@@ -63,23 +60,18 @@ def accuracies(
   Args:
     features: 'train', 'test' and, if there are several strengths, 'selection'.
     num_classes: K.
-    l2: see `fit`. The best one on the selection split is used.
+    section: l2 and max_steps of `config.linear_probe`. The strength that is
+      best on the selection split is used.
     mesh: see `fit`.
-    max_steps: see `fit`.
     on_step: see `fit`.
   """
   train, chosen, selected = features['train'], 0, {}
-  fitted = list(
-    fit(
-      *(train.features, train.labels, num_classes, l2, mesh),
-      max_steps=max_steps,
-      on_step=on_step,
-    )
-  )
+  given = train.features, train.labels, num_classes, section.l2, mesh
+  fitted = list(fit(*given, section.max_steps, on_step))
   if len(fitted) > 1:
     found = [one.accuracy(features['selection']) for one in fitted]
-    chosen = frozen.best(l2, found, 'linear probe')
-    selected = {'l2': float(l2[chosen]), 'selection_accuracy': found[chosen]}
+    chosen = frozen.best(section.l2, found, 'linear probe')
+    selected = {'l2': fitted[chosen].l2, 'selection_accuracy': found[chosen]}
   return {
     'accuracy': fitted[chosen].accuracy(features['test']),
     'train_accuracy': fitted[chosen].accuracy(train),
@@ -93,7 +85,6 @@ def fit(
   num_classes: int,
   l2: Sequence[float],
   mesh: jax.sharding.Mesh,
-  *,
   max_steps: int,
   on_step: OnBatch = lambda: None,
 ) -> Iterator[frozen.Linear]:
