@@ -30,11 +30,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ml_collections
 import numpy as np
 from absl import flags
 
+from vit_jax import config as config_lib
 from vit_jax import sharding
 from vit_jax.checkpoint import fingerprint
+from vit_jax.config.sections import EVALUATIONS
 from vit_jax.data import identity
 from vit_jax.evaluators import knn, linear_probe
 from vit_jax.evaluators.frozen import Features
@@ -55,11 +58,13 @@ _SELECTION = flags.DEFINE_string(
 _K = flags.DEFINE_list(
   'k', ['20'], 'Numbers of neighbours, such as 1,5,20; the largest is listed.'
 )
-_METRIC = flags.DEFINE_enum('metric', 'cosine', knn.METRICS, 'What near means.')
+_METRIC = flags.DEFINE_enum(
+  'metric', 'cosine', ['cosine', 'euclidean'], 'What near means.'
+)
 _WEIGHTS = flags.DEFINE_enum(
   'weights',
   None,
-  knn.WEIGHTS,
+  ['uniform', 'softmax', 'distance'],
   'Votes of a neighbour: one (uniform), exp(cosine / temperature) (softmax, the'
   ' default for cosines), or 1 / distance (the default for euclidean).',
 )
@@ -105,14 +110,24 @@ def main(words: Sequence[str]) -> None:
     print(f'{name:{width}}  {shown:>8}')
 
 
-def _numbers(flag: flags.FlagHolder, kind: type) -> tuple:
-  try:
-    return tuple(map(kind, flag.value))
-  except ValueError:
-    raise ValueError(
-      f'--{flag.name}={",".join(flag.value)} must be numbers, such as'
-      f' --{flag.name}={flag.default[0]}.'
-    ) from None
+def _section(kind: str, **flag_values: Any) -> ml_collections.ConfigDict:
+  """Returns a section with the values of flags, checked as in a config."""
+  values = {}
+  for name, value in flag_values.items():
+    key = EVALUATIONS[kind][name]
+    if isinstance(value, list):
+      number = type(key.default[0])
+      try:
+        value = tuple(map(number, value))
+      except ValueError:
+        raise ValueError(
+          f'--{name}={",".join(value)} must be numbers, such as'
+          f' --{name}={key.default[0]}.'
+        ) from None
+    if key.rule and not key.rule.holds(value):
+      raise ValueError(f'--{name}={value} must be {key.rule.expected}.')
+    values[name] = value
+  return config_lib.evaluation('', kind, train_split='', **values)
 
 
 def _check_classes(train: Stored, other: Stored) -> None:
@@ -126,54 +141,54 @@ def _check_classes(train: Stored, other: Stored) -> None:
     )
 
 
-def _classifier(train: Stored) -> knn.NearestNeighbours:
-  most, rows = max(_numbers(_K, int)), train.facts['rows']
-  if most > rows:
-    raise ValueError(
-      f'--k={",".join(_K.value)}: {train.folder} has only {rows} images.'
-    )
+def _neighbours(train: Stored) -> ml_collections.ConfigDict:
   usual = 'softmax' if _METRIC.value == 'cosine' else 'distance'
-  return knn.NearestNeighbours(
-    _numbers(_K, int),
-    _METRIC.value,
-    _WEIGHTS.value or usual,
-    _TEMPERATURE.value,
+  section = _section(
+    'knn',
+    k=_K.value,
+    metric=_METRIC.value,
+    weights=_WEIGHTS.value or usual,
+    temperature=_TEMPERATURE.value,
   )
+  knn.check(section)
+  if max(section.k) > train.facts['rows']:
+    raise ValueError(
+      f'--k={",".join(_K.value)}: {train.folder} has only'
+      f' {train.facts["rows"]} images.'
+    )
+  return section
 
 
 def _vote(train: Stored, test: Stored) -> dict[str, float]:
-  pairs = {
-    'train': Features(train, train.labels()),
-    'test': Features(np.concatenate(list(test)), test.labels()),
-  }
-  return _classifier(train).measure(
-    pairs, len(train.facts['class_names']), sharding.make_mesh()
-  )
+  section, labels, known = _neighbours(train), train.labels(), test.labels()
+  found = Features(np.concatenate(list(test)), known)
+  return knn.accuracies(train, labels, found, section)
 
 
 def _probe(train: Stored, test: Stored) -> dict[str, float]:
-  classifier = linear_probe.LinearProbe(_numbers(_L2, float), _MAX_STEPS.value)
-  if len(classifier.l2) > 1 and not _SELECTION.value:
-    raise ValueError(
-      f'--l2={",".join(_L2.value)} are several strengths, and --test must not'
-      ' choose among them: give --selection, or a single strength.'
-    )
+  section = _section('linear_probe', l2=_L2.value, max_steps=_MAX_STEPS.value)
   stored = {'train': train, 'test': test}
-  if len(classifier.l2) > 1:
+  if len(section.l2) > 1:
+    if not _SELECTION.value:
+      raise ValueError(
+        f'--l2={",".join(_L2.value)} are several strengths, and --test must not'
+        ' choose among them: give --selection, or a single strength.'
+      )
     stored['selection'] = Stored(_SELECTION.value)
     _check_classes(train, stored['selection'])
-  pairs = {
-    use: Features(np.concatenate(list(one)), one.labels())
-    for use, one in stored.items()
-  }
-  return classifier.measure(
-    pairs, len(train.facts['class_names']), sharding.make_mesh()
+  labels = {use: one.labels() for use, one in stored.items()}
+  return linear_probe.accuracies(
+    {
+      use: Features(np.concatenate(list(one)), labels[use])
+      for use, one in stored.items()
+    },
+    *(len(train.facts['class_names']), section, sharding.make_mesh()),
   )
 
 
 def _list_neighbours(train: Stored, words: Sequence[str]) -> None:
   """Prints the nearest images of image files."""
-  facts, k = train.facts, max(_classifier(train).k)
+  facts, k = train.facts, max(_neighbours(train).k)
   model = predictor.load(
     _CHECKPOINT.value or facts['checkpoint'],
     image_size=tuple(facts['image_size']),
@@ -189,16 +204,14 @@ def _list_neighbours(train: Stored, words: Sequence[str]) -> None:
     )
   found = subject.find_images(words)
   queries = model.features(found, facts['layer'])
-  near = knn.nearest(train, queries, k, _METRIC.value, model.mesh)
+  near = knn.nearest(train, queries, k, _METRIC.value)
   names = train.column('name')
   classes = np.full(len(names), '', object)
   if facts['labels'] == 'one':
     # The last entry is for images without a label, whose label is -1.
     choices = np.array([*facts['class_names'], ''], object)
     classes = choices[train.column('label')]
-  for name, rows, distances in zip(
-    found, near.rows, near.distances, strict=True
-  ):
+  for name, rows, distances in zip(found, *near, strict=True):
     listed = [
       {'name': str(names[row]), 'distance': float(distance)}
       | ({'class': classes[row]} if classes[row] else {})

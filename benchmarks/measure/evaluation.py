@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import jax.numpy as jnp
 import ml_collections
 
 from benchmarks.measure import settings, timing
@@ -13,7 +12,6 @@ from vit_jax import data, evaluators, sharding
 from vit_jax.config import inputs
 from vit_jax.data import pipeline
 from vit_jax.training import program as program_lib
-from vit_jax.training import step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +55,6 @@ def build(config: ml_collections.ConfigDict, name: str) -> Runnable:
   program = program_lib.Program(config, layout)
   evaluator = evaluators.build(config, program.model, layout.mesh, source)[name]
   params = program.init_params()
-  state = step.TrainState(jnp.zeros((), jnp.int32), params, {}, {})
   section = config.evals[name]
   if section.dataset:
     source = inputs.open_source(config, section.dataset)
@@ -74,9 +71,9 @@ def build(config: ml_collections.ConfigDict, name: str) -> Runnable:
       pass
 
   return Runnable(
-    lambda: list(evaluator.run(state)),
+    lambda: list(evaluator.run(params, lambda: None)),
     read,
-    evaluator.num_examples,
+    len(evaluator.data['test']),
     batch_size,
   )
 

@@ -74,7 +74,6 @@ def test_vit_b_16_by_part():
   model = models.build('ViT-B/16', num_classes=1000, scan=True)
   account = accounting.account(model, 224)
   block = 'Transformer/encoderblock_*/'
-  assert account.image_size == (224, 224)
   assert [(p.name, p.repeats, p.params, p.macs) for p in account.parts] == [
     ('embedding', 1, 768 * 768 + 768, 196 * 768 * 768),
     ('Transformer/posembed_input', 1, 197 * 768, 0),
@@ -195,23 +194,16 @@ def test_convolution_macs_equal_the_sum_over_ones(options):
   assert _count(convolve, images, kernel) == int(out.sum())
 
 
-@pytest.mark.parametrize(
-  'name, overrides, size',
-  [
-    ('ViT-S/16', {'depth': 2}, 224),
-    ('R50+ViT-B/16', {'depth': 1, 'resnet_blocks': (1, 1, 1)}, 224),
-    ('BiT-R50x1', {'blocks': (1, 1, 1)}, 224),
-  ],
-)
-def test_agrees_with_the_compiler(name, overrides, size):
-  model = models.build(name, num_classes=1000, **overrides)
-  images = jax.ShapeDtypeStruct((1, size, size, 3), jnp.float32)
+def test_agrees_with_the_compiler():
+  model = models.build(
+    'R50+ViT-B/16', num_classes=1000, depth=1, resnet_blocks=(1, 1, 1)
+  )
+  images = jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32)
   params = jax.eval_shape(model.init, jax.random.key(0), images)
   forward = jax.jit(lambda *args: model.apply(*args, train=False)[0])
   flops = forward.lower(params, images).compile().cost_analysis()['flops']
   # The compiler counts elementwise operations as well.
-  ratio = flops / (2 * accounting.forward_macs(model, size))
-  assert 1 < ratio < 1.03
+  assert 1 < flops / (2 * accounting.forward_macs(model, 224)) < 1.03
 
 
 def test_matrix_products_in_loops_branches_and_custom_gradients_count():
@@ -322,7 +314,6 @@ def test_command_prints_a_table():
   [
     ((), 'error: missing: models, such as ViT-B/16. There are ViT-Ti/16'),
     (('ViT-B/16', '--epochs=7'), 'error: --examples is missing'),
-    (('ViT-B/16:remat',), "ViT-B/16:remat: expected KEY=VALUE, got 'remat'"),
   ],
 )
 def test_command_refuses_in_one_line(words, message):

@@ -3,11 +3,12 @@
 import dataclasses
 
 import flax.linen as nn
-import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import data
-from vit_jax.training import step as step_lib
+from vit_jax import config as config_lib
+from vit_jax import data, sharding
+from vit_jax.config import inputs
+from vit_jax.evaluators import Context
 
 CLASSES = 4
 
@@ -56,10 +57,17 @@ class Scenes(data.Source):
     return pixels / 127.5 - 1, labels
 
 
-def state(scale=1.0):
-  return step_lib.TrainState(
-    step=jnp.int32(0),
-    params={'scale': jnp.float32(scale)},
-    opt_state=(),
-    ema_params={},
+def context(
+  section, model, source, size, *, devices=8, batch_size=8, **changes
+):
+  """Returns the context of a section; `changes` are keys of the config."""
+  config = config_lib.default()
+  config.image_size, config.channels = size, 1
+  config.num_classes = source.info.num_classes
+  config.data.update(dataset='scenes', unreadable='skip-and-count', threads=0)
+  config.update_from_flattened_dict(changes)
+  mesh = sharding.make_mesh(devices)
+  preprocess = inputs.parse_preprocess(config, section.preprocess)
+  return Context(
+    *(config, section, model, mesh, source, source, preprocess), batch_size
   )

@@ -13,19 +13,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vit_jax import data, sharding
-from vit_jax.data import ops
+from tests.evaluators.scenes import context
+from vit_jax import config as config_lib
+from vit_jax import data
 from vit_jax.evaluators import (
   calibration,
   classes,
   classification,
-  evaluator,
   predictions,
 )
-from vit_jax.training import step as step_lib
 
 NAMES = ('n01', 'n02', 'n03', 'n04', 'n05', 'n06')
 CLASSES = len(NAMES)
+PARAMS = {'scale': jnp.float32(1)}
 FACTS = {'evaluation': 'test', 'step': 3, 'loss': 'softmax'}
 
 
@@ -74,36 +74,32 @@ class Rankings(Images):
         pixels.ravel()[value] = 250 - 20 * place
 
 
-def _evaluator(view, *, loss='softmax', devices=8, max_labels=1, **others):
-  mesh = sharding.make_mesh(devices)
-  reading = dict(num_classes=CLASSES, max_labels=max_labels, threads=0)
-  preprocess = ops.parse('resize', image_size=(2, 3), channels=1)
-  batches = evaluator.batches(
-    *(preprocess, mesh), batch_size=8, unreadable='skip-and-count', **reading
+def _evaluator(source, *, loss='softmax', devices=8, known=NAMES, **options):
+  """Returns an evaluator of a model that knows the classes `known`."""
+  section = config_lib.evaluation('test', **options)
+  given = context(
+    *(section, Pixels(), source, (2, 3)),
+    **{
+      'devices': devices,
+      'num_classes': len(known),
+      'loss.name': loss,
+      'data.train_split': 'test',
+    },
   )
+  trained_on = source if source.names == known else Images([], known)
   return classification.Classification(
-    *(view, batches, Pixels(), loss, mesh), num_classes=CLASSES, **others
+    dataclasses.replace(given, trained_on=trained_on)
   )
 
 
-def _state(scale=1.0, average=None):
-  return step_lib.TrainState(
-    step=jnp.int32(0),
-    params={'scale': jnp.float32(scale)},
-    opt_state=(),
-    ema_params={} if average is None else {'scale': jnp.float32(average)},
-  )
+def _evaluate(source, **options):
+  return dict(_evaluator(source, **options).run(PARAMS))
 
 
-def _evaluate(view, scale=1.0, average=None, **options):
-  view = data.View(view, 'test') if isinstance(view, Images) else view
-  return dict(_evaluator(view, **options).run(_state(scale, average)))
-
-
-def _saved(view, tmp_path, **others):
+def _saved(source, tmp_path, **options):
   """Returns the metrics, the table and the facts of an evaluation."""
-  evaluated = _evaluator(view, save_predictions=True, **others)
-  values = dict(evaluated.run(_state()))
+  evaluated = _evaluator(source, save_predictions=True, **options)
+  values = dict(evaluated.run(PARAMS))
   path = predictions.path(tmp_path, 'test')
   evaluated.save_predictions(path, FACTS | {'class_names': NAMES})
   return values, *predictions.read(path)
@@ -148,9 +144,7 @@ def test_every_example_counts_once_and_is_saved(loss, devices, tmp_path):
   labels = _labels(21)
   labels[3] = labels[20] = None
   source = Images(labels)
-  values, table, facts = _saved(
-    data.View(source, 'test'), tmp_path, loss=loss, devices=devices
-  )
+  values, table, facts = _saved(source, tmp_path, loss=loss, devices=devices)
   expected = _naive(source, loss) | {'excluded': 2}
   assert values == pytest.approx(expected, rel=1e-5)
   assert facts == FACTS | {
@@ -188,12 +182,6 @@ def test_every_example_counts_once_and_is_saved(loss, devices, tmp_path):
   assert table.dtypes['label'] == table.dtypes['prediction'] == np.int32
 
 
-def test_averaged_weights_are_evaluated_if_there_are_any():
-  source = Images(_labels(21))
-  values = _evaluate(source, scale=9, average=1)
-  assert values == pytest.approx(_naive(source, 'softmax'), rel=1e-5)
-
-
 def test_evaluations_of_the_same_shapes_are_compiled_once():
   classification.compiled_sums.cache_clear()
   for count in (5, 21, 8):
@@ -222,8 +210,7 @@ def test_images_may_have_several_labels_or_none(tmp_path):
       ([0, 1, 2, 3, 4, 5], (5,)),  # The sixth.
     ]
   )
-  view = data.View(source, 'test')
-  values, table, _ = _saved(view, tmp_path, max_labels=3)
+  values, table, _ = _saved(source, tmp_path, max_labels=3)
   assert values['accuracy'] == pytest.approx(2 / 5)
   assert values['top5_accuracy'] == pytest.approx(4 / 5)
   counts = [values[key] for key in ('count', 'unlabelled', 'truncated')]
@@ -250,13 +237,12 @@ def test_classes_by_name(tmp_path):
   )
   table = classes.table('names', source.names, NAMES)
   assert table == ((5,), (2,), ())
-  view = classes.Relabelled(data.View(source, 'test'), table)
-  whole, saved, _ = _saved(view, tmp_path)
+  whole, saved, _ = _saved(source, tmp_path, classes='names')
   assert whole['accuracy'] == pytest.approx(2 / 4)
   assert (whole['count'], whole['unlabelled']) == (4, 1)
   assert saved['label'].tolist() == [5, 2, 2, -1, 2]
   assert saved['label_name'].tolist()[:2] == ['n06', 'n03']
-  among, saved, _ = _saved(view, tmp_path, candidates=[2, 5])
+  among, saved, _ = _saved(source, tmp_path, classes='names', restrict=True)
   assert among['accuracy'] == pytest.approx(3 / 4)
   # The softmax is over two classes, since the other logits are barred.
   assert 0 < among['loss'] < whole['loss']
@@ -287,7 +273,7 @@ def _write_objectnet(folder):
 
 def test_objectnet(tmp_path):
   found = ('air_freshener', 'alarm_clock', 'chair')
-  with pytest.raises(ValueError, match=r"lacks \['folder_to_objectnet_label"):
+  with pytest.raises(ValueError, match='pytorch_to_imagenet_2012_id'):
     classes.table(str(tmp_path), found, NAMES)
   _write_objectnet(tmp_path)
   table = classes.table(str(tmp_path), found, NAMES)
@@ -303,15 +289,11 @@ def test_objectnet(tmp_path):
     ],
     names=found,
   )
-  view = classes.Relabelled(data.View(source, 'test'), table)
-  values = _evaluate(view, max_labels=2)
+  values = _evaluate(source, classes=str(tmp_path))
   assert values['accuracy'] == pytest.approx(3 / 5)
   assert (values['count'], values['unlabelled']) == (5, 1)
-  values = _evaluate(view, max_labels=2, candidates=[1, 4, 5])
+  values = _evaluate(source, classes=str(tmp_path), restrict=True)
   assert values['accuracy'] == pytest.approx(4 / 5)
-  (tmp_path / 'imagenet_to_label_2012_v2').write_text('clock\n\n')
-  with pytest.raises(ValueError, match="one names 'analog clock'"):
-    classes.table(str(tmp_path), ('chair',), NAMES)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ from sklearn import neighbors
 
 import vit_jax
 from tests.tiny_run import SIZES, Death
+from vit_jax import config as config_lib
 from vit_jax import data, features, interop, models, sharding
-from vit_jax.evaluators import frozen, knn
-from vit_jax.evaluators.evaluator import batches
+from vit_jax.evaluators import Context
+from vit_jax.evaluators.knn import NearestNeighbours
 from vit_jax.features import extraction, store
 from vit_jax.training import step as step_lib
 
@@ -86,15 +87,16 @@ def train(model, tmp_path_factory):
 
 
 def _evaluation(model, weights, k):
-  state = step_lib.TrainState(0, model.params, (), {})
-  evaluator = frozen.FrozenFeatures(
-    {'train': _view('train[:100]'), 'test': _view('test')},
-    knn.NearestNeighbours((k,), 'euclidean', weights, 0.07),
-    batches(model.preprocess, model.mesh, batch_size=16, threads=0),
-    model.module,
-    model.mesh,
+  config, source = config_lib.default(), data.open_source(SPEC)
+  config.data.threads = 0
+  section = config_lib.knn(
+    'train[:100]', 'test', k=(k,), metric='euclidean', weights=weights
   )
-  return dict(evaluator.run(state))[f'{k}nn/accuracy']
+  given = Context(
+    *(config, section, model.module, model.mesh, source, source),
+    *(model.preprocess, 16),
+  )
+  return dict(NearestNeighbours(given).run(model.params))[f'{k}nn/accuracy']
 
 
 def test_parquet_in_scikit_learn_gives_the_evaluators_accuracy(

@@ -93,7 +93,7 @@ def test_only_what_is_missing_is_evaluated(trained, tmp_path, monkeypatch):
   original = Classification.run
 
   def run(self, *args):
-    runs.append(self.num_examples)
+    runs.append(len(self.data['test']))
     return original(self, *args)
 
   monkeypatch.setattr(Classification, 'run', run)

@@ -99,7 +99,7 @@ def test_files_of_a_finished_run(finished):
   log = (workdir / 'train.log').read_text()
   assert 'digits:01 train: 288 images, 2 classes' in log
   assert 'step  9/12  loss ' in log
-  assert 'on 72 examples' in log
+  assert 'count 72' in log
 
 
 def test_metrics_of_a_finished_run(finished):

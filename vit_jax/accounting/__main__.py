@@ -16,6 +16,7 @@ of training, before the compiler decides to recompute some of it.
 import json
 
 import jax.numpy as jnp
+import pandas as pd
 from absl import flags
 
 from vit_jax import accounting, models
@@ -38,6 +39,23 @@ _JSON = flags.DEFINE_bool(
 )
 
 
+# Figure -> its column and the format of its cells; cells of zero are blank.
+_COLUMNS = {
+  'repeats': ('number', 'd'),
+  'params': ('parameters', ',d'),
+  'forward_gmacs': ('GMACs', '.3f'),
+  'share_of_gmacs': ('% of them', '.1f'),
+  'activation_mib': ('MiB an image', '.1f'),
+  'share_of_mib': ('% of them', '.1f'),
+  'dtype': ('dtype', ''),
+  'exaflops': ('exaFLOPs', '.4g'),
+}
+
+
+_FIGURES = ('params', 'forward_gmacs', 'activation_mib')
+_SHARES = {'forward_gmacs': 'share_of_gmacs', 'activation_mib': 'share_of_mib'}
+
+
 def main(specs: list[str]) -> None:
   if (_EPOCHS.value is None) != (_EXAMPLES.value is None):
     missing = 'examples' if _EXAMPLES.value is None else 'epochs'
@@ -48,10 +66,36 @@ def main(specs: list[str]) -> None:
   reports = [_report(spec, size) for spec in specs]
   if _JSON.value:
     print(json.dumps(reports if len(reports) > 1 else reports[0]))
-  elif len(reports) > 1:
-    print(_comparison(reports))
-  else:
-    print(_table(reports[0]))
+    return
+  setting = f'{size[0]}x{size[1]} px, {_NUM_CLASSES.value} classes'
+  if len(reports) > 1:
+    print(f'{setting}\n\n{_table(reports, "model")}')
+    return
+  report, rows = reports[0], reports[0]['parts']
+  rows.append({'name': 'total', **{key: report[key] for key in _FIGURES}})
+  for row in rows:
+    for key, share in _SHARES.items():
+      row[share] = 100 * row[key] / report[key]
+  print(f'{report["model"]}: {setting}, {report["dtype"]}\n')
+  print(_table(rows, 'name'))
+  if 'exaflops' in report:
+    print(
+      f'\n{report["exaflops"]:.4g} exaFLOPs to train: {_EPOCHS.value:g} epochs'
+      f' of {_EXAMPLES.value:,.0f} images'
+    )
+
+
+def _table(rows: list[dict], first: str) -> str:
+  shown = [key for key in _COLUMNS if any(key in row for row in rows)]
+  cells = [
+    [format(row[k], _COLUMNS[k][1]) if row.get(k) else '' for k in shown]
+    for row in rows
+  ]
+  return pd.DataFrame(
+    cells,
+    index=[row[first] for row in rows],
+    columns=[_COLUMNS[key][0] for key in shown],
+  ).to_string()
 
 
 def _report(spec: str, size: tuple[int, int]) -> dict:
@@ -77,65 +121,8 @@ def _report(spec: str, size: tuple[int, int]) -> dict:
 
 
 def _figures(counted: accounting.Account | accounting.Part) -> dict:
-  return {
-    'params': counted.params,
-    'forward_gmacs': counted.macs / 1e9,
-    'activation_mib': counted.activation_bytes / 2**20,
-  }
-
-
-def _setting(report: dict) -> str:
-  height, width = report['image_size']
-  return f'{height}x{width} px, {report["num_classes"]} classes'
-
-
-def _table(report: dict) -> str:
-  """Renders a model's parts; cells of zero are blank."""
-  rows = [['part', 'number', 'parameters', 'GMACs', '%', 'MiB an image', '%']]
-  total = {'name': 'total', 'repeats': 1, **report}
-  for part in [*report['parts'], total]:
-    row = [part['name'], str(part['repeats']) if part['repeats'] > 1 else '']
-    row.append(f'{part["params"]:,}' if part['params'] else '')
-    for key, digits in (('forward_gmacs', 3), ('activation_mib', 1)):
-      share = part[key] / report[key]
-      row.append(f'{part[key]:.{digits}f}' if part[key] else '')
-      row.append(f'{share:.1%}'[:-1] if part[key] else '')
-    rows.append(row)
-  text = (
-    f'{report["model"]}: {_setting(report)}, {report["dtype"]}\n\n'
-    + _align(rows)
-  )
-  if 'exaflops' in report:
-    text += (
-      f'\n\n{report["exaflops"]:.4g} exaFLOPs to train:'
-      f' {_EPOCHS.value:g} epochs of {_EXAMPLES.value:,.0f} images'
-    )
-  return text
-
-
-def _comparison(reports: list[dict]) -> str:
-  """Renders one line for each model."""
-  rows = [['model', 'parameters', 'GMACs', 'MiB an image', 'dtype']]
-  rows[0] += ['exaFLOPs'] * ('exaflops' in reports[0])
-  for report in reports:
-    row = [report['model'], f'{report["params"]:,}']
-    row.append(f'{report["forward_gmacs"]:.3f}')
-    row += [f'{report["activation_mib"]:.1f}', report['dtype']]
-    row += [f'{report["exaflops"]:.4g}'] * ('exaflops' in report)
-    rows.append(row)
-  return f'{_setting(reports[0])}\n\n{_align(rows)}'
-
-
-def _align(rows: list[list[str]]) -> str:
-  """Aligns the first column left, the others right."""
-  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  return '\n'.join(
-    '  '.join(
-      cell.rjust(width) if i else cell.ljust(width)
-      for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ).rstrip()
-    for row in rows
-  )
+  found = counted.params, counted.macs / 1e9, counted.activation_bytes / 2**20
+  return dict(zip(_FIGURES, found, strict=True))
 
 
 if __name__ == '__main__':

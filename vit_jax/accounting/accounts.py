@@ -1,6 +1,8 @@
 """The account of a model, by the parts that its parameters' names tell."""
 
+import collections
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping
 
@@ -56,13 +58,11 @@ class Account:
   """The cost of a model at an image size; the totals are sums over the parts.
 
   Attributes:
-    image_size: (height, width) in pixels.
     parts: the parts, in the order in which the forward pass finishes them.
     backward_macs: multiply-accumulates of one image's backward pass: as many as
       two forward passes, or a count if only some parameters train.
   """
 
-  image_size: tuple[int, int]
   parts: tuple[Part, ...]
   backward_macs: int
 
@@ -82,28 +82,22 @@ class Account:
     return sum(part.activation_bytes for part in self.parts)
 
 
-class PartTree:
-  """Names the parts of a model, after the tree of its parameters.
+class _Parts:
+  """Names the parts of a model, after the tree of its parameters."""
 
-  Attributes:
-    params: number of parameters by part.
-  """
-
-  def __init__(self, params: Mapping, *, root: str):
+  def __init__(self, params: Mapping, root: str):
     """Finds the parts of a tree of parameters.
 
     Args:
       params: the model's parameters, arrays or their shapes.
       root: name of the part for parameters and equations in no module.
     """
-    self._tree = params
-    self._root = root
-    self._names: dict[str, str] = {}
+    self._tree, self._root = params, root
+    # Part -> path of a repetition -> the blocks that are stacked there.
     self._copies: dict[str, dict[tuple[str, ...], int]] = {}
-    self.params: dict[str, int] = {}
-    self._add(params, ())
+    self.of_stack = functools.cache(self._of_stack)
 
-  def name(self, stack: str) -> str:
+  def _of_stack(self, stack: str) -> str:
     """Returns the part that an equation belongs to.
 
     Args:
@@ -112,52 +106,35 @@ class PartTree:
         modules, transformations, functions and einsums; this method uses only
         names that lead further down the tree of parameters.
     """
-    if stack not in self._names:
-      path, tree = (), self._tree
-      for word in re.split('[/()]', stack):
-        if isinstance(tree.get(word), Mapping):
-          path, tree = (*path, word), tree[word]
-      if path and 'attention' in path[-1].lower():
-        path = (*path[:-1], PRODUCTS)
-      self._names[stack] = self._part(path)
-    return self._names[stack]
+    path, tree = (), self._tree
+    for word in re.split('[/()]', stack):
+      if isinstance(tree.get(word), Mapping):
+        path, tree = (*path, word), tree[word]
+    if path and 'attention' in path[-1].lower():
+      path = (*path[:-1], PRODUCTS)
+    return self.of_module(path)
 
-  def repeats(self, name: str) -> int:
-    """Returns how many repetitions the part `name` stands for."""
-    return sum(self._copies[name].values())
-
-  def _add(self, tree: Mapping, path: tuple[str, ...]) -> None:
-    for word, below in tree.items():
-      if isinstance(below, Mapping):
-        self._add(below, (*path, word))
-      else:
-        name = self._part(path)
-        self.params[name] = self.params.get(name, 0) + below.size
-
-  def _part(self, path: tuple[str, ...]) -> str:
+  def of_module(self, path: tuple[str, ...]) -> str:
     """Names the part at a path of modules and records this repetition."""
     # This shows the parts of a Transformer block and the stages of a ResNet.
     levels = 3 if path[:1] == ('Transformer',) else 2
     path = path[: levels + sum(word in _HALVES for word in path[:levels])]
-    words, copy = [], ()
+    words, copy, stacked = [], (), 1
     for end, word in enumerate(path, start=1):
       if found := _REPEATED.fullmatch(word):
-        word, copy = _TOGETHER[found[1] or found[2]], path[:end]
+        copy = path[:end]
+        if word == _STACKED:
+          below = functools.reduce(lambda tree, w: tree[w], copy, self._tree)
+          stacked = jax.tree.leaves(below)[0].shape[0]
+        word = _TOGETHER[found[1] or found[2]]
       words.append(word)
     name = '/'.join(words) or self._root
-    copies = self._copies.setdefault(name, {})
-    if copy not in copies:
-      copies[copy] = self._stacked(copy)
+    self._copies.setdefault(name, {})[copy] = stacked
     return name
 
-  def _stacked(self, path: tuple[str, ...]) -> int:
-    """Returns how many blocks are stacked in the module at `path`."""
-    if path[-1:] != (_STACKED,):
-      return 1
-    tree = self._tree
-    for word in path:
-      tree = tree[word]
-    return jax.tree.leaves(tree)[0].shape[0]
+  def repeats(self, name: str) -> int:
+    """Returns how many repetitions the part `name` stands for."""
+    return sum(self._copies[name].values())
 
 
 def account(
@@ -203,26 +180,19 @@ def account(
   shape = _image_shape(image_size, channels)
   forward, params = _trace_forward(model, shape)
   kept_only = _trace_backward(model, params, shape, trained, whole=False)
-  tree = PartTree(params, root=type(model).__name__)
+  parts = _Parts(params, type(model).__name__)
+  sizes = collections.Counter()
+  for path, x in flax.traverse_util.flatten_dict(dict(params)).items():
+    sizes[parts.of_module(path[:-1])] += x.size
   macs, kept = {}, {}
   for counts, found in (
     (macs, traces.products(forward)),
     (kept, traces.residuals(kept_only)),
   ):
     for stack, number in found:
-      name = tree.name(stack)
+      name = parts.of_stack(stack)
       # Move the part to the end, to list parts in the order they are finished.
       counts[name] = counts.pop(name, 0) + _per_image(number)
-  rows = (
-    Part(
-      name,
-      repeats=tree.repeats(name),
-      params=tree.params.get(name, 0),
-      macs=macs.get(name, 0),
-      activation_bytes=kept.get(name, 0),
-    )
-    for name in {**macs, **kept, **tree.params}
-  )
   forward_macs = sum(macs.values())
   backward_macs = 2 * forward_macs
   if trained is not None:
@@ -232,12 +202,17 @@ def account(
     backward_macs = (
       sum(_per_image(n) for _, n in traces.products(both)) - forward_macs
     )
+  figures = (
+    (name, sizes[name], macs.get(name, 0), kept.get(name, 0))
+    for name in {**macs, **kept, **sizes}
+  )
   return Account(
-    image_size=shape[1:3],
-    backward_macs=backward_macs,
-    parts=tuple(
-      row for row in rows if row.params or row.macs or row.activation_bytes
+    tuple(
+      Part(name, parts.repeats(name), *found)
+      for name, *found in figures
+      if any(found)
     ),
+    backward_macs,
   )
 
 

@@ -34,6 +34,20 @@ def at_least(low: float) -> Check:
   )
 
 
+_POSITIVE = Check(lambda value: 0 < value < math.inf, 'above 0, and finite')
+_SHARE = Check(lambda value: 0 <= value <= 1, 'from 0 to 1')
+
+
+def different(each: Check) -> Check:
+  """Returns the check of one or more different numbers."""
+  return Check(
+    lambda values: (
+      0 < len(set(values)) == len(values) and all(map(each.holds, values))
+    ),
+    f'different numbers, each {each.expected}',
+  )
+
+
 def one_of(*choices: str) -> Check:
   """Returns the check of a choice."""
   return Check(choices.__contains__, f'one of {list(choices)}')
@@ -193,12 +207,15 @@ _LOSSES = {
       0.5,
       'The fraction of patches to corrupt; the paper also tried 0.15, and found'
       ' it slightly worse.',
+      _SHARE,
     ),
     'mask_share': Key(
-      0.8, 'The share of corrupted patches that get the mask embedding.'
+      0.8, 'The share of corrupted patches that get the mask embedding.', _SHARE
     ),
     'other_share': Key(
-      0.1, "The share that get another patch's; the rest stay unchanged."
+      0.1,
+      "The share that get another patch's; the rest stay unchanged.",
+      _SHARE,
     ),
   },
 }
@@ -239,19 +256,28 @@ EVALUATIONS = {
     'shots': Key(
       (1, 5, 10, 25),
       'Numbers of images per class; each number is a separate experiment.',
+      different(at_least(1)),
     ),
     'seeds': Key(
-      (0, 1, 2), 'Each draws other shots; the accuracy is the mean.'
+      (0, 1, 2),
+      'Each draws other shots; the accuracy is the mean.',
+      different(at_least(0)),
     ),
     'l2': Key(
-      (1024.0,), 'Strengths of the regularisation of the least squares.'
+      (1024.0,),
+      'Strengths of the regularisation of the least squares.',
+      different(_POSITIVE),
     ),
   },
   'knn': {
     'kind': Key('knn', 'Nearest neighbours of the frozen features.'),
     **_FEATURES,
     'layer': _LAYER,
-    'k': Key((20,), 'Numbers of neighbours; each number is a separate result.'),
+    'k': Key(
+      (20,),
+      'Numbers of neighbours; each number is a separate result.',
+      different(at_least(1)),
+    ),
     'metric': Key('cosine', "Or 'euclidean'.", one_of('cosine', 'euclidean')),
     'weights': Key(
       'softmax',
@@ -259,7 +285,7 @@ EVALUATIONS = {
       " DINO. 'uniform': one. 'distance': 1 / distance.",
       one_of('softmax', 'uniform', 'distance'),
     ),
-    'temperature': Key(0.07, 'Of the softmax.'),
+    'temperature': Key(0.07, 'Of the softmax.', _POSITIVE),
   },
   'linear_probe': {
     'kind': Key('linear_probe', 'Logistic regression on the frozen features.'),
@@ -270,8 +296,11 @@ EVALUATIONS = {
       (1e-4,),
       'Strengths of the regularisation of the mean loss: 1 / (N C) of'
       " scikit-learn's C for N images.",
+      different(_POSITIVE),
     ),
-    'max_steps': Key(1000, 'The most steps of L-BFGS per strength.'),
+    'max_steps': Key(
+      1000, 'The most steps of L-BFGS per strength.', at_least(1)
+    ),
   },
 }
 

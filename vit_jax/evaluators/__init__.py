@@ -1,6 +1,6 @@
-"""Evaluators: `run(state)` yields `(name, value)` pairs."""
+"""Evaluators: `run(params, on_batch)` yields `(name, value)` pairs."""
 
-from vit_jax.evaluators.build import Context, build
-from vit_jax.evaluators.evaluator import Evaluator, State, digests, run
+from vit_jax.evaluators.build import build
+from vit_jax.evaluators.evaluator import Context, Evaluator, digests, run
 
-__all__ = ['Context', 'Evaluator', 'State', 'build', 'digests', 'run']
+__all__ = ['Context', 'Evaluator', 'build', 'digests', 'run']

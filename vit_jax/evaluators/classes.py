@@ -8,6 +8,7 @@ defines no table.
 
 from collections.abc import Mapping, Sequence
 
+from absl import logging
 from etils import epath
 
 from vit_jax import data
@@ -61,6 +62,50 @@ def table(how: str, found: Sequence[str], trained_on: Sequence[str]) -> Table:
       f' {_some(found)}, the model has {_some(trained_on)}.'
     )
   return result
+
+
+def check_same(info: data.SourceInfo, trained_on: data.SourceInfo) -> None:
+  """Raises ValueError unless class i is the same in both data sets."""
+  remedy = 'Set `classes` to map them.'
+  if info.num_classes != trained_on.num_classes:
+    raise ValueError(
+      f'{info.spec!r} has {info.num_classes} classes, but the training data'
+      f' {trained_on.spec!r} has {trained_on.num_classes}. {remedy}'
+    )
+  pairs = zip(info.class_names, trained_on.class_names, strict=True)
+  for index, (here, there) in enumerate(pairs):
+    if here != there:
+      raise ValueError(
+        f'class {index} is {here!r} in {info.spec!r}, but {there!r} in the'
+        f' training data {trained_on.spec!r}. {remedy}'
+      )
+
+
+def relabelled(
+  how: str, view: data.View, trained_on: data.SourceInfo
+) -> tuple['Relabelled', int]:
+  """Returns the view with the model's classes, and the most per image.
+
+  Args:
+    how: see `table`.
+    view: the images, with one label each.
+    trained_on: the data with the model's classes.
+
+  Raises:
+    ValueError: see `table`; or images have several labels.
+  """
+  info = view.source.info
+  if info.multi_label:
+    raise ValueError(
+      f'classes={how!r} needs one label per image, but {info.spec!r} has'
+      ' several. Leave `classes` empty.'
+    )
+  found = table(how, info.class_names, trained_on.class_names)
+  logging.info(
+    'The model knows %d of the %d classes of %r.',
+    *(sum(map(bool, found)), len(found), info.spec),
+  )
+  return Relabelled(view, found), max(map(len, found))
 
 
 class Relabelled:
@@ -123,32 +168,20 @@ def _read_objectnet(folder: epath.Path) -> Mapping[str, list[int]]:
   '; '; the names, one per line, in the order of ILSVRC2012's own numbers; the
   usual number -> ILSVRC2012's number.
   """
-  missing = [name for name in OBJECTNET if not (folder / name).exists()]
-  if missing:
-    raise ValueError(
-      f'{folder} lacks {missing}; expected the folder `mappings` of ObjectNet,'
-      f' with {list(OBJECTNET)}.'
-    )
   to_label, to_names, lines, to_own = (folder / name for name in OBJECTNET)
   usual = {own: int(number) for number, own in json_files.read(to_own).items()}
   names = json_files.read(to_names)
   text = weight_files.existing_file(lines).read_text()
-  try:
-    place = {
-      line.strip(): usual[own]
-      for own, line in enumerate(text.splitlines())
-      if line.strip()
-    }
-    return {
-      name: [place[one] for one in names[label].split('; ')]
-      for name, label in json_files.read(to_label).items()
-      if label in names
-    }
-  except KeyError as error:
-    raise ValueError(
-      f'the files of {folder} do not fit each other: one names {error}, which'
-      ' the next does not contain. Download the folder again.'
-    ) from error
+  place = {
+    line.strip(): usual[own]
+    for own, line in enumerate(text.splitlines())
+    if line.strip()
+  }
+  return {
+    name: [place[one] for one in names[label].split('; ')]
+    for name, label in json_files.read(to_label).items()
+    if label in names
+  }
 
 
 def _some(names: Sequence[str]) -> str:

@@ -1,21 +1,24 @@
 """Measures accuracy and loss on a whole split, with every example once."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 from etils import epath
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from vit_jax import config as config_lib
 from vit_jax import data, losses, sharding
-from vit_jax.evaluators import calibration, evaluator, predictions
-from vit_jax.evaluators.evaluator import Batches, OnBatch, State
+from vit_jax.evaluators import calibration, classes, evaluator, predictions
+from vit_jax.evaluators.evaluator import Context, OnBatch
 from vit_jax.models.shared import normalize
+from vit_jax.runtime import distributed
 
 # Loss -> the probabilities that it trains the logits for: [B, K] -> [B, K].
 PROBABILITIES = {'softmax': jax.nn.softmax, 'sigmoid': jax.nn.sigmoid}
@@ -83,7 +86,7 @@ def compiled_sums(
       result['among_top'] = jnp.sum(among & counted)
     if not kept:
       return result, {}
-    values, classes = jax.lax.top_k(shares, kept)
+    values, best = jax.lax.top_k(shares, kept)
     return result, {
       'labels': labels,
       'prediction': jnp.where(readable, jnp.argmax(logits, axis=-1), -1),
@@ -93,7 +96,7 @@ def compiled_sums(
       'counted': counted,
       'unreadable': batch['unreadable'],
       'unlabelled': readable & ~counted,
-      'top5': jnp.where(readable[:, None], classes, -1),
+      'top5': jnp.where(readable[:, None], best, -1),
       'top5_probability': jnp.where(readable[:, None], values, jnp.nan),
     }
 
@@ -103,50 +106,57 @@ def compiled_sums(
 
 
 class Classification:
-  """Evaluates a classifier on one split of one data set."""
+  """Evaluates a classifier on one split; its loss smooths no labels."""
 
-  def __init__(
-    self,
-    view: data.View,
-    batches: Batches,
-    model: nn.Module,
-    loss: str,
-    mesh: jax.sharding.Mesh,
-    *,
-    num_classes: int,
-    candidates: Sequence[int] | None = None,
-    save_predictions: bool = False,
-  ):
-    """Prepares the evaluation, but reads and compiles nothing yet.
+  def __init__(self, given: Context):
+    """Checks the section and the classes.
 
-    Args:
-      view: the examples.
-      batches: see `evaluator.batches`.
-      model: see `models.build`.
-      loss: name of the training loss, see `losses.LOSSES`.
-      mesh: the devices to use.
-      num_classes: number of classes of the model.
-      candidates: the classes that may be predicted; None allows all.
-      save_predictions: whether `run` keeps the predictions, so that
-        `save_predictions` can write them.
+    Raises:
+      ValueError: the run has no classifier, class i is not the same in the data
+        as in the training data, or pyarrow is needed and not installed.
     """
-    self._view, self._batches, self._mesh = view, batches, mesh
-    self.num_examples = len(view)
-    self.data = {'test': view}
-    self._barred, allowed = None, num_classes
-    if candidates is not None:
-      self._barred = np.ones(num_classes, bool)
-      self._barred[np.asarray(candidates)] = False
+    config, section, source = given.config, given.section, given.source
+    if config.loss.name == config_lib.MASKED_PATCH:
+      raise ValueError(
+        'it needs a classifier, but a run with'
+        f' loss.name={config_lib.MASKED_PATCH!r} has none. Use evals of the'
+        " kinds 'masked_patch' and 'few_shot'."
+      )
+    if section.save_predictions:
+      predictions.check_pyarrow('save_predictions')
+    view = given.view()
+    max_labels = section.max_labels or config.data.max_labels
+    if section.classes:
+      view, max_labels = classes.relabelled(
+        section.classes, view, given.trained_on.info
+      )
+    elif source is not given.trained_on:
+      classes.check_same(source.info, given.trained_on.info)
+    else:
+      _tell_if_trained_on(view, config.data.train_split)
+    self._barred, allowed = None, config.num_classes
+    if section.restrict:
+      candidates = distributed.broadcast(
+        _occurring(view) if jax.process_index() == 0 else None
+      )
+      logging.info('Predictions are restricted to %d classes.', len(candidates))
+      self._barred = np.ones(config.num_classes, bool)
+      self._barred[candidates] = False
       allowed = len(candidates)
-    kept = min(predictions.TOP, allowed) if save_predictions else 0
-    self._keeps = save_predictions and jax.process_index() == 0
+    self.data = {'test': view}
+    self._batches = given.batches(view, max_labels=max_labels)
+    self._keeps = section.save_predictions and jax.process_index() == 0
     self._rows: list[Mapping[str, jax.Array]] = []
     self._sums = compiled_sums(
-      model, losses.build(loss), mesh, PROBABILITIES[loss], kept
+      given.model,
+      losses.build(config.loss.name),
+      given.mesh,
+      PROBABILITIES[config.loss.name],
+      min(predictions.TOP, allowed) if section.save_predictions else 0,
     )
 
   def run(
-    self, state: State, on_batch: OnBatch = lambda: None
+    self, params: Any, on_batch: OnBatch = lambda: None
   ) -> Iterator[tuple[str, float]]:
     """Yields the names and values of the metrics.
 
@@ -160,10 +170,12 @@ class Classification:
     is the split's size.
 
     Args:
-      state: its `eval_params` are evaluated.
+      params: the model's parameters.
       on_batch: called after every batch.
     """
-    totals = evaluator.total(self._view, self._each_batch(state), on_batch)
+    totals = evaluator.total(
+      self.data['test'], self._each_batch(params), on_batch
+    )
     count = totals['count']
     yield 'accuracy', float(totals['correct'] / count)
     yield 'loss', float(totals['loss'] / count)
@@ -172,12 +184,11 @@ class Classification:
     yield 'ece', calibration.error(totals['calibration'])
     yield from evaluator.counts(totals)
 
-  def _each_batch(self, state: State) -> Iterator[dict[str, jax.Array]]:
+  def _each_batch(self, params: Any) -> Iterator[dict[str, jax.Array]]:
     """Yields the sums of each batch; keeps its rows if they are written."""
     self._rows = []
-    for batch in self._batches(self._view):
-      batch = sharding.put_batch(batch, self._mesh)
-      sums, rows = self._sums(state.eval_params, batch, self._barred)
+    for batch in self._batches(self.data['test']):
+      sums, rows = self._sums(params, batch, self._barred)
       if self._keeps:
         self._rows.append(rows)
       yield sums
@@ -191,16 +202,26 @@ class Classification:
       path: see `predictions.path`.
       facts: see `predictions.write`; this adds those that it knows.
     """
-    spec = self._view.source.info.spec
-    facts = {'dataset': spec, 'split': self._view.split, **facts}
+    view = self.data['test']
+    facts = {'dataset': view.source.info.spec, 'split': view.split, **facts}
     rows = jax.device_get(self._rows)
     self._rows = []  # Frees the memory.
     columns = {key: np.concatenate([r[key] for r in rows]) for key in rows[0]}
-    predictions.write(path, columns, self._view, facts)
+    predictions.write(path, columns, view, facts)
 
-  def summary(self, values: dict[str, float]) -> str:
-    """Returns one line for the log on the values of `run`."""
-    return (
-      f'accuracy {100 * values["accuracy"]:.2f}%, loss {values["loss"]:.4f} on'
-      f' {values["count"]:.0f} examples'
+
+def _occurring(view: data.View) -> list[int]:
+  """Returns the classes that occur in a view, ascending."""
+  labels = map(np.atleast_1d, data.read_labels(view))
+  return np.unique(np.concatenate([*labels])).astype(int).tolist()
+
+
+def _tell_if_trained_on(view: data.View, train_split: str) -> None:
+  """Warns if an evaluation uses examples of the training split."""
+  shared = view.shared(data.View(view.source, train_split))
+  if shared and jax.process_index() == 0:
+    logging.warning(
+      'Up to %d of the %d examples of %r are also training examples'
+      ' (data.train_split=%r), so it does not measure generalization.',
+      *(shared, len(view), view.split, train_split),
     )

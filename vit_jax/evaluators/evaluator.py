@@ -1,57 +1,96 @@
-"""What an evaluator is, and what all of them share."""
+"""What an evaluator is, what it is built from, and what all of them share."""
 
-import functools
+import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
+import flax.linen as nn
 import jax
+import ml_collections
 import numpy as np
 from absl import logging
 
 from vit_jax import data, sharding
+from vit_jax.config import inputs
 from vit_jax.data import ops, pipeline
 from vit_jax.runtime import printable
 
 OnBatch = Callable[[], None]
-# Reads a view batch by batch; see `batches`.
-Batches = Callable[..., Iterable[Mapping[str, np.ndarray]]]
-
-
-class State(Protocol):
-  """The state to evaluate, such as a `TrainState`.
-
-  Attributes:
-    eval_params: the parameters to evaluate with.
-  """
-
-  eval_params: Any
+# Reads a view: yields global batches on the devices; see `Context.batches`.
+Batches = Callable[[data.View], Iterator[Mapping[str, jax.Array]]]
 
 
 class Evaluator(Protocol):
   """An evaluator, built from an entry of `config.evals`.
 
   Attributes:
-    num_examples: number of examples of the evaluated split.
     data: purpose -> the view that is read; the same for all processes and for
       all launches of a run.
   """
 
-  num_examples: int
   data: Mapping[str, data.View]
 
-  def run(self, state: State, on_batch: OnBatch) -> Iterator[tuple[str, float]]:
+  def run(self, params: Any, on_batch: OnBatch) -> Iterator[tuple[str, float]]:
     """Yields names and values of metrics, the same in all processes.
 
     Args:
-      state: its `eval_params` are evaluated.
+      params: the model's parameters.
       on_batch: called after every batch.
     """
     ...
 
-  def summary(self, values: dict[str, float]) -> str:
-    """Returns one line for the log on the values of `run`."""
-    ...
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+  """What an evaluator is built from.
+
+  Attributes:
+    config: the resolved config of the run.
+    section: the evaluation's section of it.
+    model: see `models.build`.
+    mesh: the devices to use.
+    trained_on: the training data.
+    source: the data of the evaluation; the same object if it is the same.
+    preprocess: deterministic ops, see `data/ops`.
+    batch_size: global batch size; the last batch is padded and masked.
+  """
+
+  config: ml_collections.ConfigDict
+  section: ml_collections.ConfigDict
+  model: nn.Module
+  mesh: jax.sharding.Mesh
+  trained_on: data.Source
+  source: data.Source
+  preprocess: ops.Preprocess
+  batch_size: int
+
+  def view(self, key: str = 'split') -> data.View:
+    """Returns the split that a key of the section names."""
+    return data.View(self.source, self.section[key])
+
+  def batches(self, *views: data.View, **labels: int) -> Batches:
+    """Decodes one example of each view, and returns how to read them all.
+
+    Args:
+      *views: what will be read, each example once.
+      **labels: num_classes and max_labels, where they are not the config's.
+    """
+    reading = inputs.reading(self.config) | labels
+    for view in views:
+      pipeline.check_first_record(view, self.preprocess, **reading)
+    rows = sharding.local_rows(self.mesh, self.batch_size)
+
+    def read(view):
+      for batch in pipeline.eval_batches(
+        *(view, self.preprocess),
+        batch_size=self.batch_size,
+        rows=rows,
+        **reading,
+      ):
+        yield sharding.put_batch(batch, self.mesh)
+
+    return read
 
 
 def digests(evaluators: Mapping[str, Evaluator]) -> dict[str, Any]:
@@ -64,13 +103,9 @@ def digests(evaluators: Mapping[str, Evaluator]) -> dict[str, Any]:
 
 
 def run(
-  name: str,
-  evaluator: Evaluator,
-  state: State,
-  step: int,
-  on_batch: OnBatch,
+  name: str, evaluator: Evaluator, params: Any, step: int, on_batch: OnBatch
 ) -> dict[str, float]:
-  """Runs an evaluator and logs its line.
+  """Runs an evaluator and logs its values.
 
   Returns:
     The evaluator's values and its duration `seconds`, each as `NAME/...`.
@@ -80,40 +115,41 @@ def run(
   """
   before = time.monotonic()
   try:
-    values = dict(evaluator.run(state, on_batch))
+    values = dict(evaluator.run(params, on_batch))
   except ValueError as error:
     raise ValueError(f'evals.{name}: {error}') from error
-  values['seconds'] = time.monotonic() - before
+  seconds = time.monotonic() - before
+  shown = ', '.join(f'{key} {_shown(key, v)}' for key, v in values.items())
   logging.info(
-    'step %d  %s: %s (%s)',
-    *(step, name, evaluator.summary(values)),
-    printable.duration(values['seconds']),
+    'step %d  %s: %s (%s)', step, name, shown, printable.duration(seconds)
   )
+  values['seconds'] = seconds
   return {f'{name}/{key}': value for key, value in values.items()}
 
 
-def batches(
-  preprocess: ops.Preprocess,
-  mesh: jax.sharding.Mesh,
-  *,
-  batch_size: int,
-  **reading: Any,
-) -> Batches:
-  """Returns a function that reads a view, each example once.
+def _shown(key: str, value: float) -> str:
+  if key.endswith('accuracy'):
+    return f'{100 * value:.2f}%'
+  return str(value) if isinstance(value, int) else f'{value:.4g}'
+
+
+def fetched(results: Iterable[Any], on_batch: OnBatch) -> Iterator[Any]:
+  """Yields the result of each batch as NumPy arrays.
+
+  It is one batch late, so that the device computes while the next batch is
+  read. At most two batches wait on the device.
 
   Args:
-    preprocess: deterministic ops, see `data/ops`.
-    mesh: the devices to use.
-    batch_size: global batch size; the last batch is padded and masked.
-    **reading: further arguments of `pipeline.eval_batches`.
+    results: trees of arrays that all processes have whole.
+    on_batch: called after every batch.
   """
-  return functools.partial(
-    pipeline.eval_batches,
-    preprocess=preprocess,
-    batch_size=batch_size,
-    rows=sharding.local_rows(mesh, batch_size),
-    **reading,
-  )
+  pending = None
+  for each in results:
+    if pending is not None:
+      yield jax.device_get(pending)
+    pending = each
+    on_batch()
+  yield jax.device_get(pending)
 
 
 def total(
@@ -130,20 +166,13 @@ def total(
   Raises:
     ValueError: no image counts.
   """
-  totals, pending = {}, {}
-  for each in sums:
-    # Fetch one batch late, so that the device computes while the next batch is
-    # read. At most two batches wait on the device.
-    _add(totals, pending)
-    pending = each
-    on_batch()
-  _add(totals, pending)
+  totals = {}
+  for each in fetched(sums, on_batch):
+    for key, value in each.items():
+      totals[key] = totals.get(key, 0) + np.asarray(value, np.float64)
   left_out = {key: int(totals[key]) for key in ('excluded', 'unlabelled')}
   seen = int(totals['count']) + sum(left_out.values())
-  if seen != len(view):
-    raise RuntimeError(
-      f'Evaluation saw {seen} examples of {len(view)} in {view.split!r}.'
-    )
+  assert seen == len(view), f'saw {seen} of {len(view)} in {view.split!r}'
   if not totals['count']:
     raise ValueError(
       f'Of {len(view)} images of {view.split!r} {left_out["excluded"]} are'
@@ -162,8 +191,3 @@ def counts(totals: Mapping[str, np.ndarray]) -> Iterator[tuple[str, int]]:
     logging.warning(
       'The evaluation leaves out %d unreadable image(s).', totals['excluded']
     )
-
-
-def _add(totals, sums) -> None:
-  for key, value in sums.items():
-    totals[key] = totals.get(key, 0) + np.asarray(value, np.float64)

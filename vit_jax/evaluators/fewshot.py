@@ -16,7 +16,6 @@ themselves would lose.
 Axes: `N` images, `D` features, `K` classes.
 """
 
-import dataclasses
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -26,102 +25,71 @@ from absl import logging
 
 from vit_jax import data
 from vit_jax.evaluators import frozen
-from vit_jax.evaluators.evaluator import OnBatch
-from vit_jax.evaluators.frozen import Features, check_finite
+from vit_jax.evaluators.evaluator import Context, OnBatch
+from vit_jax.evaluators.frozen import Features
 from vit_jax.runtime import distributed
 
 # The constant feature, and a term that keeps standard deviations above 0.
 BIAS = 100.0
 EPSILON = 1e-5
-# Images scored at a time, to bound the memory.
-_CHUNK = 8192
 
 
-class FewShot(frozen.Classifier):
+class FewShot(frozen.FrozenFeatures):
   """Least squares of a few images of each class, drawn at random."""
 
-  def __init__(
-    self, shots: Sequence[int], seeds: Sequence[int], l2: Sequence[float]
-  ):
-    """Prepares the experiments.
-
-    Args:
-      shots: numbers of images per class; each number is a separate experiment.
-      seeds: seeds of the random draw; accuracies are means over them.
-      l2: strengths of the regularisation. Each number of shots uses the
-        strength that is best on the selection split.
-
-    Raises:
-      ValueError: a sequence is empty or has repeated or out-of-range numbers.
-    """
-    frozen.check_numbers('shots', shots, 1)
-    frozen.check_numbers('seeds', seeds, 0)
-    frozen.check_numbers('l2', l2)
-    self.shots, self.seeds, self.l2 = tuple(shots), tuple(seeds), tuple(l2)
+  def __init__(self, given: Context):
+    """Checks the views, see `FrozenFeatures`."""
+    super().__init__(given)
     # The training images of each seed and class, in drawn order.
     self._drawn: list[list[list[int]]] | None = None
 
-  def choose(self, train: data.View, on_batch: OnBatch) -> list[int]:
+  def choose(self, on_batch: OnBatch) -> list[int]:
     """Returns all images that are drawn for some seed, ascending."""
     if self._drawn is None:
       # One process reads the labels. All processes must call `on_batch` equally
       # often, so with several processes the reading one does not call it.
       alone = jax.process_count() == 1
       self._drawn = distributed.broadcast(
-        self._draw(train, on_batch if alone else lambda: None)
+        self._draw(on_batch if alone else lambda: None)
         if jax.process_index() == 0
         else None
       )
     return sorted({i for seed in self._drawn for order in seed for i in order})
 
   def measure(
-    self,
-    features: Mapping[str, Features],
-    num_classes: int,
-    mesh: jax.sharding.Mesh,
-    on_step: OnBatch = lambda: None,
+    self, features: Mapping[str, Features], on_step: OnBatch
   ) -> dict[str, float]:
     """Returns `{k}shot/accuracy` of each number of shots, after `choose`.
 
     Also returns `{k}shot/std`, if there are several seeds; and `{k}shot/l2` and
     `{k}shot/selection_accuracy`, if a strength was selected. For the arguments
-    and errors see `frozen.Classifier`.
+    and errors see `FrozenFeatures`.
     """
-    results = {}
-    for shots in self.shots:
-      sets = [
-        features['train'].picked([i for order in seed for i in order[:shots]])
-        for seed in self._drawn
-      ]
-
-      def accuracies(use, strengths, sets=sets):  # [seed][strength]
-        against = features[use].features, features[use].labels
-        for x, labels in sets:
-          fitted = fit(x, labels, num_classes, strengths)
-          yield [frozen.accuracy(one, *against) for one in fitted]
-          on_step()
-
-      strength, name = self.l2[0], f'{shots}shot'
-      if len(self.l2) > 1:
-        means = np.mean(list(accuracies('selection', self.l2)), axis=0)
-        best = frozen.best(self.l2, means, name)
-        strength = results[f'{name}/l2'] = float(self.l2[best])
+    results, l2 = {}, self.section.l2
+    for shots in self.section.shots:
+      name, best = f'{shots}shot', 0
+      found = {use: [] for use in features if use != 'train'}
+      for seed in self._drawn:
+        rows = [i for order in seed for i in order[:shots]]
+        few = features['train'].picked(rows)
+        fitted = list(fit(*few, self.num_classes, l2))
+        for use, accuracies in found.items():
+          accuracies.append([one.accuracy(features[use]) for one in fitted])
+        on_step()
+      if len(l2) > 1:
+        means = np.mean(found['selection'], axis=0)
+        best = frozen.best(l2, means, name)
+        results[f'{name}/l2'] = float(l2[best])
         results[f'{name}/selection_accuracy'] = float(means[best])
-      found = [one for (one,) in accuracies('test', [strength])]
-      results[f'{name}/accuracy'] = statistics.fmean(found)
-      if len(found) > 1:
-        results[f'{name}/std'] = statistics.stdev(found)
+      test = [of_seed[best] for of_seed in found['test']]
+      results[f'{name}/accuracy'] = statistics.fmean(test)
+      if len(test) > 1:
+        results[f'{name}/std'] = statistics.stdev(test)
     return results
 
-  def summary(self, values: Mapping[str, float]) -> str:
-    """Returns the accuracies in a few words."""
-    return ', '.join(
-      f'{shots}-shot {100 * values[f"{shots}shot/accuracy"]:.2f}%'
-      for shots in self.shots
-    )
-
-  def _draw(self, train: data.View, on_batch: OnBatch) -> list[list[list[int]]]:
-    most, info = max(self.shots), train.source.info
+  def _draw(self, on_batch: OnBatch) -> list[list[list[int]]]:
+    train, most = self.data['train'], max(self.section.shots)
+    info = train.source.info
     labels = data.read_labels(train, on_batch)
     counts = np.bincount(labels, minlength=info.num_classes)
     few = np.flatnonzero(counts < most)
@@ -134,36 +102,8 @@ class FewShot(frozen.Classifier):
       )
     return [
       [order[:most].tolist() for order in draw(labels, info.num_classes, seed)]
-      for seed in self.seeds
+      for seed in self.section.seeds
     ]
-
-
-@dataclasses.dataclass(frozen=True)
-class LeastSquares:
-  """A fitted linear classifier.
-
-  Attributes:
-    mean: float64 [D], mean of the training images' features.
-    scale: float64 [D], their standard deviation + EPSILON.
-    weights: float64 [D + 1, K]; the last row is for the constant feature.
-    l2: the strength of the regularisation.
-  """
-
-  mean: np.ndarray
-  scale: np.ndarray
-  weights: np.ndarray
-  l2: float
-
-  def scores(self, features: np.ndarray) -> np.ndarray:
-    """Returns the scores, float64 [N, K], of features [N, D]."""
-    return _prepare(features, self.mean, self.scale) @ self.weights
-
-  def predict(self, features: np.ndarray) -> np.ndarray:
-    """Returns the class of the highest score, int64 [N]."""
-    parts = range(0, len(features), _CHUNK)
-    return np.concatenate(
-      [self.scores(features[i : i + _CHUNK]).argmax(axis=1) for i in parts]
-    )
 
 
 def fit(
@@ -171,7 +111,7 @@ def fit(
   labels: np.ndarray,
   num_classes: int,
   l2: Sequence[float],
-) -> Iterator[LeastSquares]:
+) -> Iterator[frozen.Linear]:
   """Yields the classifier of each strength.
 
   Minimises |XW - Y|^2 + l2 |W|^2. X is the standardised features and the
@@ -188,11 +128,13 @@ def fit(
   """
   if not len(features):
     raise ValueError('there are no images to fit a linear classifier to.')
-  check_finite(features)
+  frozen.check_finite(features)
   features = np.asarray(features, np.float64)
   mean, scale = features.mean(axis=0), features.std(axis=0) + EPSILON
+  standardised = (features - mean) / scale
+  constant = np.full((len(features), 1), BIAS)
   left, singular, right = np.linalg.svd(
-    _prepare(features, mean, scale), full_matrices=False
+    np.concatenate([standardised, constant], axis=1), full_matrices=False
   )
   # Multiply by the targets without storing them, since [N, K] may be large.
   by_class = np.zeros((num_classes, left.shape[1]))
@@ -200,18 +142,10 @@ def fit(
   projected = 2 * by_class.T - left.sum(axis=0)[:, None]  # [rank, K]
   for strength in l2:
     shrunk = singular / (singular**2 + strength)
-    weights = right.T @ (shrunk[:, None] * projected)
-    yield LeastSquares(mean, scale, weights, float(strength))
-
-
-def _prepare(
-  features: np.ndarray, mean: np.ndarray, scale: np.ndarray
-) -> np.ndarray:
-  """Standardises, and appends the constant feature: float64 [N, D + 1]."""
-  standardised = (np.asarray(features, np.float64) - mean) / scale
-  return np.concatenate(
-    [standardised, np.full((len(features), 1), BIAS)], axis=1
-  )
+    weights = right.T @ (shrunk[:, None] * projected)  # [D + 1, K]
+    yield frozen.Linear(
+      mean, scale, weights[:-1], BIAS * weights[-1], float(strength)
+    )
 
 
 def draw(labels: np.ndarray, num_classes: int, seed: int) -> list[np.ndarray]:

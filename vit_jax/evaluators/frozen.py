@@ -1,18 +1,16 @@
 """Evaluates the features that a model with frozen weights gives to data sets.
 
-`FrozenFeatures` reads the features of a training and a test split. What it does
-with them is a `Classifier`: few shots (`fewshot.py`), nearest neighbours
-(`knn.py`), or a linear probe (`linear_probe.py`). None of them changes a weight
-of the model.
+`FrozenFeatures` reads the features of a training and a test split; its
+subclasses classify by few shots (`fewshot.py`), nearest neighbours (`knn.py`),
+or a linear probe (`linear_probe.py`). None of them changes a weight of the
+model.
 
-Axes: `N` images, `D` features.
+Axes: `N` images, `D` features, `K` classes.
 """
 
 import dataclasses
-import functools
 import itertools
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -22,10 +20,14 @@ from absl import logging
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import data, sharding
-from vit_jax.evaluators.evaluator import Batches, OnBatch, State
+from vit_jax import data
+from vit_jax.evaluators import evaluator
+from vit_jax.evaluators.evaluator import Batches, Context, OnBatch
 from vit_jax.models import layers
 from vit_jax.runtime import distributed
+
+# Images classified at a time, to bound the memory.
+_CHUNK = 8192
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,12 +35,12 @@ class Features:
   """Features and labels of the readable images of a view.
 
   Attributes:
-    features: float32 [N, D]; for neighbours also a sequence of blocks of them.
+    features: float32 [N, D].
     labels: int32 [N].
     rows: indices of the images in the view, [N].
   """
 
-  features: np.ndarray | Sequence[np.ndarray]
+  features: np.ndarray
   labels: np.ndarray
   rows: np.ndarray | None = None
 
@@ -48,36 +50,58 @@ class Features:
     return self.features[chosen], self.labels[chosen]
 
 
-class Classifier:
-  """What to do with frozen features.
+class FrozenFeatures:
+  """Evaluates a model's features; a subclass says how it classifies."""
 
-  Attributes:
-    l2: strengths of a regularisation. The best one on the selection split is
-      used.
-  """
+  def __init__(self, given: Context):
+    """Checks the views.
 
-  l2: Sequence[float]
+    Raises:
+      ValueError: two views share images, images have several labels, the model
+        has no such layer, or several strengths lack a selection view.
+    """
+    section, info = given.section, given.source.info
+    keys = {'train': 'train_split', 'test': 'split'}
+    if len(section.get('l2', ())) > 1:
+      if not section.selection_split:
+        raise ValueError(
+          f'l2={section.l2} are several strengths, and the test split must not'
+          ' choose among them. Set selection_split, or a single strength.'
+        )
+      keys['selection'] = 'selection_split'
+    views = {use: given.view(key) for use, key in keys.items()}
+    for (one, a), (other, b) in itertools.combinations(views.items(), 2):
+      if shared := a.shared(b):
+        raise ValueError(
+          f'the {one} split {a.split!r} and the {other} split {b.split!r} of'
+          f' {info.spec!r} may share {shared} images; choose disjoint splits.'
+        )
+    if info.multi_label:
+      raise ValueError(
+        f'{info.spec!r} has several labels per image, but a classifier of'
+        ' features needs exactly one. Choose another dataset.'
+      )
+    # Few-shot evaluations have no choice of the layer.
+    self._layer = section.get('layer', layers.DEFAULT)
+    layers.check(given.model, self._layer)
+    self._model = given.model
+    self._batches = given.batches(
+      *views.values(), num_classes=info.num_classes, max_labels=1
+    )
+    self.section, self.mesh = section, given.mesh
+    self.num_classes = info.num_classes
+    self.data = views
 
-  def check(self, train: data.View) -> None:
-    """Raises ValueError if the training images are too few."""
-
-  def choose(self, train: data.View, on_batch: OnBatch) -> list[int] | None:
+  def choose(self, on_batch: OnBatch) -> list[int] | None:
     """Returns the training images to use, ascending; None for all."""
 
   def measure(
-    self,
-    features: Mapping[str, Features],
-    num_classes: int,
-    mesh: jax.sharding.Mesh,
-    on_step: OnBatch = lambda: None,
+    self, features: Mapping[str, Features], on_step: OnBatch
   ) -> dict[str, float]:
     """Fits to the training images and classifies the others.
 
     Args:
-      features: 'train', 'test' and, if there are several strengths,
-        'selection'.
-      num_classes: number of classes.
-      mesh: the devices.
+      features: of each view, by its name in `data`.
       on_step: called after each part of the work.
 
     Returns:
@@ -88,73 +112,8 @@ class Classifier:
     """
     raise NotImplementedError
 
-  def summary(self, values: Mapping[str, float]) -> str:
-    """Returns the accuracies in a few words."""
-    raise NotImplementedError
-
-
-class FrozenFeatures:
-  """Evaluates a model's features by a classifier."""
-
-  def __init__(
-    self,
-    views: Mapping[str, data.View],
-    classifier: Classifier,
-    batches: Batches,
-    model: nn.Module,
-    mesh: jax.sharding.Mesh,
-    *,
-    layer: str = layers.DEFAULT,
-  ):
-    """Checks the views, but reads and compiles nothing yet.
-
-    Args:
-      views: 'train', 'test' and 'selection' -> the images; the last is needed
-        only if there are several strengths to choose among.
-      classifier: what to do with the features.
-      batches: see `evaluator.batches`.
-      model: see `models.build`.
-      mesh: the devices to use.
-      layer: the layer of the features, see `layers.names`.
-
-    Raises:
-      ValueError: two views share images, images have several labels, the model
-        has no such layer, or several strengths lack a selection view.
-    """
-    views = dict(views)
-    if len(classifier.l2) < 2:
-      views.pop('selection', None)
-    elif 'selection' not in views:
-      raise ValueError(
-        f'l2={classifier.l2} are several strengths, and the test split must not'
-        ' choose among them. Set selection_split, or a single strength.'
-      )
-    for (one, a), (other, b) in itertools.combinations(views.items(), 2):
-      if shared := a.shared(b):
-        raise ValueError(
-          f'the {one} split {a.split!r} and the {other} split {b.split!r} of'
-          f' {a.source.info.spec!r} may share {shared} images; choose disjoint'
-          ' splits.'
-        )
-    info = views['train'].source.info
-    if info.multi_label:
-      raise ValueError(
-        f'{info.spec!r} has several labels per image, but a classifier of'
-        ' features needs exactly one. Choose another dataset.'
-      )
-    if layer != layers.DEFAULT:  # All models have the default.
-      layers.check(model, layer)
-    classifier.check(views['train'])
-    self._classifier, self._mesh = classifier, mesh
-    self._num_classes = info.num_classes
-    self._read = functools.partial(
-      read, batches=batches, model=model, mesh=mesh, layer=layer
-    )
-    self.num_examples = len(views['test'])
-    self.data = views
-
   def run(
-    self, state: State, on_batch: OnBatch = lambda: None
+    self, params: Any, on_batch: OnBatch = lambda: None
   ) -> Iterator[tuple[str, float]]:
     """Yields the classifier's metrics.
 
@@ -162,28 +121,28 @@ class FrozenFeatures:
     of unreadable images, if there are any.
 
     Args:
-      state: its `eval_params` are evaluated.
+      params: the model's parameters.
       on_batch: called after every batch, and every part of a fit.
 
     Raises:
       ValueError: a feature is not finite, or a split has no readable image.
     """
-    views, read = dict(self.data), self._read
-    chosen = self._classifier.choose(views['train'], on_batch)
+    views, chosen = dict(self.data), self.choose(on_batch)
     if chosen is not None:
       views['train'] = data.Picked(views['train'], chosen)
     found = {
-      use: read(view, params=state.eval_params, on_batch=on_batch)
+      use: read(
+        *(view, self._batches, self._model, params, self.mesh),
+        layer=self._layer,
+        on_batch=on_batch,
+      )
       for use, view in views.items()
     }
     if chosen is not None:
       rows = np.asarray(chosen)[found['train'].rows]
       found['train'] = dataclasses.replace(found['train'], rows=rows)
-    results = self._classifier.measure(
-      found, self._num_classes, self._mesh, on_batch
-    )
     # Processes may round differently, but must agree on the best result.
-    yield from distributed.broadcast(results).items()
+    yield from distributed.broadcast(self.measure(found, on_batch)).items()
     yield 'count', len(found['test'].labels)
     unreadable = sum(
       len(view) - len(found[use].labels) for use, view in views.items()
@@ -191,30 +150,6 @@ class FrozenFeatures:
     if unreadable:
       logging.warning('%d unreadable image(s) are left out.', unreadable)
       yield 'excluded', unreadable
-
-  def summary(self, values: dict[str, float]) -> str:
-    """Returns one line for the log on the values of `run`."""
-    shown = self._classifier.summary(values)
-    return f'{shown} on {values["count"]:.0f} examples'
-
-
-@functools.lru_cache(16)
-def compiled_features(
-  model: nn.Module, mesh: jax.sharding.Mesh, layer: str = layers.DEFAULT
-) -> Callable[..., tuple[jax.Array, jax.Array, jax.Array]]:
-  """Returns the jitted features; cached like `classification.compiled_sums`.
-
-  Returns:
-    `(params, batch) -> features [B, D] float32, labels [B], mask [B]`.
-  """
-
-  def represent(params, batch):
-    with sharding.use_mesh(mesh):
-      features = layers.represent(model, params, batch['image'], layer)
-    return features, batch['label'], batch['mask']
-
-  # Replicate, so that every process gets all rows.
-  return jax.jit(represent, out_shardings=NamedSharding(mesh, P()))
 
 
 def read(
@@ -231,7 +166,7 @@ def read(
 
   Args:
     view: the images.
-    batches: see `evaluator.batches`.
+    batches: see `Context.batches`.
     model: see `models.build`.
     params: its parameters.
     mesh: the devices to use.
@@ -241,30 +176,25 @@ def read(
   Raises:
     ValueError: no image is readable.
   """
-  represent, parts, pending = compiled_features(model, mesh, layer), [], None
-  info = view.source.info
-  for batch in batches(view, num_classes=info.num_classes, max_labels=1):
-    outputs = represent(params, sharding.put_batch(batch, mesh))
-    # One batch behind, as in `evaluator.total`.
-    if pending is not None:
-      parts.append(_readable(*pending))
-    pending = outputs
-    on_batch()
-  parts.append(_readable(*pending))
-  counted = np.concatenate([mask for *_, mask in parts])
-  if not counted.any():
+  represent = layers.compiled(model, mesh, layer)
+  everywhere = NamedSharding(mesh, P())  # Every process gets all rows.
+  results = (
+    (
+      represent(params, batch['image']),
+      *jax.device_put((batch['label'], batch['mask']), everywhere),
+    )
+    for batch in batches(view)
+  )
+  parts = [
+    (features[mask], labels[mask], mask)
+    for features, labels, mask in evaluator.fetched(results, on_batch)
+  ]
+  features, labels, masks = map(np.concatenate, zip(*parts, strict=True))
+  if not masks.any():
     raise ValueError(
       f'no image of {view.split!r} is readable. Check the data set.'
     )
-  features, labels, _ = zip(*parts, strict=True)
-  return Features(
-    np.concatenate(features), np.concatenate(labels), np.flatnonzero(counted)
-  )
-
-
-def _readable(features, labels, mask):
-  mask = np.asarray(mask)
-  return np.asarray(features)[mask], np.asarray(labels)[mask], mask
+  return Features(features, labels, np.flatnonzero(masks))
 
 
 # ---- What classifiers share --------------------------------------------------
@@ -281,29 +211,38 @@ def check_finite(features: np.ndarray) -> None:
     )
 
 
-def check_numbers(
-  name: str, values: Sequence[float], least: int | None = None
-) -> None:
-  """Raises ValueError unless there are values, and all of them are different.
+@dataclasses.dataclass(frozen=True)
+class Linear:
+  """A fitted linear classifier of standardised features.
 
-  Args:
-    name: the key.
-    values: the numbers.
-    least: the least number; None: positive finite numbers.
+  Attributes:
+    mean: [D], the mean of the training images' features.
+    scale: [D], what the features are divided by.
+    kernel: [D, K].
+    bias: [K].
+    l2: the strength of the regularisation.
   """
-  if least is None:
-    bound, fits = 'positive', all(0 < v < math.inf for v in values)
-  else:
-    bound, fits = f'{least} or more', all(v >= least for v in values)
-  if not (values and fits and len(set(values)) == len(values)):
-    raise ValueError(
-      f'{name}={tuple(values)} must be different numbers, {bound}.'
+
+  mean: np.ndarray
+  scale: np.ndarray
+  kernel: np.ndarray
+  bias: np.ndarray
+  l2: float
+
+  def scores(self, features: np.ndarray) -> np.ndarray:
+    """Returns the scores [N, K] of features [N, D]."""
+    return (features - self.mean) / self.scale @ self.kernel + self.bias
+
+  def predict(self, features: np.ndarray) -> np.ndarray:
+    """Returns the class of the highest score, int64 [N]."""
+    parts = range(0, len(features), _CHUNK)
+    return np.concatenate(
+      [self.scores(features[i : i + _CHUNK]).argmax(axis=1) for i in parts]
     )
 
-
-def accuracy(fitted: Any, features: np.ndarray, labels: np.ndarray) -> float:
-  """Returns how many predictions are the labels, 0 to 1."""
-  return float(np.mean(fitted.predict(features) == labels))
+  def accuracy(self, of: Features) -> float:
+    """Returns how many predictions are the labels, 0 to 1."""
+    return float(np.mean(self.predict(of.features) == of.labels))
 
 
 def best(l2: Sequence[float], accuracies: Sequence[float], what: str) -> int:

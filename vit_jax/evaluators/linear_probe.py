@@ -8,13 +8,13 @@ row's logits exist only while its block is computed.
 Axes: `N` rows, `D` features, `K` classes, `S` blocks of `R` rows.
 """
 
-import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 import optax
 from absl import logging
@@ -28,98 +28,55 @@ from vit_jax.evaluators.frozen import Features
 
 # Logits per device that are computed at once: 64 MB of them.
 _LOGITS = 2**24
-# The fit ends if no derivative is larger, or if `_STEPS` steps improve the loss
-# by a smaller part than float32 can tell reliably.
-_GRADIENT = 1e-5
+# The fit ends if `_STEPS` steps, after which `on_step` is called, improve the
+# loss by a smaller part than float32 can tell reliably.
 _IMPROVEMENT = 1e-6
-# Steps between two calls of `on_step`.
 _STEPS = 10
-# Images whose features the host converts at a time, to bound the memory.
-_CHUNK = 8192
 
 
-@dataclasses.dataclass(frozen=True)
-class LinearProbe(frozen.Classifier):
-  """Logistic regression of all training images.
-
-  Attributes:
-    l2: strengths of the regularisation, see `fit`. The best one on the
-      selection split is used.
-    max_steps: the most steps of the optimisation.
-  """
-
-  l2: tuple[float, ...]
-  max_steps: int
-
-  def __post_init__(self):
-    frozen.check_numbers('l2', self.l2)
-    frozen.check_numbers('max_steps', [self.max_steps], 1)
+class LinearProbe(frozen.FrozenFeatures):
+  """Logistic regression of all training images."""
 
   def measure(
-    self,
-    features: Mapping[str, Features],
-    num_classes: int,
-    mesh: jax.sharding.Mesh,
-    on_step: OnBatch = lambda: None,
+    self, features: Mapping[str, Features], on_step: OnBatch
   ) -> dict[str, float]:
-    """Returns `accuracy` and `train_accuracy`.
-
-    If a strength was selected, also returns `l2` and `selection_accuracy`. For
-    the arguments and errors see `frozen.Classifier`.
-    """
-    pairs = {use: (x.features, x.labels) for use, x in features.items()}
-    fitted = list(
-      fit(
-        *pairs['train'],
-        num_classes,
-        self.l2,
-        mesh,
-        max_steps=self.max_steps,
-        on_step=on_step,
-      )
+    """See `accuracies`."""
+    return accuracies(
+      features, self.num_classes, self.section, self.mesh, on_step
     )
-    chosen, selected = fitted[0], {}
-    if len(fitted) > 1:
-      found = [frozen.accuracy(one, *pairs['selection']) for one in fitted]
-      best = frozen.best(self.l2, found, 'linear probe')
-      chosen = fitted[best]
-      selected = {'l2': chosen.l2, 'selection_accuracy': found[best]}
-    return {
-      'accuracy': frozen.accuracy(chosen, *pairs['test']),
-      'train_accuracy': frozen.accuracy(chosen, *pairs['train']),
-      **selected,
-    }
-
-  def summary(self, values: Mapping[str, float]) -> str:
-    """Returns the accuracy in a few words."""
-    return f'linear probe {100 * values["accuracy"]:.2f}%'
 
 
-@dataclasses.dataclass(frozen=True)
-class Logistic:
-  """A fitted linear classifier.
+def accuracies(
+  features: Mapping[str, Features],
+  num_classes: int,
+  section: ml_collections.ConfigDict,
+  mesh: jax.sharding.Mesh,
+  on_step: OnBatch = lambda: None,
+) -> dict[str, float]:
+  """Returns `accuracy` and `train_accuracy` of a fit.
 
-  Attributes:
-    mean: float32 [D], the mean of the training images' features.
-    scale: float32 [D], their standard deviation + `fewshot.EPSILON`.
-    kernel: float32 [D, K].
-    bias: float32 [K].
-    l2: the strength of the regularisation.
+  If a strength was selected, also returns `l2` and `selection_accuracy`.
+
+  Args:
+    features: 'train', 'test' and, if there are several strengths, 'selection'.
+    num_classes: K.
+    section: l2 and max_steps of `config.linear_probe`. The strength that is
+      best on the selection split is used.
+    mesh: see `fit`.
+    on_step: see `fit`.
   """
-
-  mean: np.ndarray
-  scale: np.ndarray
-  kernel: np.ndarray
-  bias: np.ndarray
-  l2: float
-
-  def predict(self, features: np.ndarray) -> np.ndarray:
-    """Returns the class of the highest score, int64 [N], of [N, D]."""
-    found = []
-    for start in range(0, len(features), _CHUNK):
-      x = (features[start : start + _CHUNK] - self.mean) / self.scale
-      found.append((x @ self.kernel + self.bias).argmax(axis=1))
-    return np.concatenate(found)
+  train, chosen, selected = features['train'], 0, {}
+  given = train.features, train.labels, num_classes, section.l2, mesh
+  fitted = list(fit(*given, section.max_steps, on_step))
+  if len(fitted) > 1:
+    found = [one.accuracy(features['selection']) for one in fitted]
+    chosen = frozen.best(section.l2, found, 'linear probe')
+    selected = {'l2': fitted[chosen].l2, 'selection_accuracy': found[chosen]}
+  return {
+    'accuracy': fitted[chosen].accuracy(features['test']),
+    'train_accuracy': fitted[chosen].accuracy(train),
+    **selected,
+  }
 
 
 def fit(
@@ -128,10 +85,9 @@ def fit(
   num_classes: int,
   l2: Sequence[float],
   mesh: jax.sharding.Mesh,
-  *,
   max_steps: int,
-  on_step: Callable[[], None] = lambda: None,
-) -> Iterator[Logistic]:
+  on_step: OnBatch = lambda: None,
+) -> Iterator[frozen.Linear]:
   """Yields the classifier of each strength.
 
   Minimises the mean cross-entropy of the standardised features plus
@@ -151,43 +107,35 @@ def fit(
     ValueError: a feature is not finite.
   """
   frozen.check_finite(features)
-  mean = features.mean(axis=0, dtype=np.float64)
-  # `std` would hold all rows in float64, twice.
-  variance = sum(
-    np.sum((features[start : start + _CHUNK] - mean) ** 2, axis=0)
-    for start in range(0, len(features), _CHUNK)
-  ) / len(features)
-  mean = mean.astype(np.float32)
-  scale = np.sqrt(variance).astype(np.float32) + np.float32(fewshot.EPSILON)
+  mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
   standardised = np.subtract(features, mean, dtype=np.float32)
+  # `std` would hold all rows in float64, twice.
+  variance = np.einsum(
+    'nd,nd->d', standardised, standardised, dtype=np.float64
+  ) / len(features)
+  scale = np.sqrt(variance).astype(np.float32) + np.float32(fewshot.EPSILON)
   standardised /= scale
   rows = _put(standardised, labels, num_classes, mesh)
   start, run = _compiled(mesh)
+  zeros = np.zeros((features.shape[1] + 1, num_classes), np.float32)
   for strength in l2:
-    strength = float(strength)
-    params = {
-      'kernel': jnp.zeros((features.shape[1], num_classes)),
-      'bias': jnp.zeros(num_classes),
-    }
-    carry = start(params)
-    loss, steps = math.inf, 0
+    carry, loss, steps = start(zeros), math.inf, 0
     while steps < max_steps:
       count = min(_STEPS, max_steps - steps)
-      *carry, now, slope = run(*carry, *rows, strength, count)
-      now, slope = float(now), float(slope)
-      steps += count
+      *carry, now = run(*carry, *rows, float(strength), count)
+      now, before = float(now), loss
+      loss, steps = now, steps + count
       on_step()
-      if slope <= _GRADIENT or loss - now < _IMPROVEMENT * abs(now):
+      if before - loss < _IMPROVEMENT * abs(loss):
         break
-      loss = now
     else:
       logging.warning(
         'The logistic regression with l2=%g stopped after %d steps, before it'
-        ' converged (largest derivative %.1e).',
-        *(strength, steps, slope),
+        ' converged: raise max_steps.',
+        *(strength, steps),
       )
-    found = jax.tree.map(np.asarray, carry[0])
-    yield Logistic(mean, scale, found['kernel'], found['bias'], strength)
+    weights = np.asarray(carry[0])
+    yield frozen.Linear(mean, scale, weights[:-1], weights[-1], float(strength))
 
 
 def _put(features, labels, num_classes: int, mesh: jax.sharding.Mesh):
@@ -211,25 +159,23 @@ def _put(features, labels, num_classes: int, mesh: jax.sharding.Mesh):
   return put(features, 0), put(np.asarray(labels, np.int32), -1)
 
 
-def _loss(params, x, labels, l2: jax.Array) -> jax.Array:
-  """Returns the loss over blocks of rows [S, R, D]; see `fit`."""
+def _loss(weights, x, labels, l2: jax.Array) -> jax.Array:
+  """Returns the loss of [D + 1, K] over blocks of rows [S, R, D]; see `fit`."""
 
   # Without the checkpoint, the gradient would keep the logits of all rows.
   @jax.checkpoint
-  def block_loss(params, x, labels):
-    logits = params['bias'] + jnp.matmul(
-      x, params['kernel'], precision=jax.lax.Precision.HIGHEST
+  def add(total, block):
+    x, labels = block
+    logits = weights[-1] + jnp.matmul(
+      x, weights[:-1], precision=jax.lax.Precision.HIGHEST
     )
     losses = optax.softmax_cross_entropy_with_integer_labels(
       logits, jnp.maximum(labels, 0)
     )
-    return jnp.sum(jnp.where(labels >= 0, losses, 0.0))
-
-  def add(total, block):
-    return total + block_loss(params, *block), None
+    return total + jnp.sum(jnp.where(labels >= 0, losses, 0.0)), None
 
   total, _ = jax.lax.scan(add, 0.0, (x, labels))
-  penalty = 0.5 * l2 * jnp.sum(params['kernel'] ** 2)
+  penalty = 0.5 * l2 * jnp.sum(weights[:-1] ** 2)
   return total / jnp.sum(labels >= 0) + penalty
 
 
@@ -243,29 +189,26 @@ def _compiled(mesh: jax.sharding.Mesh):
     )
   )
 
-  def start(params):
-    return params, optimizer.init(params)
+  def start(weights):
+    return weights, optimizer.init(weights)
 
-  def run(params, state, x, labels, l2, count):
+  def run(weights, state, x, labels, l2, count):
     loss = functools.partial(_loss, x=x, labels=labels, l2=l2)
     value_and_grad = optax.value_and_grad_from_state(loss)
 
     def step(_, carry):
-      params, state = carry
-      value, grad = value_and_grad(params, state=state)
+      weights, state = carry
+      value, grad = value_and_grad(weights, state=state)
       updates, state = optimizer.update(
-        grad, state, params, value=value, grad=grad, value_fn=loss
+        grad, state, weights, value=value, grad=grad, value_fn=loss
       )
-      return optax.apply_updates(params, updates), state
+      return optax.apply_updates(weights, updates), state
 
-    params, state = jax.lax.fori_loop(0, count, step, (params, state))
-    value, grad = value_and_grad(params, state=state)
-    slope = jnp.max(
-      jnp.stack([jnp.max(jnp.abs(g)) for g in jax.tree.leaves(grad)])
-    )
-    return params, state, value, slope
+    weights, state = jax.lax.fori_loop(0, count, step, (weights, state))
+    # The search keeps the value of its last point.
+    return weights, state, optax.tree_utils.tree_get(state, 'value')
 
-  # All parameters are on all devices; only the rows are split.
+  # The weights are on all devices; only the rows are split.
   everywhere = NamedSharding(mesh, P())
   return (
     jax.jit(start, out_shardings=everywhere),

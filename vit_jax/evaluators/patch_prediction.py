@@ -7,16 +7,17 @@ Axes: `B` batch, `L` patches of an image, `N` colours predicted of a patch.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import data, masked_patch, sharding
+from vit_jax import config as config_lib
+from vit_jax import masked_patch, sharding
 from vit_jax.evaluators import evaluator
-from vit_jax.evaluators.evaluator import Batches, OnBatch, State
+from vit_jax.evaluators.evaluator import Context, OnBatch
 
 _SEED = 0
 
@@ -24,33 +25,33 @@ _SEED = 0
 class MaskedPatchPrediction:
   """Evaluates masked patch prediction on one split of one data set."""
 
-  def __init__(
-    self,
-    view: data.View,
-    batches: Batches,
-    model: nn.Module,
-    task: masked_patch.MaskedPatch,
-    mesh: jax.sharding.Mesh,
-  ):
-    """Prepares the evaluation, but reads and compiles nothing yet.
+  def __init__(self, given: Context):
+    """Checks the section; the images may have any classes.
 
-    Args:
-      view: the images.
-      batches: see `evaluator.batches`.
-      model: see `masked_patch.adapted`.
-      task: see `masked_patch.build`.
-      mesh: the devices to use.
+    Raises:
+      ValueError: the run has another loss.
     """
-    self._view, self._batches, self._mesh = view, batches, mesh
+    config = given.config
+    if config.loss.name != config_lib.MASKED_PATCH:
+      raise ValueError(
+        f'it is for runs with loss.name={config_lib.MASKED_PATCH!r}, but'
+        f' loss.name={config.loss.name!r}.'
+      )
+    task = masked_patch.build(config, given.model)
+    view = given.view()
+    self._batches = given.batches(
+      view,
+      num_classes=view.source.info.num_classes,
+      max_labels=given.section.max_labels or config.data.max_labels,
+    )
     self._corrupted = task.corruption.count
-    self.num_examples = len(view)
     self.data = {'test': view}
 
     def sums(params, batch, start):
-      with sharding.use_mesh(mesh):
+      with sharding.use_mesh(given.mesh):
         key = masked_patch.corruption_key(_SEED)
         batch = masked_patch.add_image_keys(batch, key, start=start)
-        found = masked_patch.measure(model, task, params, batch)
+        found = masked_patch.measure(task, params, batch)
       counted = found.corrupted & batch['mask'][:, None]  # [B, L]
       # Counts how often each class is the target: [B, L, N] -> [classes].
       occurring = jnp.zeros(task.target.num_classes, jnp.int32)
@@ -65,10 +66,10 @@ class MaskedPatchPrediction:
       }
 
     # The parameters keep their sharding; every process gets the sums.
-    self._sums = jax.jit(sums, out_shardings=NamedSharding(mesh, P()))
+    self._sums = jax.jit(sums, out_shardings=NamedSharding(given.mesh, P()))
 
   def run(
-    self, state: State, on_batch: OnBatch = lambda: None
+    self, params: Any, on_batch: OnBatch = lambda: None
   ) -> Iterator[tuple[str, float]]:
     """Yields the names and values of the metrics.
 
@@ -78,10 +79,12 @@ class MaskedPatchPrediction:
     number of unreadable images. count + excluded is the split's size.
 
     Args:
-      state: its `eval_params` are evaluated.
+      params: the model's parameters.
       on_batch: called after every batch.
     """
-    totals = evaluator.total(self._view, self._each_batch(state), on_batch)
+    totals = evaluator.total(
+      self.data['test'], self._each_batch(params), on_batch
+    )
     patches = totals['count'] * self._corrupted
     occurring = totals['occurring']
     yield 'accuracy', float(totals['accuracy'] / patches)
@@ -89,17 +92,8 @@ class MaskedPatchPrediction:
     yield 'baseline_accuracy', float(occurring.max() / occurring.sum())
     yield from evaluator.counts(totals)
 
-  def _each_batch(self, state: State) -> Iterator[dict[str, jax.Array]]:
+  def _each_batch(self, params: Any) -> Iterator[dict[str, jax.Array]]:
     start = 0
-    for batch in self._batches(self._view):
-      batch = sharding.put_batch(batch, self._mesh)
-      yield self._sums(state.eval_params, batch, start)
+    for batch in self._batches(self.data['test']):
+      yield self._sums(params, batch, start)
       start += len(batch['mask'])
-
-  def summary(self, values: dict[str, float]) -> str:
-    """Returns one line for the log on the values of `run`."""
-    return (
-      f'accuracy {100 * values["accuracy"]:.2f}% of the patches (most frequent'
-      f' colour: {100 * values["baseline_accuracy"]:.2f}%), loss'
-      f' {values["loss"]:.4f} on {values["count"]:.0f} examples'
-    )

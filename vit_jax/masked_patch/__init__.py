@@ -10,24 +10,14 @@ from vit_jax.masked_patch.objective import (
   mean_loss,
   measure,
 )
-from vit_jax.masked_patch.task import (
-  Corruption,
-  MaskedPatch,
-  adapted,
-  build,
-  corruption_key,
-  from_config,
-)
+from vit_jax.masked_patch.task import MaskedPatch, build, corruption_key
 
 __all__ = [
-  'Corruption',
   'MaskedPatch',
-  'adapted',
   'add_image_keys',
   'build',
   'corruption_key',
   'each_step',
-  'from_config',
   'mean_loss',
   'measure',
 ]

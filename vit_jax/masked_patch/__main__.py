@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from vit_jax.masked_patch import figure
+from vit_jax.inspection import masked_patches
 from vit_jax.runtime import command_line
 
 _PLOT = flags.DEFINE_string(
@@ -26,7 +26,7 @@ def main(folders: Sequence[str]) -> None:
   """Writes the picture of one run."""
   if len(folders) > 1:
     raise ValueError(f'{folders} are several runs; expected one DIR.')
-  figure.save_run(folders[0], _PLOT.value, _IMAGES.value)
+  masked_patches.save_run(folders[0], _PLOT.value, _IMAGES.value)
   print(f'Wrote {_PLOT.value}.')
 
 

@@ -3,11 +3,9 @@
 Axes: `B` batch, `L` patches of an image, `N` colours predicted of a patch.
 """
 
-import contextlib
 from collections.abc import Callable
+from typing import NamedTuple
 
-import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 
@@ -20,8 +18,7 @@ from vit_jax.models.shared import normalize
 Batch = dict[str, jax.Array]
 
 
-@flax.struct.dataclass
-class Measured:
+class Measured(NamedTuple):
   """Measurements of each patch of a batch, corrupted or not.
 
   Attributes:
@@ -43,72 +40,61 @@ class Measured:
 
 
 def add_image_keys(
-  batch: Batch,
-  key: jax.Array,
-  layout: sharding.Layout | None = None,
-  *,
-  start: int | jax.Array = 0,
+  batch: Batch, key: jax.Array, start: int | jax.Array = 0
 ) -> Batch:
   """Adds to a batch the keys that determine the corruption of its images.
 
   Args:
     batch: the global batch, see `data.pipeline`.
     key: the key of this step or of a data set.
-    layout: the layout of the batch; None for one device or inside
-      `sharding.use_mesh`.
     start: index of the first image in the data set.
 
   Returns:
     The batch with `corruption_key`, uint32 [B, 2].
   """
-  rows = start + jnp.arange(len(batch['image']))
-  keys = task_lib.image_keys(key, rows)
+  keys = task_lib.image_keys(key, start + jnp.arange(len(batch['image'])))
   # Shard, so that each device draws only for its own images.
-  with sharding.use_mesh(layout.mesh) if layout else contextlib.nullcontext():
-    keys = sharding.constrain(keys, sharding.BATCH)
+  keys = sharding.constrain(keys, sharding.BATCH)
   return batch | {'corruption_key': keys}
 
 
 def each_step(
-  seed: int, layout: sharding.Layout | None = None
+  seed: int, layout: sharding.Layout
 ) -> Callable[[Batch, jax.Array], Batch]:
   """Returns `(batch, step) -> batch`: `add_image_keys` with the step's key."""
   key = task_lib.corruption_key(seed)
 
   def prepare(batch, step):
-    return add_image_keys(batch, jax.random.fold_in(key, step), layout)
+    with sharding.use_mesh(layout.mesh):
+      return add_image_keys(batch, jax.random.fold_in(key, step))
 
   return prepare
 
 
 def measure(
-  model: nn.Module,
   task: MaskedPatch,
   params,
   batch: Batch,
   *,
-  train: bool = False,
   dropout_key: jax.Array | None = None,
 ) -> Measured:
   """Corrupts images, predicts their patches, and compares them.
 
   Args:
-    model: see `task.adapted`.
     task: see `task.build`.
-    params: parameters of the model.
+    params: parameters of the task's model.
     batch: see `add_image_keys`.
-    train: whether dropout is on.
-    dropout_key: key of the dropout; required if `train` is True.
+    dropout_key: key of the dropout; None for none.
   """
   corrupted, source = task.corruption.draw(batch['corruption_key'])
-  predictions, _ = model.apply(
+  predictions, _ = task.model.apply(
     {'params': params},
     normalize(batch['image']),
     source=source,
-    train=train,
-    rngs={'dropout': dropout_key} if train else None,
+    train=dropout_key is not None,
+    rngs=None if dropout_key is None else {'dropout': dropout_key},
   )
-  pixels = targets.patches(batch['image'], model.patch_size)
+  pixels = targets.patches(batch['image'], task.target.patch_size)
   return Measured(
     corrupted=corrupted,
     loss=task.target.loss(predictions, pixels),
@@ -117,19 +103,18 @@ def measure(
   )
 
 
-def mean_loss(model: nn.Module, task: MaskedPatch):
+def mean_loss(task: MaskedPatch):
   """Returns `(params, batch, key) -> (loss, metrics)`.
 
   The paper leaves the reduction open; these are means over the corrupted
   patches of all images. The metrics are `loss` and `accuracy`, float32 [].
 
   Args:
-    model: see `task.adapted`.
     task: see `task.build`.
   """
 
   def function(params, batch, key):
-    found = measure(model, task, params, batch, train=True, dropout_key=key)
+    found = measure(task, params, batch, dropout_key=key)
     # Each image has the same number of corrupted patches: see `Corruption`.
     count = len(batch['image']) * task.corruption.count
     loss, accuracy = (

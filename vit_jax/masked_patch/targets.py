@@ -14,7 +14,6 @@ import optax
 
 from vit_jax.models.shared import normalize
 
-NAMES = ('mean_colour', 'downsized', 'pixels')
 LEVELS = 8  # 3 bits per channel.
 _DOWNSIZED = 4
 
@@ -62,7 +61,7 @@ class Target:
   """What is predicted of a patch.
 
   Attributes:
-    name: one of NAMES: 'mean_colour', or the colours of the patch 'downsized'
+    name: 'mean_colour', or the colours of the patch 'downsized'
       to 4x4 cells, among 8**C classes each; or all 'pixels' by regression,
       whose accuracy is that of the patch's mean colour.
     patch_size: (height, width) in pixels.
@@ -145,16 +144,12 @@ def _weights(channels: int) -> jax.Array:
 
 
 def build(name: str, patch_size: tuple[int, int], channels: int) -> Target:
-  """Returns the target of a name in NAMES.
+  """Returns a target.
 
   Raises:
-    ValueError: the name is unknown, there are more than three channels, or the
-      patches cannot be downsized.
+    ValueError: there are more than three channels, or the patches cannot be
+      downsized.
   """
-  if name not in NAMES:
-    raise ValueError(
-      f'loss.target={name!r} is unknown; choose one of {list(NAMES)}.'
-    )
   if channels > 3:
     raise ValueError(
       f'channels={channels} are too many: masked patch prediction has'

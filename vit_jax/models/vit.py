@@ -192,7 +192,7 @@ class ViT(nn.Module):
       logits, but a random key gives other initial values and dropout masks.
     quantization: a key of QUANTIZATIONS; `build` returns the `quantized` model.
     patch_outputs: how many numbers to predict for each patch, in place of the
-      classifier (masked patch prediction, B.1.2); `masked_patch.adapted` sets
+      classifier (masked patch prediction, B.1.2); `masked_patch.build` sets
       it.
   """
 
@@ -294,7 +294,7 @@ class ViT(nn.Module):
     elif source is not None:
       raise ValueError(
         'source is only for models with patch_outputs, but this model'
-        ' classifies: adapt it with masked_patch.adapted.'
+        ' classifies: build it with masked_patch.build.'
       )
     if self.pooling == 'token':
       cls = self.param('cls', nn.initializers.zeros, (1, 1, self.width))

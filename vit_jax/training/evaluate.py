@@ -147,7 +147,7 @@ def _evaluate(run: Run, missing: Sequence[str]) -> None:
   """Runs evaluations; writes the results of each as soon as it is done."""
   config, workdir = run.config, run.workdir
   first_process = jax.process_index() == 0
-  state = _state(run)
+  params = _state(run).eval_params
   done = config.copy_and_resolve_references()
   for name in missing:
     del done.evals[name]
@@ -157,7 +157,7 @@ def _evaluate(run: Run, missing: Sequence[str]) -> None:
   with contextlib.closing(run.metric_writer(0)) as writer:
     for name in missing:
       try:
-        values = run.evaluate(name, state, 0)
+        values = run.evaluate(name, params, 0)
       except preemption.StopRequested:
         raise run.notice.stopped(
           'start the same command again to continue; finished evaluations are'

@@ -78,15 +78,13 @@ class Run:
       tracked=(self.config.log.trackers, config_lib.to_json(self.config)),
     )
 
-  def evaluate(
-    self, name: str, state: evaluators.State, step: int
-  ) -> dict[str, float]:
+  def evaluate(self, name: str, params: Any, step: int) -> dict[str, float]:
     """Runs an evaluation; writes its predictions if they are to be saved.
 
     Args:
       name: of the evaluation.
-      state: its `eval_params` are evaluated.
-      step: the number of the state's step.
+      params: the parameters to evaluate.
+      step: the number of their step.
 
     Returns:
       See `evaluators.run`.
@@ -102,7 +100,7 @@ class Run:
         raise preemption.StopRequested
 
     config, evaluator = self.config, self.evaluations[name]
-    values = evaluators.run(name, evaluator, state, step, on_batch)
+    values = evaluators.run(name, evaluator, params, step, on_batch)
     if config.evals[name].get('save_predictions', False):
       path = predictions.path(self.workdir, name)
       with self.watchdog.allow(f'write of {path}', config.checkpoint.timeout):

@@ -72,9 +72,9 @@ class Program:
       sections.pop('name'), num_classes=config.num_classes, **sections
     )
     if config.loss.name == config_lib.MASKED_PATCH:
-      task = masked_patch.from_config(config, model)
-      model = masked_patch.adapted(model, task)
-      self.objective = masked_patch.mean_loss(model, task)
+      task = masked_patch.build(config, model)
+      model = task.model
+      self.objective = masked_patch.mean_loss(task)
       self.prepare = masked_patch.each_step(config.seed, layout)
     else:
       self.objective = step_lib.mean_loss(model, losses.build(**config.loss))

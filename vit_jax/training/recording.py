@@ -249,7 +249,7 @@ class Recorder:
     try:
       for name in names:
         with self._run.goodput.phase('evaluation'):
-          values = self._run.evaluate(name, evaluated, step)
+          values = self._run.evaluate(name, evaluated.eval_params, step)
         found |= values
         if self._is_best(values):
           improved = True

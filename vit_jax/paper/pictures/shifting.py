@@ -119,18 +119,19 @@ def _answers(
   test = data.View(source, section.split)
   mesh = sharding.make_mesh()
 
+  classes = source.info.num_classes
+
   def read(view: data.Picked, shift: tuple[int, int]) -> frozen.Features:
-    preprocess = '|'.join(filter(None, [section.preprocess, f'shift{shift}']))
-    batches = evaluator.batches(
-      inputs.parse_preprocess(config, preprocess, section.dataset),
-      mesh,
-      batch_size=_BATCH * mesh.size,
-      # Each reading is too short for worker processes.
-      **inputs.reading(config) | {'workers': 0},
+    text = '|'.join(filter(None, [section.preprocess, f'shift{shift}']))
+    preprocess = inputs.parse_preprocess(config, text, section.dataset)
+    given = evaluator.Context(
+      *(config, section, run.model, mesh, source, source, preprocess),
+      _BATCH * mesh.size,
     )
+    # Each reading is too short for worker processes.
+    batches = given.batches(num_classes=classes, max_labels=1, workers=0)
     return frozen.read(view, batches, run.model, run.params, mesh)
 
-  classes = source.info.num_classes
   known = data.read_labels(train)
   drawn = [
     [int(i) for few in fewshot.draw(known, classes, seed) for i in few[:SHOTS]]

@@ -19,7 +19,7 @@ import pandas as pd
 
 from vit_jax.compare import drawing
 from vit_jax.inspection import attention_maps, figures, views
-from vit_jax.masked_patch import figure as masked_patch
+from vit_jax.inspection import masked_patches as predicted_patches
 from vit_jax.paper.pictures import inspected_run
 
 # The least side of a shown image in pixels; smaller images are enlarged.
@@ -146,7 +146,7 @@ def masked_patches(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
 
   Each is uint8 [N, H, W, C]. The table has the mean of each patch and channel.
   """
-  *pictures, patch = masked_patch.predict_pictures(workdir, count)
+  *pictures, patch = predicted_patches.predict_pictures(workdir, count)
   tables = [
     _table(
       _patch_means(picture, patch), (*views.AXES['rollout'], 'channel'), part
@@ -227,7 +227,7 @@ def compose(panels: Sequence[Measured]) -> Any:
     images, maps = first.shown
     return figures.rollout(images, maps, numbered=len(images) > _NUMBERED)
   if first.kind == 'masked_patches':
-    return masked_patch.draw(*first.shown)
+    return predicted_patches.draw(*first.shown)
   single = [p for p in panels if p.kind != 'attention_distance']
   distances = {
     p.title: p.shown for p in panels if p.kind == 'attention_distance'

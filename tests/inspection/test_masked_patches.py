@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from vit_jax.masked_patch import figure
+from vit_jax.inspection import masked_patches
 
 
 def test_panels_show_the_input_and_the_prediction():
@@ -12,7 +12,7 @@ def test_panels_show_the_input_and_the_prediction():
   images = np.repeat(np.uint8([10, 20, 30, 40]), 2)[None, None, :, None]
   images = np.repeat(images, 2, axis=1)
   predicted = np.full((1, 4, 2, 2, 1), 99, np.uint8)
-  seen, prediction = figure.pictures(
+  seen, prediction = masked_patches.pictures(
     images,
     np.array([[-1, 1, 0, 3]]),
     np.array([[True, False, True, True]]),
@@ -30,7 +30,7 @@ def test_panels_show_the_input_and_the_prediction():
 def test_a_picture_is_written(channels, tmp_path):
   images = np.zeros((2, 4, 4, channels), np.uint8)
   path = tmp_path / 'figure.png'
-  figure.draw(images, images + 255, images).savefig(path, dpi=150)
+  masked_patches.draw(images, images + 255, images).savefig(path, dpi=150)
   height, width, _ = cv2.imread(str(path)).shape
   assert (height, width) == (600, 900)
 
@@ -39,4 +39,4 @@ def test_runs_with_another_objective_are_refused(tmp_path):
   with pytest.raises(
     ValueError, match=r"holds no run with loss.name='masked_pa"
   ):
-    figure.save_run(tmp_path, tmp_path / 'a.png', 2)
+    masked_patches.save_run(tmp_path, tmp_path / 'a.png', 2)

@@ -15,7 +15,7 @@ from vit_jax import data, interop
 from vit_jax.compare import drawing
 from vit_jax.config import inputs
 from vit_jax.data import pipeline
-from vit_jax.masked_patch import targets, task
+from vit_jax.masked_patch import build, corruption_key, targets, task
 from vit_jax.models.shared import normalize
 from vit_jax.models.vit import MASK
 
@@ -120,20 +120,19 @@ def predict_pictures(
   config = ml_collections.ConfigDict(saved)
   images = _first_images(config, count)
   weights = interop.read(workdir)
-  built = task.from_config(config, weights.model)
-  model = task.adapted(weights.model, built)
+  built = build(config, weights.model)
   params = flax.traverse_util.unflatten_dict(dict(weights.params), sep='/')
-  keys = task.image_keys(task.corruption_key(0), jnp.arange(len(images)))
+  keys = task.image_keys(corruption_key(0), jnp.arange(len(images)))
   corrupted, source = built.corruption.draw(keys)
-  predictions, _ = jax.jit(model.apply)(
+  predictions, _ = jax.jit(built.model.apply)(
     {'params': params}, normalize(images), source=source
   )
   seen, prediction = pictures(
     images,
     *map(np.asarray, (source, corrupted, built.target.pixels(predictions))),
-    model.patch_size,
+    built.target.patch_size,
   )
-  return seen, prediction, images, model.patch_size
+  return seen, prediction, images, built.target.patch_size
 
 
 def _first_images(config: ml_collections.ConfigDict, count: int) -> np.ndarray:
