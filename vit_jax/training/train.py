@@ -479,7 +479,7 @@ class _Recorder:
           improved = True
           # Before the metrics are written: if this save fails, a resumed run
           # lacks the metrics and repeats the evaluation.
-          self.save_params(checkpoint_lib.BEST, evaluated, step, values)
+          self.save_params(checkpoint_lib.BEST, evaluated, step)
         self.write(step, values)
     except preemption.StopRequested:
       stop = True
@@ -535,16 +535,11 @@ class _Recorder:
       return
     with self._saving(f'save of step {step}'):
       self._writer.flush()
-      self._checkpoints.save(step, state, found or {})
+      self._checkpoints.note(step, found or {})
+      self._checkpoints.save(step, state)
     self._saved_at, self._saved_step = time.monotonic(), step
 
-  def save_params(
-    self,
-    kind: str,
-    state: TrainState,
-    step: int,
-    values: Mapping[str, float] | None = None,
-  ) -> None:
+  def save_params(self, kind: str, state: TrainState, step: int) -> None:
     """Saves the parameters alone, under `checkpoint.BEST` or `FINAL`."""
     with self._saving(kind):
       self._run.check_owner()
@@ -553,7 +548,6 @@ class _Recorder:
         kind,
         step,
         self._run.program.evaluated(state).eval_params,
-        values,
         timeout=self._timeout,
       )
 
