@@ -344,24 +344,27 @@ KEYS = {
   ),
   'mesh.tensor': Key(1, 'Devices that split heads and MLPs.', at_least(-1)),
   'mesh.shard': Key(
-    'all', "What `fsdp` splits besides the batch: 'none', 'optimizer' or 'all'."
+    'all',
+    "What `fsdp` splits besides the batch: 'none', 'optimizer' or 'all'.",
+    one_of('none', 'optimizer', 'all'),
   ),
   'mesh.gather': Key(
-    'step', "Split parameters are gathered once a 'step' or 'micro_batch'."
+    'step',
+    "Split parameters are gathered once a 'step' or 'micro_batch'.",
+    one_of('step', 'micro_batch'),
   ),
   'mesh.partition': Key(
     AUTO,
     "'manual': each device works on its own rows, and gradients are summed once"
     " a step. 'compiler': the compiler splits everything, as `tensor` needs."
     " 'auto': manual if possible.",
+    one_of(AUTO, 'manual', 'compiler'),
   ),
   'mesh.reduce_dtype': Key(
     AUTO,
     "The dtype of manual sums of kernels' gradients: 'float32', 'bfloat16' or"
     " 'auto', which depends on the platform and the number of devices.",
-  ),
-  'mesh.slices': Key(
-    0, 'Groups of devices with a slow network between them; 0: TPU slices.'
+    one_of(AUTO, 'float32', 'bfloat16'),
   ),
 }
 

@@ -151,7 +151,6 @@ def _shardings(
   mesh: ml_collections.ConfigDict, devices: int, slices: int
 ) -> list[dict[str, Any]]:
   """Returns {} and the changes that split the state further than it is."""
-  slices = mesh.slices or slices
   _, fsdp, tensor = mesh_lib.axis_sizes(
     devices, *(mesh[axis] for axis in mesh_lib.AXES), slices
   )

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import jax
 import ml_collections
 from absl import logging
-from clu import parameter_overview
 from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
@@ -320,13 +319,7 @@ def _describe(r: run.Run, state: TrainState, step: int) -> None:
   if view.selection.shuffled:
     counts = data.class_balance(view) if data.balance.is_cheap(view) else None
     logging.info('%s: %s', view.split, data.balance.describe(view, counts))
-  overview = parameter_overview.get_parameter_overview(
-    jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state.params
-    ),
-    include_stats=False,
-  )
-  (workdir / 'parameters.txt').write_text(f'{overview}\n\n{table}\n')
+  (workdir / 'parameters.txt').write_text(f'{table}\n')
   # After the last step only evaluations are left. Their config may have
   # changed, so it is saved at the end, with their results.
   if step < config.total_steps:
