@@ -108,13 +108,6 @@ def test_meshes_that_suit_a_slice():
     ('v3:2x2', {'tensor': 2, 'batch_size': 4}),
     ('2xv5e:2x2', {'data': 2, 'fsdp': -1}),
     ('2xv5e:2x2', {'data': -1, 'fsdp': -1}),
-    (
-      '2xv5e:2x2',
-      {
-        'data': 1,
-        'fsdp': -1,
-      },
-    ),
   ):
     devices.check(_mesh(**axes), devices.parse(slice_))
 

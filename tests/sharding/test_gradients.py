@@ -294,7 +294,7 @@ def test_default_dtype_of_gradient_sums(platform, devices, dtype):
 )
 def test_what_happens_in_every_micro_batch(operation, options, in_the_loop):
   layout = sharding.Layout(sharding.make_mesh(2, 4, 1), **options)
-  text = _compiled(layout, steps=4).as_text()
+  text = _compiled(layout, steps=2).as_text()
   # The computations that a loop's body calls.
   computations = dict(
     re.findall(r'^%?([\w.\-]+) [^\n]*\{\n(.*?)^\}', text, re.M | re.S)

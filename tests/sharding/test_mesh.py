@@ -76,7 +76,7 @@ def test_sizes_that_do_not_fit(sizes, message):
 
 def test_several_processes_must_use_all_devices(monkeypatch):
   monkeypatch.setattr(jax, 'process_count', lambda: 2)
-  with pytest.raises(ValueError, match='4 of the 8 devices.*must be used'):
+  with pytest.raises(ValueError, match=r'4 of the 8 devices.*must be used'):
     sharding.make_mesh(2, 2, 1)
   sharding.make_mesh(2, 2, 2)
 

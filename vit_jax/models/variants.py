@@ -60,29 +60,41 @@ _CHOICES = {
 }
 
 
-def _is_size(value: object) -> bool:
-  return type(value) is int and value >= 1
+# A file may claim any size, and to build its model would take forever.
+_LARGEST, _DEEPEST = 2**24, 1000
+
+
+def _is_size(value: object, most: int = _LARGEST) -> bool:
+  return type(value) is int and 1 <= value <= most
 
 
 def _are_sizes(values: object) -> bool:
-  return isinstance(values, tuple) and all(map(_is_size, values))
+  return isinstance(values, tuple) and all(
+    _is_size(x, _DEEPEST) for x in values
+  )
 
 
-_SIZE_CHECK = (_is_size, 'a whole number, at least 1')
+_SIZE_CHECK = (
+  _is_size,
+  f'at least 1 and at most {_LARGEST:,}, as a whole number',
+)
 _RATE_CHECK = (lambda x: 0 <= x < 1, '0 <= rate < 1')
 _WIDTH_CHECK = (
   # The stages need an even root.
   lambda x: x > 0 and 64 * x % 2 == 0,
   'a multiple of 1/32, so that the root has an even number',
 )
-_BLOCKS_CHECK = (
-  _are_sizes,
-  'the number of units of each stage, such as (3, 4, 6, 3)',
+_BLOCKS = (
+  f'the number of units of each stage, at most {_DEEPEST:,}, such as'
+  ' (3, 4, 6, 3)'
 )
 # Attribute -> what holds for it, and what to expect. None passes: it leaves the
 # layer out.
 _CHECKS = {
-  'depth': _SIZE_CHECK,
+  'depth': (
+    lambda x: _is_size(x, _DEEPEST),
+    f'at least 1 and at most {_DEEPEST:,}, as a whole number',
+  ),
   'heads': _SIZE_CHECK,
   'mlp_dim': _SIZE_CHECK,
   'num_classes': _SIZE_CHECK,
@@ -92,8 +104,8 @@ _CHECKS = {
     lambda x: _are_sizes(x) and len(x) == 2,
     'a side or (height, width), each at least 1',
   ),
-  'blocks': _BLOCKS_CHECK,
-  'resnet_blocks': _BLOCKS_CHECK,
+  'blocks': (lambda x: _are_sizes(x) and len(x) > 0, _BLOCKS),
+  'resnet_blocks': (_are_sizes, _BLOCKS),
   'width_factor': _WIDTH_CHECK,
   'resnet_width': _WIDTH_CHECK,
   'stochastic_depth': _RATE_CHECK,
