@@ -61,7 +61,7 @@ _CHOICES = {
 
 
 # A file may claim any size, and to build its model would take forever.
-_LARGEST, _DEEPEST = 2**24, 1000
+_LARGEST, _DEEPEST, _MOST_STAGES = 2**24, 1000, 16
 
 
 def _is_size(value: object, most: int = _LARGEST) -> bool:
@@ -69,8 +69,10 @@ def _is_size(value: object, most: int = _LARGEST) -> bool:
 
 
 def _are_sizes(values: object) -> bool:
-  return isinstance(values, tuple) and all(
-    _is_size(x, _DEEPEST) for x in values
+  return (
+    isinstance(values, tuple)
+    and len(values) <= _MOST_STAGES
+    and all(_is_size(x, _DEEPEST) for x in values)
   )
 
 
@@ -81,8 +83,8 @@ _SIZE_CHECK = (
 _RATE_CHECK = (lambda x: 0 <= x < 1, '0 <= rate < 1')
 _WIDTH_CHECK = (
   # The stages need an even root.
-  lambda x: x > 0 and 64 * x % 2 == 0,
-  'a multiple of 1/32, so that the root has an even number',
+  lambda x: 0 < x <= 64 and 64 * x % 2 == 0,
+  'a multiple of 1/32 of at most 64, so that the root has an even number',
 )
 _BLOCKS = (
   f'the number of units of each stage, at most {_DEEPEST:,}, such as'
