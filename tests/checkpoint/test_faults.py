@@ -5,19 +5,13 @@ import pytest
 
 from tests.checkpoint import states
 from vit_jax import checkpoint
-from vit_jax.checkpoint import faults, reading, record
+from vit_jax.checkpoint import reading, record, saving
 from vit_jax.runtime import errors
 
 NO_MEMORY = jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory')
 DISK = OSError(5, 'Input/output error')
-
-
-class _HttpError(Exception):
-  __module__ = 'gcsfs.retry'
-
-  def __init__(self, code):
-    super().__init__(str(code))
-    self.code = code
+MISSING = FileNotFoundError(2, 'No such file')
+TENSORSTORE = ValueError('UNAVAILABLE: Error reading "a"')
 
 
 def _wrapped(error):
@@ -26,69 +20,23 @@ def _wrapped(error):
   return wrapped
 
 
-@pytest.mark.parametrize(
-  'error, again',
-  [
-    (DISK, False),
-    (PermissionError(13, 'Permission denied'), False),
-    (TimeoutError('late'), True),
-    (MemoryError(), False),
-    (NO_MEMORY, False),
-    (ValueError('UNAVAILABLE: Error reading "a": HTTP code: 503'), True),
-    (ValueError('UNKNOWN: Error reading "a" [os_error_code=\'5\']'), False),
-    (ValueError('ABORTED: Generation mismatch'), False),
-    (_HttpError(503), True),
-    (_HttpError(400), False),
-    (_wrapped(DISK), False),
-    (_wrapped(TimeoutError('.../checkpoints/401/...')), True),
-  ],
-)
-def test_out_of_reach(error, again):
-  assert faults.is_out_of_reach(error)
-  # A bucket that does not answer may do so after a restart.
-  assert faults.is_unanswered('gs://bucket/run', error) == again
-  assert not faults.is_unanswered('/a/run', error)
-
-
-@pytest.mark.parametrize(
-  'error',
-  [
-    *(FileNotFoundError('gs://bucket/a'), IsADirectoryError(21, 'Is a')),
-    ValueError('DATA_LOSS: Error decoding manifest: CRC-32C checksum'),
-    ValueError('NOT_FOUND: Error reading "a" [os_error_code=\'2\']'),
-    *(KeyError('shape'), UnicodeDecodeError('utf-8', b'\xff', 0, 1, 'bad')),
-    _wrapped(FileNotFoundError('UNAVAILABLE.txt')),
-  ],
-)
-def test_damage(error):
-  assert not faults.is_out_of_reach(error)
-
-
-@pytest.mark.parametrize('text', ['PERMISSION_DENIED: code: 403', 'Forbidden'])
-def test_a_refusal_is_no_missing_answer(text):
-  assert not faults.is_unanswered('gs://bucket/a', _HttpError(text))
-
-
 def test_reasons_are_given_in_one_line():
-  full = ValueError("a:\n 9 bytes: No space left [os_error_code='28']")
-  assert faults.reason(full).startswith('No space left on device. Make room')
-  assert faults.reason(_wrapped(DISK)) == 'Input/output error'
-  assert faults.reason(checkpoint.DamagedError('a\nb')) == 'a b'
-  assert faults.reason(KeyError('a\n b')) == r"KeyError: 'a\n b'"
+  full = _wrapped(OSError(28, 'No space left on device'))
+  assert record.reason(full).startswith('No space left on device. Make room')
+  assert record.reason(KeyError('a\n b')) == r"KeyError: 'a\n b'"
 
 
 @pytest.fixture
 def run(tmp_path):
   for step in (4, 8):
-    states.save(tmp_path, states.plain_state(a=(step,)), [step])
+    states.save(tmp_path, states.plain_state(a=(8,)), [step])
   return tmp_path
 
 
 TARGET = states.abstract(states.plain_state(a=(8,)))
-PLACES = [(record, 'read'), (reading, '_read_arrays')]
 
 
-def _fails(monkeypatch, where, name, error, times=99):
+def _fails(monkeypatch, error, times=99, where=reading, name='_read_arrays'):
   """Makes a function fail for step 8, `times` times."""
   real, left = getattr(where, name), [times]
 
@@ -101,35 +49,60 @@ def _fails(monkeypatch, where, name, error, times=99):
   monkeypatch.setattr(where, name, function)
 
 
-@pytest.mark.parametrize('error', [DISK, FileNotFoundError(2, 'No such')])
-@pytest.mark.parametrize(('where', 'name'), PLACES)
-def test_brief_faults_are_retried(run, monkeypatch, pauses, where, name, error):
-  _fails(monkeypatch, where, name, error, times=2)
+@pytest.mark.parametrize('error', [DISK, MISSING, TENSORSTORE])
+def test_brief_faults_are_retried(run, monkeypatch, pauses, error):
+  _fails(monkeypatch, error, times=2)
   assert checkpoint.restore_newest(run, TARGET)[1] == 8
   assert pauses == [0.5, 1.0]
   assert states.names(run / 'checkpoints') == ['4', '8']
 
 
-@pytest.mark.parametrize('error', [DISK, NO_MEMORY])
-@pytest.mark.parametrize(('where', 'name'), PLACES)
+@pytest.mark.parametrize(
+  ('error', 'kind'),
+  [
+    *((DISK, OSError), (NO_MEMORY, OSError), (MemoryError(), OSError)),
+    *((PermissionError(13, 'Denied'), OSError), (_wrapped(DISK), OSError)),
+    (errors.StoreError('gs://a: no answer'), errors.StoreError),
+  ],
+)
+@pytest.mark.parametrize('where', ['record', 'arrays'])
 def test_an_unreachable_checkpoint_is_not_moved(
-  run, monkeypatch, where, name, error
+  run, monkeypatch, where, error, kind
 ):
-  _fails(monkeypatch, where, name, error)
+  if where == 'record':
+    _fails(monkeypatch, error, where=record, name='read')
+  else:
+    _fails(monkeypatch, error)
   for read in (
     lambda: checkpoint.restore_newest(run, TARGET),
     lambda: checkpoint.read_params(run),
   ):
-    with pytest.raises(OSError, match=r'8 cannot be read: .*Make it readable'):
+    with pytest.raises(kind, match=r'8 cannot be read: .*Make it readable'):
       read()
   assert states.names(run) == ['checkpoints']
   assert checkpoint.latest_step(run) == 8
 
 
-def test_a_bucket_that_does_not_answer_ends_the_run(run, monkeypatch):
-  _fails(monkeypatch, record, 'read', errors.StoreError('no answer'))
-  monkeypatch.setattr(faults.buckets, 'is_store', lambda _: True)
-  with pytest.raises(errors.StoreError, match='cannot be read: '):
+def test_files_that_cannot_be_opened_are_out_of_reach(run, monkeypatch):
+  # The libraries wrap the errors of the system in their own.
+  _fails(monkeypatch, TENSORSTORE)
+  file = run / 'checkpoints/8/default/link'
+  file.symlink_to(file)
+  with pytest.raises(OSError, match=r'8 cannot be read: .*symbolic links'):
     checkpoint.restore_newest(run, TARGET)
-  monkeypatch.setattr(faults, 'is_unanswered', lambda *_: True)
-  assert states.names(run / 'checkpoints') == ['4', '8']
+  file.unlink()
+  assert checkpoint.restore_newest(run, TARGET)[1] == 4
+  assert states.names(run / 'damaged_checkpoints') == ['8']
+
+
+def test_a_save_that_a_bucket_refuses_may_be_tried_again(tmp_path, monkeypatch):
+  manager = saving.ocp.CheckpointManager
+  monkeypatch.setattr(saving.buckets, 'is_store', lambda _: True)
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=1)
+
+  def fail(*_, **__):
+    raise TENSORSTORE
+
+  monkeypatch.setattr(manager, 'save', fail)
+  with pytest.raises(errors.StoreError, match=r'step 3 .*UNAVAILABLE.* No '):
+    checkpoints.save(3, {'a': jax.numpy.ones(2)})

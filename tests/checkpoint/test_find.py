@@ -3,6 +3,8 @@
 import pytest
 from etils import epath
 
+from tests.workdir.buckets.conftest import bucket as bucket
+from tests.workdir.buckets.conftest import server as server
 from vit_jax import checkpoint
 from vit_jax.checkpoint import folders
 
@@ -17,7 +19,6 @@ def test_find(tmp_path):
   run = tmp_path / '3'  # Run directories may be numbers, too.
   for step in ('9', '10', '11.orbax-checkpoint-tmp'):
     _make(run / 'checkpoints' / step)
-  (run / 'checkpoints/99').mkdir()  # Empty.
   newest = run / 'checkpoints' / '10'
   assert checkpoint.find(run) == newest
   assert checkpoint.find(str(run / 'checkpoints')) == newest
@@ -53,14 +54,17 @@ def test_a_run_can_have_any_name(tmp_path, name):
   assert checkpoint.find(tmp_path / name).parts[-2:] == ('checkpoints', '3')
 
 
-@pytest.mark.parametrize('renames', [True, False])
-def test_nothing_is_lost_by_moving_aside(tmp_path, monkeypatch, renames):
+@pytest.mark.parametrize('kind', ['disk', 'mounted', 'bucket'])
+def test_nothing_is_lost_by_moving_aside(tmp_path, monkeypatch, request, kind):
   def fail(*_):
     raise OSError(5, 'Input/output error')
 
-  if not renames:  # As on some mounted buckets.
-    monkeypatch.setattr(folders.shutil.os, 'rename', fail)
   run = epath.Path(tmp_path)
+  if kind == 'mounted':  # Some mounts cannot rename folders.
+    monkeypatch.setattr(folders.shutil.os, 'rename', fail)
+  elif kind == 'bucket':
+    request.getfixturevalue('bucket')
+    run = epath.Path('gs://bucket/run')
   for name in ('8', '8-2'):
     _make(run / '8')
     moved = folders.move_aside(run / '8', run / 'damaged')

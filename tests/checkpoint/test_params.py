@@ -97,12 +97,9 @@ def test_a_run_is_read_from_its_newest_intact_checkpoint(
 def test_save_params_round_trip(tmp_path, kind):
   params = {'head': {'kernel': jnp.arange(64.0).reshape(8, 8)}}
   sharded = states.put(params, 8, split=True)
-  written = checkpoint.save_params(
-    tmp_path, kind, 12, sharded, {'test/accuracy': 0.5}
-  )
+  written = checkpoint.save_params(tmp_path, kind, 12, sharded)
   assert written == tmp_path / kind / '12'
   assert checkpoint.find(tmp_path / kind) == written == checkpoint.find(written)
-  assert checkpoint.read_metrics(written) == {'test/accuracy': 0.5}
   found, where = checkpoint.read_params(tmp_path / kind)
   assert where == written
   states.assert_bitwise(found, params)
@@ -136,8 +133,3 @@ def test_only_the_newest_params_stay(tmp_path, monkeypatch):
   np.testing.assert_array_equal(params['w'], 5)
   _saved(tmp_path, 12, 3)
   assert states.names(tmp_path / 'best') == ['12']
-
-
-def test_kinds_of_params(tmp_path):
-  with pytest.raises(ValueError, match="kind='last' must be 'best' or 'final'"):
-    checkpoint.save_params(tmp_path, 'last', 1, {})

@@ -31,11 +31,13 @@ def test_keeps_the_newest_and_every_nth(tmp_path, keep, keep_every, kept):
   assert states.names(tmp_path / 'checkpoints') == kept
 
 
-def _save_values(workdir, best, values, first=1):
-  checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0, best=best)
-  for step, value in enumerate(values, start=first):
-    metrics = {best: value, 'other': 99 - step} if value is not None else None
-    checkpoints.save(step, STATE, metrics)
+def _save_values(workdir, best, values, earlier=()):
+  checkpoints = checkpoint.Checkpoints(workdir, keep=1, best=best)
+  for step, value in enumerate(earlier, start=1):
+    checkpoints.note(step, {best: value})
+  for step, value in enumerate(values, start=len(earlier) + 1):
+    checkpoints.note(step, {best: value} if value is not None else {})
+    checkpoints.save(step, STATE)
   checkpoints.close()
   return states.names(workdir / 'checkpoints')
 
@@ -58,13 +60,11 @@ def test_keeps_the_best(tmp_path, best, values, kept):
 
 def test_the_best_step_is_remembered_after_a_restart(tmp_path):
   name = 'test/accuracy'
-  assert _save_values(tmp_path, name, [0.1, 0.5, 0.3]) == ['2', '3']
-  assert _save_values(tmp_path, name, [0.4, 0.4], first=4) == ['2', '5']
-  assert _save_values(tmp_path, name, [0.6, 0.4], first=6) == ['6', '7']
-  assert checkpoint.read_metrics(tmp_path / 'checkpoints/6') == {
-    name: 0.6,
-    'other': 93,
-  }
+  values = [0.1, 0.5, 0.3]
+  assert _save_values(tmp_path, name, values) == ['2', '3']
+  assert _save_values(tmp_path, name, [0.4, 0.4], values) == ['2', '5']
+  values += [0.4, 0.4]
+  assert _save_values(tmp_path, name, [0.6, 0.4], values) == ['6', '7']
 
 
 def test_half_written_checkpoint_is_ignored_and_removed(tmp_path):
@@ -95,7 +95,7 @@ def test_a_complete_step_is_not_saved_again(tmp_path):
 def mounted(tmp_path, monkeypatch):
   """A file system of one megabyte, full after three checkpoints."""
   # Without the check of the free space, as if the disk filled up after it.
-  monkeypatch.setattr(saving.Saver, 'check_space', lambda *_: None)
+  monkeypatch.setattr(saving.Checkpoints, 'check_space', lambda *_: None)
   folder = tmp_path / 'mounted'
   folder.mkdir()
   command = ['mount', '-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', str(folder)]
@@ -158,7 +158,7 @@ def test_a_failed_save_is_raised_once(tmp_path, fails, raises):
   # `save` returned before everything was written.
   assert checkpoint.latest_step(tmp_path) is checkpoints.latest_step is None
   fails.set()
-  checkpoints._save.done.wait(30)
+  checkpoints._save.done.exception(30)
   with pytest.raises(errors.SaveError, match=r'step 1 .*Input/output error'):
     getattr(checkpoints, raises)()
   checkpoints.check()

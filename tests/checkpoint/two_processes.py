@@ -64,7 +64,8 @@ def main(rank, workdir):
     workdir, keep=2, keep_every=0, best='test/loss', timeout=60
   )
   for step, loss in ((4, 0.1), (8, 0.3), (12, 0.2)):
-    checkpoints.save(step, _global(both[step]), {'test/loss': loss})
+    checkpoints.note(step, {'test/loss': loss})
+    checkpoints.save(step, _global(both[step]))
   checkpoints.close()
   assert checkpoints.latest_step == 12
   assert states.names(workdir / 'checkpoints') == ['12', '4', '8']
@@ -114,8 +115,10 @@ def main(rank, workdir):
     workdir, keep=1, keep_every=0, best='test/loss', timeout=60
   )
   assert checkpoints.latest_step == 4
+  checkpoints.note(4, {'test/loss': 0.1})
   for step in (8, 12):
-    checkpoints.save(step, restored, {'test/loss': 0.5})
+    checkpoints.note(step, {'test/loss': 0.5})
+    checkpoints.save(step, restored)
     checkpoints.wait()
     written = workdir / f'checkpoints/{step}'
     assert _same(checkpoint.read_params(written)[0], both[4].ema_params)

@@ -135,9 +135,10 @@ def _forward(model, p, image):
   return _dense(p['head'], x), out
 
 
-@pytest.mark.parametrize('patch_size', [4, (2, 6)])
-@pytest.mark.parametrize('representation_size', [None, 9])
-@pytest.mark.parametrize('pooling', ['token', 'gap'])
+@pytest.mark.parametrize(
+  'pooling, representation_size, patch_size',
+  [('token', None, 4), ('token', 9, (2, 6)), ('gap', None, (2, 6))],
+)
 def test_forward_equals_numpy(pooling, representation_size, patch_size):
   model = _build(
     pooling=pooling,
@@ -287,10 +288,6 @@ def test_scan_equals_unrolled_blocks():
   _assert_close(
     (loss, models.unstack_blocks(grads)), _jit_loss_and_grads(_build(), params)
   )
-  with pytest.raises(ValueError, match=r"encoderblock_0 among \['encoder_no"):
-    models.stack_blocks(stacked)
-  with pytest.raises(ValueError, match=r"expected encoderblock among \['enco"):
-    models.unstack_blocks(params)
 
 
 def test_dropout_depends_on_the_key_alone():
@@ -356,14 +353,12 @@ def test_bfloat16_models_have_float32_parameters_and_logits():
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize('scan', [False, True])
-def test_remat_recomputes_the_same_values(scan):
-  params = _random_params(_build())
-  params = models.stack_blocks(params) if scan else params
+def test_remat_recomputes_the_same_values():
+  params = models.stack_blocks(_random_params(_build()))
   key = jax.random.key(0)
   products, results = [], []
   for remat in ('none', 'dots', 'full'):
-    model = _build(remat=remat, scan=scan, dropout_rate=0.2)
+    model = _build(remat=remat, scan=True, dropout_rate=0.2)
     results.append(_jit_loss_and_grads(model, params, key))
     step = functools.partial(_loss_and_grads, model)
     products.append(

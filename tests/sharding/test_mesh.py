@@ -62,20 +62,21 @@ def test_default_fsdp_size(devices, tensor, slices, shape):
 @pytest.mark.parametrize(
   ('sizes', 'message'),
   [
-    ((-1, 3, 1), 'mesh.data is -1.*must divide'),
-    ((4, 4, 1), 'mesh.data=4 .*must not exceed'),
-    ((-1, 1, -1), 'mesh.data and mesh.tensor are -1'),
-    ((0, 1, 1), 'mesh.data=0 must be -1'),
+    ((-1, 3, 1), 'mesh.data=-1 x mesh.fsdp=3'),
+    ((-1, -1, 3), 'mesh.tensor=3'),
+    ((4, 4, 1), 'mesh.data=4 x mesh.fsdp=4'),
+    ((-1, 1, -1), 'mesh.tensor=-1'),
+    ((0, 1, 1), 'mesh.data=0'),
   ],
 )
 def test_sizes_that_do_not_fit(sizes, message):
-  with pytest.raises(ValueError, match=message):
+  with pytest.raises(ValueError, match=f'{message}.* the 8 device'):
     mesh_lib.axis_sizes(8, *sizes)
 
 
 def test_several_processes_must_use_all_devices(monkeypatch):
   monkeypatch.setattr(jax, 'process_count', lambda: 2)
-  with pytest.raises(ValueError, match='leaves some of the 8 devices unused'):
+  with pytest.raises(ValueError, match=r'4 of the 8 devices.*must be used'):
     sharding.make_mesh(2, 2, 1)
   sharding.make_mesh(2, 2, 2)
 
@@ -87,24 +88,16 @@ def _ids(grid):
 def test_only_data_spans_slices():
   # The devices of two slices, in an order that mixes them.
   devices = [Device(id=i, slice_index=i % 2) for i in range(8)]
-  grid = mesh_lib.device_grid(devices, (2, 2, 2), slices=0)
+  grid = mesh_lib.device_grid(devices, (2, 2, 2))
   assert _ids(grid) == [[[0, 2], [4, 6]], [[1, 3], [5, 7]]]
-  grid = mesh_lib.device_grid(devices, (4, 1, 2), slices=0)
-  assert _ids(grid) == [[[0, 2]], [[4, 6]], [[1, 3]], [[5, 7]]]
+  mesh = sharding.make_mesh(-1, 1, 2, devices)
+  assert _ids(mesh.devices) == [[[0, 2]], [[4, 6]], [[1, 3]], [[5, 7]]]
   with pytest.raises(
     ValueError, match=r'does not fit 2 slices: mesh.data must'
   ):
-    mesh_lib.device_grid(devices, (1, 8, 1), slices=0)
+    mesh_lib.device_grid(devices, (1, 8, 1))
 
 
 def test_gpu_hosts_are_not_slices():
   devices = [Device(id=i, slice_index=i // 4, platform='gpu') for i in range(8)]
-  mesh_lib.device_grid(devices, (1, 8, 1), slices=0)
-
-
-def test_slices_may_be_groups_of_processes():
-  devices = [Device(id=i, process_index=i // 2) for i in range(8)]
-  grid = mesh_lib.device_grid(devices, (2, 4, 1), slices=2)
-  assert _ids(grid) == [[[0], [1], [2], [3]], [[4], [5], [6], [7]]]
-  with pytest.raises(ValueError, match=r'mesh.slices=3 .* the 4 proc'):
-    mesh_lib.device_grid(devices, (2, 4, 1), slices=3)
+  mesh_lib.device_grid(devices, (1, 8, 1))

@@ -11,7 +11,7 @@ from vit_jax.checkpoint.folders import find as find
 from vit_jax.checkpoint.folders import latest_step as latest_step
 from vit_jax.checkpoint.folders import workdir_of as workdir_of
 from vit_jax.checkpoint.reading import is_intact, read_params, restore_newest
-from vit_jax.checkpoint.record import DamagedError, mismatch, read_metrics
+from vit_jax.checkpoint.record import DamagedError, mismatch
 from vit_jax.checkpoint.saving import Checkpoints, is_better, save_params
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
   'is_intact',
   'latest_step',
   'mismatch',
-  'read_metrics',
   'read_params',
   'restore_newest',
   'save_params',

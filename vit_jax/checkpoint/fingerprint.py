@@ -29,42 +29,28 @@ _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-  """Flattens a tree to `{'a/b': leaf}`.
-
-  Raises:
-    ValueError: two leaves would have the same name.
-  """
-  flat = jax.tree_util.tree_flatten_with_path(tree)[0]
-  named = {
+  """Flattens a tree to `{'a/b': leaf}`."""
+  return {
     jax.tree_util.keystr(path, simple=True, separator='/'): leaf
-    for path, leaf in flat
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
   }
-  if len(named) < len(flat):
-    raise ValueError(
-      f'{len(flat)} arrays have {len(named)} names: keys must not contain a /.'
-    )
-  return named
 
 
 def digests(tree: Any) -> dict[str, str]:
   """Returns the digest of each array of a tree.
 
   Args:
-    tree: a tree of `jax.Array`s, NumPy arrays and numbers. If it has global
-      arrays, all processes must call this.
+    tree: a tree of `jax.Array`s, NumPy arrays and numbers, real or boolean. If
+      it has global arrays, all processes must call this.
 
   Returns:
     `{'a/b': 16 hexadecimal digits}`. Digests do not cover shapes and dtypes.
-
-  Raises:
-    ValueError: an array is neither of real numbers nor of booleans.
   """
   leaves = named_leaves(tree)
   result = {}
   # A jitted function takes only arrays that are on the same devices.
   by_devices = collections.defaultdict(dict)
   for name, leaf in leaves.items():
-    _check_dtype(name, leaf)
     if isinstance(leaf, jax.Array):
       by_devices[frozenset(leaf.sharding.device_set)][name] = leaf
     else:
@@ -83,15 +69,6 @@ def digests(tree: Any) -> dict[str, str]:
 def dtype_of(leaf: Any) -> np.dtype:
   """Returns the dtype of an array or of a number."""
   return leaf.dtype if hasattr(leaf, 'dtype') else np.asarray(leaf).dtype
-
-
-def _check_dtype(name, leaf) -> None:
-  dtype = dtype_of(leaf)
-  known = jnp.issubdtype(dtype, jnp.number) or dtype == np.bool_
-  if not known or jnp.issubdtype(dtype, jnp.complexfloating):
-    raise ValueError(
-      f'{name} is {dtype}: only real numbers and booleans can be saved.'
-    )
 
 
 def _better_on_host(devices, arrays) -> bool:

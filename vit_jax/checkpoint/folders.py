@@ -1,11 +1,12 @@
 """Finds checkpoints, and moves damaged ones aside."""
 
 import shutil
+from collections.abc import Iterator
 
 import orbax.checkpoint as ocp
 from etils import epath
 
-from vit_jax.workdir import files
+from vit_jax.workdir import buckets, files
 
 FOLDER = 'checkpoints'
 # These hold only parameters: those of the best and of the last step.
@@ -21,29 +22,19 @@ STATE = 'default'
 
 def complete_steps(folder: epath.Path) -> list[epath.Path]:
   """Returns the complete checkpoints in a folder, oldest first."""
-  return [path for path in _steps(folder) if _is_empty(path) is False]
-
-
-def remove_empty(folder: epath.Path) -> None:
-  """Removes empty folders that are named like a checkpoint."""
-  for path in _steps(folder):
-    if _is_empty(path):
-      path.rmdir()
-
-
-def _is_empty(path: epath.Path) -> bool | None:
-  """Whether a folder is empty; None if it is gone or not a folder."""
-  try:
-    return not any(path.iterdir())
-  except (FileNotFoundError, NotADirectoryError):
-    return None
-
-
-def _steps(folder: epath.Path) -> list[epath.Path]:
   # Orbax leaves out incomplete ones: on gs:// their names look the same.
   complete = ocp.utils.checkpoint_steps_paths(folder)
   steps = [path for path in complete if path.name.isdigit()]
   return sorted(steps, key=lambda path: int(path.name))
+
+
+def files_of(path: epath.Path) -> Iterator[epath.Path]:
+  """Yields all files in a folder; `epath` cannot do so in buckets."""
+  for child in path.iterdir():
+    if child.is_dir():
+      yield from files_of(child)
+    else:
+      yield child
 
 
 def latest_step(workdir: epath.PathLike) -> int | None:
@@ -117,7 +108,7 @@ def workdir_of(path: epath.PathLike) -> epath.Path | None:
 def move_aside(path: epath.Path, folder: epath.Path) -> epath.Path:
   """Moves a checkpoint to `FOLDER/STEP`, or `FOLDER/STEP-2`, ...
 
-  Folders on object stores, and on some mounts, cannot be renamed: their files
+  Where folders cannot be renamed, as in buckets and on some mounts, the files
   are copied, and deleted when all copies are complete.
 
   Returns:
@@ -127,11 +118,10 @@ def move_aside(path: epath.Path, folder: epath.Path) -> epath.Path:
   while target.exists():
     target, number = folder / f'{path.name}-{number}', number + 1
   folder.mkdir(parents=True, exist_ok=True)
-  if '://' not in str(path):
-    shutil.move(path, target)
-    return target
-  for file in path.rglob('*'):
-    if file.is_file():
+  if buckets.is_store(path):
+    for file in files_of(path):
       file.copy(target / file.relative_to(path))
-  path.rmtree()
+    path.rmtree()
+  else:
+    shutil.move(path, target)
   return target

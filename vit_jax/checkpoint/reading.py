@@ -14,16 +14,32 @@ import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
 
-from vit_jax.checkpoint import faults, fingerprint, folders, record
+from vit_jax.checkpoint import folders, record
 from vit_jax.checkpoint.record import DamagedError
 from vit_jax.models import lora
 from vit_jax.runtime import distributed, errors
 from vit_jax.workdir import files
 
-# What a process can find wrong with a checkpoint, the worst first.
-_UNANSWERED, _OUT_OF_REACH, _DAMAGED, _FOREIGN = (
-  *('unanswered', 'out of reach', 'damaged', 'foreign'),
+# What a process can find wrong with a checkpoint, the worst first -> the error
+# that all processes raise.
+_UNREADABLE = (
+  'The checkpoint {path} cannot be read: {why}. It may be intact, so nothing'
+  ' was moved and no earlier one is used. Make it readable (memory, rights,'
+  ' network, disk) and start again, or name another.'
 )
+_FINDINGS = {
+  'unanswered': (errors.StoreError, _UNREADABLE),
+  'unreadable': (OSError, _UNREADABLE),
+  'damaged': (DamagedError, 'The checkpoint {path} is damaged: {why}.'),
+  'foreign': (
+    ValueError,
+    'The checkpoint {path} does not hold the state of this run. Its differences'
+    " from the config's state:\n{why}\n"
+    'Use another --workdir, or the config that wrote this one.',
+  ),
+}
+_MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_SYSTEM = (OSError, MemoryError, jax.errors.JaxRuntimeError, errors.StoreError)
 # Pauses in seconds before reading again, as a fault may be brief. A host may
 # have cached that a file on a shared file system is missing.
 _PAUSES = (0.5, 1.0, 4.0)
@@ -75,7 +91,8 @@ def restore_newest(
   Raises:
     ValueError: there are checkpoints, but none is intact (says what is wrong
       with each); or the newest intact one holds another model's or optimizer's
-      state (lists arrays that are missing, extra or of the wrong shape).
+      state (lists arrays that are missing, extra or of another shape
+      or dtype).
     OSError: a checkpoint cannot be read for lack of memory, of permission or of
       an answer, and may be intact, or a damaged one cannot be moved.
     StoreError: the same on an object store that does not answer.
@@ -95,17 +112,12 @@ def restore_newest(
     if damaged:
       logging.warning('Using %s, the newest intact checkpoint.', path)
     if jax.process_index() == 0:
-      folders.remove_empty(folder)
       for path in damaged:
         moved = folders.move_aside(path, workdir / folders.DAMAGED)
         logging.warning('Moved %s to %s.', path, moved)
     distributed.barrier()  # The damaged ones are gone.
     return state, step
   if not damaged:
-    # Orbax would take an empty step for a saved one.
-    if jax.process_index() == 0:
-      folders.remove_empty(folder)
-    distributed.barrier()
     return None
   raise ValueError(
     f'No checkpoint in {folder} is intact:\n  '
@@ -120,14 +132,13 @@ def restore(path: epath.Path, abstract_state: Any) -> Any:
 
   Args:
     path: the checkpoint, `.../STEP`.
-    abstract_state: the state as `jax.ShapeDtypeStruct`s with shardings. Arrays
-      that were saved in another dtype are converted.
+    abstract_state: the state as `jax.ShapeDtypeStruct`s with shardings.
 
   Raises:
     DamagedError: on all processes, if any of them finds the checkpoint damaged;
       says what is wrong.
     ValueError: the checkpoint holds another model's or optimizer's state; lists
-      arrays that are missing, extra or of the wrong shape.
+      arrays that are missing, extra or of another shape or dtype.
     OSError: on all processes, see `restore_newest`.
   """
   # All processes raise alike, so all of them try again or none does.
@@ -147,13 +158,11 @@ def _restore_once(path: epath.Path, abstract_state: Any) -> Any:
     saved = record.read(path)
     if difference := saved.difference(target):
       raise _ForeignError(difference)
-    as_saved = _as_saved(target, saved)
-    args = ocp.checkpoint_utils.construct_restore_args(as_saved)
-    return saved, _read_arrays(path, as_saved, args)
+    args = ocp.checkpoint_utils.construct_restore_args(target)
+    return saved, _read_arrays(path, target, args)
 
   saved, tree = _together(path, read)
   _together(path, lambda: saved.check(tree))
-  tree = jax.tree.map(_cast, tree, target)
   return flax.serialization.from_state_dict(abstract_state, tree)
 
 
@@ -162,77 +171,53 @@ def _together(path: epath.Path, function: Callable[[], Any]) -> Any:
 
   If a process raised alone, the others would wait for it.
   """
-  kind = text = ''
+  kind = why = ''
   result = None
   try:
     result = function()
   except Exception as error:
-    kind, text = _finding(path, error)
-  kinds, texts = zip(*distributed.gather([kind, text]), strict=True)
-  # A process that another model's state does not fit sees a bad copy.
-  if _FOREIGN in kinds and set(kinds) != {_FOREIGN}:
-    kinds = (_DAMAGED, *kinds)
-  for worst in (_UNANSWERED, _OUT_OF_REACH, _DAMAGED, _FOREIGN):
-    if worst in kinds:
-      raise _error(path, worst, _reasons(texts))
+    kind, why = _finding(path, error)
+  kinds, reasons = zip(*distributed.gather([kind, why]), strict=True)
+  if any(kinds):
+    first = {}
+    for index, text in enumerate(reasons):
+      first.setdefault(text, index)
+    if len(first) > 1:
+      first.pop('', None)
+      why = '; '.join(f'process {i}: {text}' for text, i in first.items())
+    raise _error(path, min(filter(None, kinds), key=[*_FINDINGS].index), why)
   return result
 
 
 def _finding(path: epath.Path, error: Exception) -> tuple[str, str]:
-  """Returns what an error says about a checkpoint, and why."""
+  """Returns what an error says about a checkpoint, a key of `_FINDINGS`; why.
+
+  Damaged files raise errors of many types. They count as damaged if the error
+  is not the system's, and each file can be opened and read.
+  """
   if isinstance(error, _ForeignError):
-    return _FOREIGN, str(error)
-  kind = _OUT_OF_REACH if faults.is_out_of_reach(error) else _DAMAGED
-  if faults.is_unanswered(path, error):
-    kind = _UNANSWERED
-  return kind, faults.reason(error)
-
-
-def _reasons(texts: tuple[str, ...]) -> str:
-  first = {}
-  for index, text in enumerate(texts):
-    if text:
-      first.setdefault(text, index)
-  if len(texts) == 1 or len({*texts}) == 1:
-    return texts[0]
-  return '; '.join(f'process {index}: {text}' for text, index in first.items())
+    return 'foreign', str(error)
+  if isinstance(error, DamagedError):
+    return 'damaged', str(error)
+  try:
+    for cause in record.causes(error):
+      if isinstance(cause, _SYSTEM):
+        raise cause
+    for file in folders.files_of(path):
+      with file.open('rb') as content:
+        content.read(1)
+  except _MISSING:
+    pass
+  except errors.StoreError as found:
+    return 'unanswered', record.reason(found)
+  except Exception as found:  # The type depends on the file system.
+    return 'unreadable', record.reason(found)
+  return 'damaged', record.reason(error)
 
 
 def _error(path: epath.Path, kind: str, why: str) -> Exception:
-  if kind == _FOREIGN:
-    return ValueError(
-      f'The checkpoint {path} does not hold the state of this run. Its'
-      f" differences from the config's state:\n{why}\n"
-      'Use another --workdir, or the config that wrote this one.'
-    )
-  if kind == _DAMAGED:
-    return DamagedError(f'The checkpoint {path} is damaged: {why}.')
-  if kind == _UNANSWERED:
-    return errors.StoreError(f'The checkpoint {path} cannot be read: {why}.')
-  return OSError(
-    f'The checkpoint {path} cannot be read: {why}. It may be intact, so nothing'
-    ' was moved and no earlier one is used. Make it readable (memory,'
-    ' permissions, network, disk) and start again, or name another.'
-  )
-
-
-def _as_saved(target: Any, saved: record.Record) -> Any:
-  """Returns the target with the saved dtypes, for which the digests hold."""
-  dtypes = [saved.dtypes[name] for name in fingerprint.named_leaves(target)]
-  leaves, treedef = jax.tree.flatten(target)
-  return treedef.unflatten(
-    jax.ShapeDtypeStruct(x.shape, jax.numpy.dtype(dtype), sharding=x.sharding)
-    for x, dtype in zip(leaves, dtypes, strict=True)
-  )
-
-
-def _cast(x: jax.Array, target: jax.ShapeDtypeStruct) -> jax.Array:
-  if x.dtype == target.dtype:
-    return x
-  cast = jax.jit(
-    lambda x: x.astype(target.dtype), out_shardings=target.sharding
-  )
-  return cast(x)
+  error, text = _FINDINGS[kind]
+  return error(text.format(path=path, why=why))
 
 
 def _read_arrays(
@@ -314,31 +299,29 @@ def _read_params(path: epath.Path) -> Any:
   """Reads the parameters of one checkpoint, and verifies them."""
   try:
     saved = record.read(path)
-    parts: dict[str, dict[str, None]] = {}
-    for name in saved.shapes:
-      part, _, parameter = name.partition('/')
-      parts.setdefault(part, {})[parameter] = None
-    # The average has only the parameters that train.
-    averaged = parts.get('ema_params', {})
-    names = ['params'] if parts.get('params', {}).keys() - averaged else []
-    names += ['ema_params'] if averaged else []
-    params = {}
-    for name in names:
-      item = {name: flax.traverse_util.unflatten_dict(parts[name], sep='/')}
-      args = jax.tree.map(
-        lambda _: ocp.RestoreArgs(restore_type=np.ndarray),
-        item,
-        is_leaf=lambda x: x is None,
+    # Parameter -> what is read. The average has only those that train.
+    wanted = {}
+    for part in ('params', 'ema_params'):
+      for name in saved.arrays:
+        if name.startswith(f'{part}/'):
+          wanted[name.removeprefix(f'{part}/')] = name
+    if wanted:
+      args = flax.traverse_util.unflatten_dict(
+        dict.fromkeys(
+          wanted.values(), ocp.RestoreArgs(restore_type=np.ndarray)
+        ),
+        sep='/',
       )
-      part = _read_arrays(path, args, args, partial=True)[name]
-      saved.check(part, name)
-      params |= flax.traverse_util.flatten_dict(part, sep='/')
+      tree = _read_arrays(path, args, args, partial=True)
+      saved.check(tree)
   except Exception as error:  # Damaged files raise errors of many types.
     raise _error(path, *_finding(path, error)) from error
-  if not params:
+  if not wanted:
     raise ValueError(
       f'{path} is not a checkpoint of a training run: it has no `params`,'
-      f' only {sorted(parts)}.'
+      f' only {sorted({name.partition("/")[0] for name in saved.arrays})}.'
     )
+  flat = flax.traverse_util.flatten_dict(tree, sep='/')
+  params = {parameter: flat[name] for parameter, name in wanted.items()}
   params = flax.traverse_util.unflatten_dict(params, sep='/')
   return lora.merged(params, np.matmul)

@@ -1,4 +1,4 @@
-"""The record in each checkpoint: digests, shapes, dtypes and metrics.
+"""The record in each checkpoint: digests, shapes and dtypes of its arrays.
 
 The record is a JSON item of the same Orbax checkpoint, so it becomes visible
 together with the arrays. It contains a checksum of itself. If the checksum is
@@ -9,8 +9,9 @@ from it belongs to another run.
 import dataclasses
 import hashlib
 import json
-import math
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import flax.traverse_util
@@ -18,14 +19,37 @@ import numpy as np
 from etils import epath
 
 from vit_jax.checkpoint import fingerprint
-from vit_jax.runtime import json_text
+from vit_jax.runtime import errors, json_text
 
 ITEM = 'fingerprints'
 _FILE = 'metadata'  # Orbax's name for the file of a JSON item.
+_ERRNO = re.compile(r"os_error_code='(\d+)'")  # In TensorStore's messages.
 
 
 class DamagedError(ValueError):
   """A checkpoint is not what was saved."""
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+  """Yields an error, and those that it was raised from."""
+  seen = []
+  while error is not None and error not in seen:
+    yield error
+    seen.append(error)
+    error = error.__cause__ or error.__context__
+
+
+def reason(error: BaseException) -> str:
+  """Formats an error in one line, as part of a message."""
+  # Orbax and TensorStore wrap the errors of the system.
+  for cause in causes(error):
+    number = cause.errno if isinstance(cause, OSError) else None
+    if found := _ERRNO.search(str(cause)):
+      number = int(found[1])
+    if number:
+      system = OSError(number, os.strerror(number))
+      return errors.described(system).rstrip('.')
+  return ' '.join(f'{type(error).__name__}: {error}'.split())[:300].rstrip('.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,44 +57,30 @@ class Record:
   """The content of a checkpoint.
 
   Attributes:
-    shapes: the shapes of the arrays by name, such as `params/head/kernel`.
-    dtypes: their dtypes.
-    digests: their digests.
+    arrays: the shape and the dtype of each array by its name, such as
+      `(8, 16) float32` of `params/head/kernel`.
+    digests: the arrays' digests.
     empty: the names of the nodes without arrays, sorted.
-    metrics: the finite metrics of the saved step.
   """
 
-  shapes: dict[str, tuple[int, ...]]
-  dtypes: dict[str, str]
+  arrays: dict[str, str]
   digests: dict[str, str]
   empty: list[str]
-  metrics: dict[str, float]
 
-  def check(self, tree: Any, part: str = '') -> None:
+  def check(self, tree: Any) -> None:
     """Compares arrays with the saved digests; see `fingerprint.digests`.
 
     Args:
-      tree: the whole state, or the part of it that `part` names.
-      part: '' or one of the state's top-level keys.
+      tree: the whole state, or a part of it.
 
     Raises:
       DamagedError: arrays differ; names them.
     """
-    tree = {part: tree} if part else tree
-    saved = {
-      name: digest
-      for name, digest in self.digests.items()
-      if not part or name.startswith(f'{part}/')
-    }
     found = fingerprint.digests(tree)
-    damaged = sorted(
-      name
-      for name in saved.keys() | found.keys()
-      if saved.get(name) != found.get(name)
-    )
+    damaged = [k for k, v in found.items() if self.digests.get(k) != v]
     if damaged:
       raise DamagedError(
-        f'{len(damaged)} of {len(saved)} arrays differ from what was saved:'
+        f'{len(damaged)} of {len(found)} arrays differ from what was saved:'
         f' {", ".join(damaged[:5])}{", ..." if len(damaged) > 5 else ""}'
       )
 
@@ -80,22 +90,24 @@ class Record:
     Args:
       state: a tree of arrays, or of their shapes and dtypes.
     """
-    shapes = {k: v.shape for k, v in fingerprint.named_leaves(state).items()}
+    arrays = {
+      name: f'{tuple(leaf.shape)} {leaf.dtype.name}'
+      for name, leaf in fingerprint.named_leaves(state).items()
+    }
     # Orbax also refuses a state with other nodes without arrays, such as the
     # states of an optimizer's stateless parts.
     return mismatch(
-      shapes | dict.fromkeys(empty_nodes(state), 'without arrays'),
-      self.shapes | dict.fromkeys(self.empty, 'without arrays'),
+      arrays | dict.fromkeys(empty_nodes(state), 'without arrays'),
+      self.arrays | dict.fromkeys(self.empty, 'without arrays'),
     )
 
 
-def build(tree: Any, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
+def build(tree: Any) -> dict[str, Any]:
   """Builds the record of a state about to be saved, as JSON values.
 
   All processes must call this; see `fingerprint.digests`.
   """
   digests = fingerprint.digests(tree)
-  values = {k: float(v) for k, v in (metrics or {}).items()}
   content = {
     'version': 1,
     'arrays': {
@@ -107,7 +119,6 @@ def build(tree: Any, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
       for name, leaf in fingerprint.named_leaves(tree).items()
     },
     'empty': empty_nodes(tree),
-    'metrics': {k: v for k, v in values.items() if math.isfinite(v)},
   }
   return content | {'checksum': _checksum(content)}
 
@@ -143,25 +154,15 @@ def read(path: epath.Path) -> Record:
     raise DamagedError(f'{ITEM}/{_FILE} is not what was written')
   arrays = content['arrays'].items()
   return Record(
-    shapes={name: tuple(array['shape']) for name, array in arrays},
-    dtypes={name: array['dtype'] for name, array in arrays},
-    digests={name: array['digest'] for name, array in arrays},
+    arrays={k: f'{tuple(v["shape"])} {v["dtype"]}' for k, v in arrays},
+    digests={k: v['digest'] for k, v in arrays},
     empty=content['empty'],
-    metrics=content['metrics'],
   )
 
 
-def read_metrics(path: epath.PathLike) -> dict[str, float]:
-  """Returns the metrics saved with a checkpoint; {} if none can be read."""
-  try:
-    return read(epath.Path(path)).metrics
-  except (DamagedError, OSError):
-    return {}
-
-
 def mismatch(
-  expected: Mapping[str, tuple[int, ...]],
-  found: Mapping[str, tuple[int, ...]],
+  expected: Mapping[str, Any],
+  found: Mapping[str, Any],
 ) -> str:
   """Lists all differences between two sets of named shapes; '' if none."""
   groups = {

@@ -15,7 +15,7 @@ from vit_jax.interop import weight_files
 from vit_jax.runtime import json_text
 from vit_jax.workdir import files
 
-_LARGEST = 2**31 - 1  # `models.variants` has the limits of models.
+_LARGEST = 2**31 - 1
 _LARGEST_SIDE = 2**14  # Pixels; images are resized to the size in a file.
 
 

@@ -13,7 +13,6 @@ import functools
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from vit_jax import sharding
 from vit_jax.models import lanes, position
@@ -186,8 +185,8 @@ def why_not_cudnn(dtype: str, width: int, *, here: bool) -> str:
   Args:
     dtype: dtype of query, key and value.
     width: K.
-    here: whether to try the kernel on this process's device, with a few tokens.
-      It needs certain GPUs, drivers and versions of cuDNN and JAX.
+    here: whether to compile the kernel for this process's device. It needs
+      certain GPUs, drivers and versions of cuDNN and JAX.
   """
   if dtype not in ('bfloat16', 'float16'):
     return f"the dtype is {dtype!r}, not 'bfloat16' or 'float16'"
@@ -195,26 +194,15 @@ def why_not_cudnn(dtype: str, width: int, *, here: bool) -> str:
     return f'the head width {width} is no multiple of 8 up to 128'
   if not here:
     return ''
-  rows, tokens = 2 * _CUDNN_ROWS, 2 * _CUDNN_ROWS - 3
-  heads = jnp.asarray(
-    np.random.default_rng(0).normal(size=(3, 1, rows, 1, width)), dtype
-  )
 
-  def gradient(attend, heads):
-    def loss(heads):
-      return (attend(*heads)[:, :tokens].astype(jnp.float32) ** 2).sum()
+  def loss(heads):
+    return cudnn(*heads, tokens=_CUDNN_ROWS - 3).astype(jnp.float32).sum()
 
-    return jax.jit(jax.grad(loss))(heads).astype(jnp.float32)
-
+  heads = jax.ShapeDtypeStruct((3, 1, _CUDNN_ROWS, 1, width), dtype)
   try:
-    found = gradient(functools.partial(cudnn, tokens=tokens), heads)
+    jax.jit(jax.grad(loss)).lower(heads).compile()
   except (RuntimeError, ValueError) as error:
     return str(error).partition('\n')[0]
-  expected = gradient(plain, heads[:, :, :tokens])
-  error = jnp.abs(found[:, :, :tokens] - expected).max()
-  # Gradients of kernels and biases are sums over all rows.
-  if found[:, :, tokens:].any() or not error < 0.05 * jnp.abs(expected).max():
-    return 'its gradients are not those of plain attention'
   return ''
 
 
@@ -293,8 +281,7 @@ class MultiHeadDotProductAttention(nn.Module):
       [B, L, D].
 
     Raises:
-      ValueError: H does not divide D, or the relative embedding is for
-        another number of tokens.
+      ValueError: H does not divide D.
     """
     width = x.shape[-1]
     # DenseGeneral initialises the flattened [D, D] matrix, so both fans of
@@ -353,9 +340,6 @@ class MultiHeadDotProductAttention(nn.Module):
   def _relative_embedding(
     self, length: int, heads: int, width: int
   ) -> jax.Array:
-    position.check_rows(
-      self, 'relative_embedding', 2 * length - 1, f'{length} tokens'
-    )
     return self.param(
       'relative_embedding',
       nn.initializers.normal(self.relative_stddev),

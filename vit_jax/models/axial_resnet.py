@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax.models import position, resnet
+from vit_jax.models import resnet
 from vit_jax.models.shared import check_images
 
 EPSILON = 1e-4  # Every GroupNorm uses it.
@@ -90,8 +90,7 @@ class AxialAttention(nn.Module):
     """Maps [B, h, w, C] to the same shape.
 
     Raises:
-      ValueError: 2H does not divide C, or the parameters' relative embedding
-        is for another height or width.
+      ValueError: 2H does not divide C.
     """
     if x.shape[-1] % (2 * self.heads):
       raise ValueError(
@@ -123,22 +122,13 @@ class AxialAttention(nn.Module):
     x = norm(name='gn_qkv')(x)
     x = x.reshape(sequences, length, self.heads, -1)  # [N, L, H, 2K]
     query, key, value = jnp.split(x, [width // 2, width], axis=-1)
-    x = relative_attention(query, key, value, self._table(length, width))
-    return norm(name='gn_out')(x.reshape(sequences, length, channels))
-
-  def _table(self, length: int, width: int) -> jax.Array:
-    """Returns the relative embedding, [2L-1, 2K]."""
-    position.check_rows(
-      self,
-      'relative_embedding',
-      2 * length - 1,
-      f'a {self.axis} of {length} features',
-    )
-    return self.param(
+    table = self.param(
       'relative_embedding',
       nn.initializers.normal(width**-0.5),
       (2 * length - 1, 2 * width),
     )
+    x = relative_attention(query, key, value, table)
+    return norm(name='gn_out')(x.reshape(sequences, length, channels))
 
 
 class AxialUnit(resnet.PostActivationUnit):
@@ -213,9 +203,8 @@ class AxialResNet(nn.Module):
         those of the last stage, see `resnet.feature_grid`.
 
     Raises:
-      ValueError: the images are not float, are not of rank 4, have no pixels,
-        or have another size than the parameters' relative embeddings; or twice
-        the number of heads does not divide the channels.
+      ValueError: the images are not float or not of rank 4, or twice the
+        number of heads does not divide the channels.
     """
     check_images(images)
     x = resnet.backbone(

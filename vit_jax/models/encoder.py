@@ -369,25 +369,18 @@ def stack_blocks(params: dict) -> dict:
   Returns:
     The same parameters, with the blocks' arrays stacked to [depth, ...] under
     `Transformer/encoderblock/...`.
-
-  Raises:
-    ValueError: there are no unrolled blocks.
   """
   encoder = dict(params['Transformer'])
   blocks = []
   while (name := f'encoderblock_{len(blocks)}') in encoder:
     blocks.append(encoder.pop(name))
-  if not blocks:
-    raise ValueError(f'expected encoderblock_0 among {sorted(encoder)}.')
   encoder['encoderblock'] = jax.tree.map(lambda *a: jnp.stack(a), *blocks)
   return {**params, 'Transformer': encoder}
 
 
 def unstack_blocks(params: dict) -> dict:
-  """Inverts `stack_blocks`; ValueError if there are no stacked blocks."""
+  """Inverts `stack_blocks`."""
   encoder = dict(params['Transformer'])
-  if 'encoderblock' not in encoder:
-    raise ValueError(f'expected encoderblock among {sorted(encoder)}.')
   stacked = encoder.pop('encoderblock')
   for i in range(len(jax.tree.leaves(stacked)[0])):
     encoder[f'encoderblock_{i}'] = jax.tree.map(lambda a, i=i: a[i], stacked)

@@ -17,8 +17,6 @@ import numpy as np
 
 # Standard deviation of initial values, as in the released code.
 STDDEV = 0.02
-# Limit for one image: 16,384 px at patches of 16. A file may claim any size.
-_MOST_TOKENS = 2**20
 
 
 def grid_of(
@@ -43,7 +41,7 @@ def token_grid(
     what: 'image' or 'feature map'; for the error.
 
   Raises:
-    ValueError: the image is smaller than one patch, or has too many of them.
+    ValueError: the image is smaller than one patch.
   """
   if isinstance(patch_size, int):
     patch_size = (patch_size, patch_size)
@@ -57,39 +55,7 @@ def token_grid(
       f'{what} size {_by(image_size)}{unit} is below one patch of '
       f'{_by(patch_size)}{unit}: use larger images, or a smaller patch.'
     )
-  if rows * columns > _MOST_TOKENS:
-    raise ValueError(
-      f'{what} size {_by(image_size)} has {rows * columns:,} patches of'
-      f' {_by(patch_size)}, expected at most {_MOST_TOKENS:,}: use smaller'
-      ' images, or a larger patch.'
-    )
   return rows, columns
-
-
-def check_rows(
-  module: nn.Module, name: str, rows: int, given: str, axis: int = 0
-) -> None:
-  """Checks that a learned table fits the images, before Flax reads it.
-
-  Args:
-    module: the module that has it.
-    name: the parameter's name.
-    rows: how many rows these images need.
-    given: what the images give, for the error.
-    axis: the table's axis of rows.
-
-  Raises:
-    ValueError: the parameters' table has another number of rows.
-  """
-  if not module.has_variable('params', name):
-    return
-  stored = module.get_variable('params', name).shape[axis]
-  if stored != rows:
-    raise ValueError(
-      f'{name} has {stored} rows, but these images give {rows} ({given}): use'
-      ' images of the size the parameters are for, or adapt the parameters'
-      ' with vit_jax.interop.load.'
-    )
 
 
 class LearnedTable(nn.Module):
@@ -114,15 +80,8 @@ class LearnedTable(nn.Module):
 
     Returns:
       [1, S + rows * columns, D], float32.
-
-    Raises:
-      ValueError: the parameters' table has another number of rows. A different
-        grid with the same number of rows goes unnoticed.
     """
     length = num_prefix_tokens + math.prod(grid)
-    check_rows(
-      self, 'pos_embedding', length, f'a {_by(grid)} grid of patches', axis=1
-    )
     return self.param(
       'pos_embedding',
       nn.initializers.normal(self.stddev),
@@ -151,7 +110,6 @@ class LearnedXY(nn.Module):
     normal = nn.initializers.normal(self.stddev)
     tables = []
     for name, length in (('x_embedding', columns), ('y_embedding', rows)):
-      check_rows(self, name, length, f'a {_by(grid)} grid of patches')
       tables.append(self.param(name, normal, (length, width // 2)))
     x, y = tables
     table = jnp.concatenate(
@@ -243,11 +201,6 @@ def resize(
     ValueError: the number of tokens is not that of the old grid.
   """
   table = np.asarray(pos_embedding)
-  if table.ndim != 3 or table.shape[0] != 1:
-    raise ValueError(
-      f'the position embedding has shape {table.shape}, expected '
-      '(1, tokens, width).'
-    )
   num_patches = table.shape[1] - num_prefix_tokens
   if old_grid is None:
     old_grid = _square(num_patches)

@@ -350,11 +350,7 @@ def backbone(
 
   Returns:
     [B, h, w, C] in the compute dtype, with (h, w) from `feature_grid`.
-
-  Raises:
-    ValueError: the images have no pixels.
   """
-  feature_grid(images.shape[1:3], blocks)  # Raises if there are no pixels.
   x = StandardizedConv(
     root_channels(width_factor),
     (7, 7),
@@ -386,15 +382,7 @@ def feature_grid(
   Args:
     image_size: (height, width) in pixels.
     blocks: units of each stage; () for the root's feature map.
-
-  Raises:
-    ValueError: the image has no pixels.
   """
-  if any(side < 1 for side in image_size):
-    raise ValueError(
-      f'image size {image_size[0]}x{image_size[1]} px has no pixels, expected '
-      'at least 1x1 px: check the crop or the resize.'
-    )
   stride = 4 * 2 ** max(len(blocks) - 1, 0)
   return -(-image_size[0] // stride), -(-image_size[1] // stride)
 
@@ -466,10 +454,9 @@ class BiT(nn.Module):
         C is 2048 * width_factor, with the usual four stages.
 
     Raises:
-      ValueError: the images are not float, not of rank 4, or have no pixels.
+      ValueError: the images are not float or not of rank 4.
     """
     check_images(images)
-    feature_grid(images.shape[1:3], self.blocks)  # Raises if no pixels.
     x = StandardizedConv(
       root_channels(self.width_factor),
       (7, 7),

@@ -58,24 +58,61 @@ _CHOICES = {
   'qkv_bias': (False, True),
   'norm_bias': (False, True),
 }
-# Whole numbers from 1 on. A file may claim any size, and to build its model
-# takes time and memory. So each limit is at least ten times beyond any
-# published model.
-_LARGEST = {
-  'depth': 1000,
-  'heads': 2**10,
-  'mlp_dim': 2**18,
-  'num_classes': 2**24,
-  'representation_size': 2**18,
-  'width': 2**16,
-}
-_LARGEST_PATCH = 2**12  # Pixels of a side.
-_LARGEST_WIDTH_FACTOR = 64
-_MOST_STAGES = 16
-_NUMBERS = {
-  'head_bias': (lambda x: True, 'a number'),
-  'stochastic_depth': (lambda x: 0 <= x < 1, '0 <= rate < 1'),
-  'dropout_rate': (lambda x: 0 <= x < 1, '0 <= rate < 1'),
+
+
+# A file may claim any size, and to build its model would take forever.
+_LARGEST, _DEEPEST, _MOST_STAGES = 2**24, 1000, 16
+
+
+def _is_size(value: object, most: int = _LARGEST) -> bool:
+  return type(value) is int and 1 <= value <= most
+
+
+def _are_sizes(values: object) -> bool:
+  return (
+    isinstance(values, tuple)
+    and len(values) <= _MOST_STAGES
+    and all(_is_size(x, _DEEPEST) for x in values)
+  )
+
+
+_SIZE_CHECK = (
+  _is_size,
+  f'at least 1 and at most {_LARGEST:,}, as a whole number',
+)
+_RATE_CHECK = (lambda x: 0 <= x < 1, '0 <= rate < 1')
+_WIDTH_CHECK = (
+  # The stages need an even root.
+  lambda x: 0 < x <= 64 and 64 * x % 2 == 0,
+  'a multiple of 1/32 of at most 64, so that the root has an even number',
+)
+_BLOCKS = (
+  f'the number of units of each stage, at most {_DEEPEST:,}, such as'
+  ' (3, 4, 6, 3)'
+)
+# Attribute -> what holds for it, and what to expect. None passes: it leaves the
+# layer out.
+_CHECKS = {
+  'depth': (
+    lambda x: _is_size(x, _DEEPEST),
+    f'at least 1 and at most {_DEEPEST:,}, as a whole number',
+  ),
+  'heads': _SIZE_CHECK,
+  'mlp_dim': _SIZE_CHECK,
+  'num_classes': _SIZE_CHECK,
+  'representation_size': _SIZE_CHECK,
+  'width': _SIZE_CHECK,
+  'patch_size': (
+    lambda x: _are_sizes(x) and len(x) == 2,
+    'a side or (height, width), each at least 1',
+  ),
+  'blocks': (lambda x: _are_sizes(x) and len(x) > 0, _BLOCKS),
+  'resnet_blocks': (_are_sizes, _BLOCKS),
+  'width_factor': _WIDTH_CHECK,
+  'resnet_width': _WIDTH_CHECK,
+  'stochastic_depth': _RATE_CHECK,
+  'dropout_rate': _RATE_CHECK,
+  'head_bias': (lambda x: x == float(x), 'a number'),
   'norm_epsilon': (lambda x: 0 < x < 1, '0 < epsilon < 1'),
   'position_stddev': (lambda x: x > 0, 'a number above 0'),
 }
@@ -101,9 +138,6 @@ class Family:
     fields: maps the pattern's groups to the module's attributes.
     names: names of the models in the paper and in AugReg; at least one, by
       which files describe the family's models.
-
-  Raises:
-    ValueError: the module lacks an attribute of `REQUIRED`.
   """
 
   form: str
@@ -111,14 +145,6 @@ class Family:
   module: type[nn.Module]
   fields: Callable[..., dict[str, Any]]
   names: tuple[str, ...]
-
-  def __post_init__(self):
-    has = {field.name for field in dataclasses.fields(self.module)}
-    if missing := [key for key in REQUIRED if key not in has]:
-      raise ValueError(
-        f'{self.module.__name__} lacks the attribute {", ".join(missing)}:'
-        f' every model has {", ".join(REQUIRED)}.'
-      )
 
 
 def _vit_fields(size: str, patch: str) -> dict[str, Any]:
@@ -379,66 +405,29 @@ def _check(model: nn.Module) -> None:
       its value and the allowed values.
   """
   ours = isinstance(model, (vit.ViT, resnet.BiT, axial_resnet.AxialResNet))
-  values = {
-    field.name: getattr(model, field.name)
-    for field in dataclasses.fields(model)
-    if ours or field.name in (*REQUIRED, 'stochastic_depth')
-  }
-  if not isinstance(values['dtype'], str):
-    values['dtype'] = jnp.dtype(values['dtype']).name
-  for key, value in values.items():
-    if wanted := _wanted(key, value):
+  for field in dataclasses.fields(model):
+    key, value = field.name, getattr(model, field.name)
+    if not ours and key not in (*REQUIRED, 'stochastic_depth'):
+      continue
+    if key == 'dtype':
+      value = jnp.dtype(value).name if not isinstance(value, str) else value
+    wanted = ''
+    if key in _CHOICES and value not in _CHOICES[key]:
+      wanted = f'one of {", ".join(map(str, _CHOICES[key]))}'
+    elif key in _CHECKS and value is not None:
+      wanted = _wanted(value, *_CHECKS[key])
+    if wanted:
       raise ValueError(f'{key} is {value!r:.80}, expected {wanted}.')
   if isinstance(model, vit.ViT):
     _check_vit(model)
-  elif ours and not model.blocks:
-    raise ValueError('blocks is empty, expected at least one stage.')
 
 
-def _wanted(key: str, value: Any) -> str:
+def _wanted(value: Any, holds: Callable[[Any], bool], text: str) -> str:
   """Returns what an attribute should be; '' if it is right."""
-  if key in _CHOICES:
-    if value not in _CHOICES[key]:
-      return f'one of {", ".join(map(str, _CHOICES[key]))}'
-  elif key in _NUMBERS:
-    holds, wanted = _NUMBERS[key]
-    if type(value) not in (int, float) or not holds(value):
-      return wanted
-  elif key in _LARGEST:
-    # No representation size means no such layer.
-    if value is not None and not _is_size(value, _LARGEST[key]):
-      return f'at least 1 and at most {_LARGEST[key]:,}, as a whole number'
-  elif key == 'patch_size':
-    if not _are_sizes(value, _LARGEST_PATCH) or len(value) != 2:
-      return (
-        'a side or (height, width), each at least 1 and at most'
-        f' {_LARGEST_PATCH:,}'
-      )
-  elif key in ('width_factor', 'resnet_width'):
-    if type(value) not in (int, float) or not value <= _LARGEST_WIDTH_FACTOR:
-      return f'a number of at most {_LARGEST_WIDTH_FACTOR}'
-    if 64 * value < 2 or 64 * value % 2:  # The stages need an even root.
-      return 'a multiple of 1/32, so that the root has an even number'
-  elif (
-    key in ('blocks', 'resnet_blocks')
-    and value is not None
-    and not (
-      _are_sizes(value, _LARGEST['depth']) and len(value) <= _MOST_STAGES
-    )
-  ):
-    return (
-      'the number of units of each stage, at least 1 and at most'
-      f' {_LARGEST["depth"]:,}, such as (3, 4, 6, 3)'
-    )
-  return ''
-
-
-def _is_size(value: object, most: int) -> bool:
-  return type(value) is int and 1 <= value <= most
-
-
-def _are_sizes(values: object, most: int) -> bool:
-  return isinstance(values, tuple) and all(_is_size(v, most) for v in values)
+  try:
+    return '' if holds(value) else text
+  except (TypeError, ValueError):  # It has another type.
+    return text
 
 
 def _check_vit(model: vit.ViT) -> None:

@@ -13,7 +13,6 @@ import re
 import jax
 import ml_collections
 from jax.experimental import topologies
-from jax.sharding import AxisType
 
 from vit_jax import sharding, topology
 from vit_jax.plan import chips as chips_lib
@@ -232,13 +231,4 @@ def layout(
   config: ml_collections.ConfigDict, devices: list[jax.Device]
 ) -> sharding.Layout:
   """Returns a config's layout over the given devices, see `sharding.build`."""
-  section = config.mesh.to_dict()
-  axes = [section.pop(axis) for axis in mesh_lib.AXES]
-  shape = mesh_lib.axis_sizes(
-    len(devices), *axes, mesh_lib.count_slices(devices, 0)
-  )
-  grid = mesh_lib.device_grid(devices[: math.prod(shape)], shape, 0)
-  mesh = jax.sharding.Mesh(
-    grid, mesh_lib.AXES, axis_types=(AxisType.Auto,) * len(mesh_lib.AXES)
-  )
-  return sharding.Layout(mesh, **section)
+  return sharding.build(**config.mesh, devices=devices)

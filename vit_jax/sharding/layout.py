@@ -7,27 +7,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from clu import parameter_overview
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax.sharding import mesh as mesh_lib
 
-SHARDS = {
-  'none': 'every device holds the whole state',
-  'optimizer': "the optimizer's state and the average are split (ZeRO-1)",
-  'all': 'the parameters are split, too (fully sharded, ZeRO-3)',
-}
-GATHERS = {
-  'step': 'all parameters once a step, then held whole until its end',
-  'micro_batch': 'each parameter where a micro-batch needs it, in both passes',
-}
-PARTITIONS = {
-  'auto': "'manual' where it is possible",
-  'manual': 'each device works through its own rows, then gradients are summed',
-  'compiler': 'the compiler splits the whole step',
-}
-# The dtypes in which devices can sum gradients.
-REDUCE_DTYPES = ('float32', 'bfloat16')
 # More devices than this sum in float32, unless the config says otherwise. A
 # ring all-reduce rounds at every link, so the error grows with the root of the
 # number of devices, and gradients that all devices agree on stall: LOG.md.
@@ -68,12 +53,18 @@ class Layout:
 
   Attributes:
     mesh: see `mesh.make_mesh`.
-    shard: one of SHARDS.
-    gather: one of GATHERS; matters for shard='all'.
-    partition: one of PARTITIONS; see `gradients`.
-    reduce_dtype: one of REDUCE_DTYPES; 'auto' becomes `default_reduce_dtype`.
-      Matters only for the manual partition: the compiler's own sums have the
-      dtype of the matmuls.
+    shard: what `fsdp` splits besides the batch. 'none': every device holds the
+      whole state. 'optimizer': the optimizer's state and the average are split
+      (ZeRO-1). 'all': the parameters, too (fully sharded, ZeRO-3).
+    gather: for shard='all'. 'step': all parameters are gathered once a step,
+      then held whole until its end. 'micro_batch': each parameter is gathered
+      where a micro-batch needs it, in both passes.
+    partition: 'manual': each device works through its own rows, then gradients
+      are summed. 'compiler': the compiler splits the whole step. 'auto':
+      'manual' where it is possible. See `gradients`.
+    reduce_dtype: the dtype in which devices sum gradients, 'float32' or
+      'bfloat16'; 'auto' becomes `default_reduce_dtype`. Matters only for the
+      manual partition: the compiler's own sums have the dtype of the matmuls.
   """
 
   mesh: jax.sharding.Mesh
@@ -86,16 +77,6 @@ class Layout:
     if self.reduce_dtype == 'auto':
       chosen = default_reduce_dtype(self.mesh)
       object.__setattr__(self, 'reduce_dtype', chosen)
-    for name, value, choices in (
-      ('shard', self.shard, SHARDS),
-      ('gather', self.gather, GATHERS),
-      ('partition', self.partition, PARTITIONS),
-      ('reduce_dtype', self.reduce_dtype, REDUCE_DTYPES),
-    ):
-      if value not in choices:
-        raise ValueError(
-          f'mesh.{name}={value!r} is unknown; choose one of {list(choices)}.'
-        )
     if self.partition == 'manual' and self._shared_work:
       raise ValueError(
         f"mesh.partition='manual' does not go with {self._shared_work}, where"
@@ -223,28 +204,21 @@ class Layout:
     Args:
       state: a `step.TrainState`; its leaves need only shapes.
     """
-    rows = [('parameter', 'shape', 'at rest', 'in the update')]
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
-      name = _name(path)
-      at_rest, update = (
-        str(tuple(self.spec(name, leaf.shape, split=split)))
-        for split in (self.shard == 'all', self.shard != 'none')
-      )
-      rows.append((name, str(leaf.shape), at_rest, update))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    held = sum(
-      math.prod(sharding.shard_shape(x.shape)) * np.dtype(x.dtype).itemsize
-      for x, sharding in zip(
-        jax.tree.leaves(state), jax.tree.leaves(self.state(state)), strict=True
-      )
+    held = jax.tree.map(
+      lambda x, sharding: jax.ShapeDtypeStruct(
+        x.shape, x.dtype, sharding=sharding
+      ),
+      state,
+      self.state(state),
     )
-    lines = [
-      '  '.join(cell.ljust(n) for cell, n in zip(row, widths, strict=True))
-      for row in rows
-    ]
-    return '\n'.join(
-      [*map(str.rstrip, lines), f'The state takes {held:,} bytes of a device.']
+    table = parameter_overview.get_parameter_overview(
+      held.params, include_stats='sharding'
     )
+    size = sum(
+      math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+      for x in jax.tree.leaves(held)
+    )
+    return f'{table}\nThe state takes {size:,} bytes of a device.'
 
 
 def build(
@@ -253,19 +227,19 @@ def build(
   gather: str,
   partition: str = 'auto',
   reduce_dtype: str = 'auto',
-  **axes: int,
+  **axes: Any,
 ) -> Layout:
   """Builds the layout of the config's `mesh` section.
 
   Args:
-    shard: what is split over the axis `fsdp`, see SHARDS.
-    gather: when split parameters are gathered, see GATHERS.
-    partition: what splits the work, see PARTITIONS.
-    reduce_dtype: the dtype of the sums of gradients, see `Layout`.
-    **axes: the sizes of the axes, see `mesh.make_mesh`.
+    shard: see `Layout`, as for the next three.
+    gather: when split parameters are gathered.
+    partition: what splits the work.
+    reduce_dtype: the dtype of the sums of gradients.
+    **axes: the sizes of the axes and the devices, see `mesh.make_mesh`.
 
   Raises:
-    ValueError: a choice is unknown, or the sizes don't fit the devices.
+    ValueError: the sizes don't fit the devices.
   """
   mesh = mesh_lib.make_mesh(**axes)
   return Layout(mesh, shard, gather, partition, reduce_dtype)

@@ -7,7 +7,7 @@ Slices, which the data-centre network connects, share only the axis `data`.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -27,9 +27,12 @@ _SPLIT = 32
 
 
 def make_mesh(
-  data: int = -1, fsdp: int = 1, tensor: int = 1, slices: int = 0
+  data: int = -1,
+  fsdp: int = 1,
+  tensor: int = 1,
+  devices: Sequence[jax.Device] | None = None,
 ) -> jax.sharding.Mesh:
-  """Returns a mesh over all devices, or over the first if the sizes need fewer.
+  """Returns a mesh over the devices, or over the first if fewer are needed.
 
   Args:
     data: size of the axis `data`; -1 takes what the other axes leave.
@@ -37,31 +40,23 @@ def make_mesh(
       see `split_over`.
     tensor: size of the axis `tensor`; -1 takes what the other axes leave, and
       is allowed only if no other axis is -1.
-    slices: number of groups of devices with a slow network between them, which
-      only the axis `data` spans. 0 takes the TPU slices that the devices
-      report. Other numbers divide the processes into equal groups, in order.
+    devices: None takes all that JAX has.
 
   Raises:
     ValueError: the sizes don't fit the devices, or each other.
   """
-  devices = jax.devices()
-  shape = axis_sizes(
-    len(devices), data, fsdp, tensor, count_slices(devices, slices)
-  )
-  size = math.prod(shape)
-  if size < len(devices) and jax.process_count() > 1:
-    raise ValueError(
-      f'{_product(shape)} leaves some of the {len(devices)} devices unused,'
-      f' which only works with one process, not {jax.process_count()}; set'
-      ' mesh.data=-1.'
+  devices = jax.devices() if devices is None else devices
+  slices = len(set(map(_slice_of, devices)))
+  shape = axis_sizes(len(devices), data, fsdp, tensor, slices)
+  if (size := math.prod(shape)) < len(devices):
+    text = (
+      f'{_product(shape)} uses {size} of the {len(devices)} devices;'
+      ' mesh.data=-1 or mesh.fsdp=-1 takes what the other axes leave.'
     )
-  if size < len(devices):
-    logging.warning(
-      '%s uses %d of the %d devices; mesh.data=-1 or mesh.fsdp=-1 takes what'
-      ' the other axes leave.',
-      *(_product(shape), size, len(devices)),
-    )
-  grid = device_grid(devices[:size], shape, slices)
+    if jax.process_count() > 1:
+      raise ValueError(f'{text} With several processes, all must be used.')
+    logging.warning('%s', text)
+  grid = device_grid(devices[:size], shape)
   return jax.sharding.Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
@@ -78,97 +73,60 @@ def axis_sizes(
 ) -> tuple[int, int, int]:
   """Resolves -1 in the sizes of the axes; ValueError if they don't fit.
 
-  Takes the sizes of `make_mesh`, and the number of slices, which is never 0.
+  Takes the sizes of `make_mesh`, and the number of slices.
   """
-  sizes = {'data': data, 'fsdp': fsdp, 'tensor': tensor}
-  for name, size in sizes.items():
-    if size < 1 and size != -1:
-      raise ValueError(
-        f'mesh.{name}={size} must be -1 (all that the other axes leave) or'
-        ' at least 1.'
-      )
-  if data == fsdp == -1 and tensor != -1 and num_devices % tensor == 0:
+  sizes = dict(zip(AXES, (data, fsdp, tensor), strict=True))
+  if data == fsdp == -1 and tensor > 0:
     groups, rest = divmod(num_devices, slices * tensor)
     sizes['fsdp'] = 1 if rest else split_over(groups)
   free = [name for name, size in sizes.items() if size == -1]
-  if len(free) > 1 and free != ['data', 'fsdp']:
-    raise ValueError(
-      f'mesh.{" and mesh.".join(free)} are -1; only mesh.data and mesh.fsdp can'
-      ' share what the other axes leave.'
-    )
   fixed = math.prod(size for size in sizes.values() if size != -1)
-  if len(free) == 1 and num_devices % fixed == 0:
+  if fixed > 0 and len(free) == 1 and num_devices % fixed == 0:
     sizes[free[0]] = num_devices // fixed
-  elif free or fixed > num_devices:
-    verb = 'is' if len(free) == 1 else 'are'
-    rest = f', and mesh.{" and mesh.".join(free)} {verb} -1' if free else ''
-    wanted = ' x '.join(
-      f'mesh.{name}={size}' for name, size in sizes.items() if size != -1
-    )
+  elif free or not 0 < fixed <= num_devices:
     raise ValueError(
-      f'{wanted} = {fixed}{rest}, but JAX sees {num_devices} device(s): the'
-      f' product must {"divide" if free else "not exceed"} that.'
+      f'{_product((data, fsdp, tensor))} does not fit the {num_devices}'
+      ' device(s) that JAX sees: the product must not exceed that. One size, or'
+      ' mesh.data and mesh.fsdp, may be -1, which takes what the others leave;'
+      ' their product must divide the devices.'
     )
   return sizes['data'], sizes['fsdp'], sizes['tensor']
 
 
-def count_slices(devices, slices: int) -> int:
-  """Returns the number of the devices' slices; `slices` as in `make_mesh`."""
-  return len(_groups(devices, slices))
-
-
-def device_grid(
-  devices, shape: tuple[int, int, int], slices: int
-) -> np.ndarray:
+def device_grid(devices, shape: tuple[int, int, int]) -> np.ndarray:
   """Arranges devices so that neighbours in the mesh are close in the network.
 
   Args:
     devices: as many devices as the mesh has positions.
     shape: sizes of (data, fsdp, tensor).
-    slices: see `make_mesh`.
 
   Returns:
     The devices, an array of the given shape. Along `data`, the slices follow
     one another.
   """
-  groups = _groups(devices, slices)
+  slices = len(set(map(_slice_of, devices)))
   data, fsdp, tensor = shape
-  if data % len(groups):
+  if data % slices:
     raise ValueError(
-      f'{_product(shape)} does not fit {len(groups)} slices: mesh.data must be'
-      ' a multiple of their number, as the slow network between them carries'
-      ' only that axis. Or treat them as one slice with mesh.slices=1.'
+      f'{_product(shape)} does not fit {slices} slices: mesh.data must be a'
+      ' multiple of their number, as the slow network between them carries only'
+      ' that axis.'
     )
-  part = (data // len(groups), fsdp, tensor)
-  grids = [
-    mesh_utils.create_device_mesh(
-      part, devices=group, allow_split_physical_axes=True
+  if slices == 1:
+    return mesh_utils.create_device_mesh(
+      shape, devices, allow_split_physical_axes=True
     )
-    for group in groups
-  ]
-  return np.concatenate(grids, axis=0)
+  return mesh_utils.create_hybrid_device_mesh(
+    (data // slices, fsdp, tensor),
+    (slices, 1, 1),
+    devices,
+    allow_split_physical_axes=True,
+  )
 
 
-def _groups(devices, slices: int) -> list[list[jax.Device]]:
-  """Groups the devices by slice, see `make_mesh`."""
+def _slice_of(device: jax.Device) -> int:
   # JAX reports each GPU host as a slice of its own, but `fsdp` may span hosts.
-  group_of = {
-    device: 0 if device.platform == 'gpu' else getattr(device, 'slice_index', 0)
-    for device in devices
-  }
-  if slices:
-    processes = sorted({device.process_index for device in devices})
-    if slices < 1 or len(processes) % slices:
-      raise ValueError(
-        f'mesh.slices={slices} must be 0 (what the devices report) or divide'
-        f' the {len(processes)} process(es).'
-      )
-    each = len(processes) // slices
-    group_of = {d: processes.index(d.process_index) // each for d in devices}
-  return [
-    [device for device in devices if group_of[device] == group]
-    for group in sorted(set(group_of.values()))
-  ]
+  return 0 if device.platform == 'gpu' else getattr(device, 'slice_index', 0)
 
 
 def _product(shape: tuple[int, ...]) -> str:

@@ -9,7 +9,6 @@ import contextlib
 import jax
 import ml_collections
 from absl import logging
-from clu import parameter_overview
 from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
