@@ -255,13 +255,13 @@ class Recorder:
           improved = True
           # Before the metrics are written: if this save fails, a resumed run
           # lacks the metrics and repeats the evaluation.
-          self.save_params(checkpoint_lib.BEST, evaluated, step, values)
+          self.save_params(checkpoint_lib.BEST, evaluated, step)
         self.write(step, values)
     except preemption.StopRequested:
       stop = True
     self._checkpoints.note(step, found)
     if improved:
-      self.save(state, step, found)
+      self.save(state, step)
     return stop
 
   def _is_best(self, values: Mapping[str, float]) -> bool:
@@ -275,18 +275,12 @@ class Recorder:
     self._best = value
     return True
 
-  def save(
-    self,
-    state: TrainState,
-    step: int,
-    found: Mapping[str, float] | None = None,
-  ) -> None:
+  def save(self, state: TrainState, step: int) -> None:
     """Starts to save a state, unless it is saved already.
 
     Args:
       state: the state after the step.
       step: the number of the step.
-      found: the step's metrics so far.
 
     Raises:
       SaveError: this save could not start, or the last one failed.
@@ -295,16 +289,10 @@ class Recorder:
       return
     with self._saving(f'save of step {step}'):
       self._writer.flush()
-      self._checkpoints.save(step, state, found or {})
+      self._checkpoints.save(step, state)
     self._saved_at, self._saved_step = time.monotonic(), step
 
-  def save_params(
-    self,
-    kind: str,
-    state: TrainState,
-    step: int,
-    values: Mapping[str, float] | None = None,
-  ) -> None:
+  def save_params(self, kind: str, state: TrainState, step: int) -> None:
     """Saves the parameters alone, under `checkpoint.BEST` or `FINAL`."""
     with self._saving(kind):
       self._run.check_owner()
@@ -313,7 +301,6 @@ class Recorder:
         kind,
         step,
         self._run.program.evaluated(state).eval_params,
-        values,
         timeout=self._timeout,
       )
 

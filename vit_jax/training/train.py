@@ -291,14 +291,8 @@ def _describe(run: Run, state: TrainState, step: int) -> None:
   )
   if jax.process_index() != 0:
     return
-  overview = parameter_overview.get_parameter_overview(
-    jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state.params
-    ),
-    include_stats=False,
-  )
   table = run.program.layout.describe(state)
-  (workdir / 'parameters.txt').write_text(f'{overview}\n\n{table}\n')
+  (workdir / 'parameters.txt').write_text(f'{table}\n')
   # After the last step only evaluations are left. Their config may have
   # changed, so it is saved at the end, with their results.
   if step < config.total_steps:
