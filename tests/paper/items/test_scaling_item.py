@@ -173,7 +173,11 @@ def test_the_miniature_states_its_depths(tmp_path, monkeypatch, scale, depths):
   assert f'4, 8, 16, 32 and 64 blocks become {depths}' in section.notes[-1]
 
 
-def test_points_and_claims_with_a_missing_seed_are_missing(tmp_path):
+def test_points_and_claims_with_a_missing_seed_are_missing(
+  tmp_path, monkeypatch
+):
+  # Counting the operations of all models takes seconds.
+  monkeypatch.setattr(scaling_item.cost, 'exaflops', lambda run: _blocks(run))
   gone = _node('depth 32', 32, 1024, 2048, 16, seed=1)
   results = fewshot.of_item(
     tmp_path,
