@@ -5,6 +5,8 @@ import signal
 
 import pytest
 
+from tests import commands
+
 # Must be set before JAX is first used.
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 os.environ['XLA_FLAGS'] = ' '.join(
@@ -16,6 +18,14 @@ os.environ['XLA_FLAGS'] = ' '.join(
     '--xla_llvm_disable_expensive_passes=true',
   ]
 )
+
+
+@pytest.fixture(scope='session')
+def command():
+  """Runs `python -m MODULE WORD...`; see `commands.Commands`."""
+  found = commands.Commands()
+  yield found
+  found.close()
 
 
 @pytest.fixture

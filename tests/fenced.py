@@ -6,6 +6,7 @@ and checks, but ends before the command does anything.
 
 import ast
 import inspect
+import io
 import os
 import pathlib
 import re
@@ -91,6 +92,7 @@ def dry_run(words: Sequence[str]) -> str:
   from vit_jax.sweep import reading
 
   os.chdir(ROOT)
+  sys.stdout = sys.stderr = printed = io.StringIO()
   complete = '...' not in words
   words = [word for word in words if word != '...']
 
@@ -125,7 +127,12 @@ def dry_run(words: Sequence[str]) -> str:
   except SystemExit as end:
     # --help and --version end with 0; absl's own --help with 1.
     shown = {'--help', '--version'} & {*words}
-    return '' if end.code in (0, 1) and shown else str(end.code)
+    if not shown or end.code not in (0, 1):
+      return str(end.code)
+    named = (
+      '--version' in words or f'python -m {words[0]}' in printed.getvalue()
+    )
+    return '' if named else f'--help does not name python -m {words[0]}'
   except Exception as error:
     return f'{type(error).__name__}: {error}'
   return f'{words[0]} is no command.'

@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from tests.interop import tiny
 from vit_jax import checkpoint, convert, interop
 from vit_jax import config as config_lib
-from vit_jax.interop import arrays, released
+from vit_jax.interop import released
 from vit_jax.models import position
 from vit_jax.workdir import files
 
@@ -92,28 +90,6 @@ def test_a_run_is_converted_with_its_averaged_weights_and_class_names(tmp_path):
   assert interop.read(tmp_path / 'b.npz').class_names == ()
 
 
-def test_every_loader_reads_a_converted_run(tmp_path, npz):
-  source, params = npz
-  convert.convert(str(source), f'{tmp_path}/run', format_='run')
-  tree, found = checkpoint.read_params(tmp_path / 'run')
-  assert found == tmp_path / 'run' / 'checkpoints' / '0'
-  tiny.assert_equal(tree, params)
-  saved = config_lib.load(tmp_path / 'run')
-  assert saved['model']['name'] == 'ViT-Ti/4'
-  assert saved['model']['gelu'] == 'exact'
-  assert (saved['num_classes'], saved['channels']) == (5, 3)
-  assert saved['image_size'] == [8, 8]
-  assert (tmp_path / 'run' / 'class_names.txt').read_text() == (
-    'a\nb\nc\nd\ne\n'
-  )
-  loaded, report = interop.load(
-    tmp_path / 'run', tiny.vit(gelu='exact'), (12, 12)
-  )
-  tiny.assert_equal(loaded['head'], params['head'])
-  assert report.resized
-  assert not report.notes
-
-
 @pytest.mark.parametrize(
   'model, size',
   [
@@ -185,47 +161,6 @@ def test_options_that_a_given_model_omits_come_from_the_source(tmp_path):
       convert.convert(f'{tmp_path}/hf', f'{tmp_path}/b.npz', model_name=given)
 
 
-def test_mismatches_are_found_before_the_data_is_read(
-  tmp_path, npz, monkeypatch
-):
-  monkeypatch.setattr(arrays, '_read_array', lambda *args: 1 / 0)
-  with pytest.raises(ValueError, match='do not fit the model'):
-    convert.convert(
-      str(npz[0]), f'{tmp_path}/b.npz', model_name='ViT-Ti/4', image_size=(8, 8)
-    )
-
-
-@pytest.mark.parametrize('name', ['a.npy', 'b.safetensors', 'c.bin', 'd.pt'])
-@pytest.mark.parametrize('format_', ['auto', 'run'])
-def test_a_directory_may_not_have_the_suffix_of_a_file(
-  tmp_path, npz, name, format_
-):
-  with pytest.raises(ValueError, match='is a directory, but the name is that'):
-    convert.convert(str(npz[0]), f'{tmp_path}/{name}', format_=format_)
-
-
-def test_preprocessing_that_transformers_lacks_is_reported(
-  tmp_path, npz, capsys
-):
-  convert.convert(str(npz[0]), f'{tmp_path}/hf')  # Evaluated with `resize`.
-  assert 'transformers' not in capsys.readouterr().out
-  _run(tmp_path / 'run')
-  convert.convert(f'{tmp_path}/run', f'{tmp_path}/hf2')
-  assert (
-    'The evaluation differs: transformers only resizes images to 8x8 px, while'
-    " the source applied 'resize_small(9)'."
-  ) in capsys.readouterr().out
-
-
-def test_several_classes_may_have_the_same_name(tmp_path, npz):
-  convert.convert(
-    str(npz[0]), f'{tmp_path}/hf', class_names=['a', 'b', 'a', 'c', 'b']
-  )
-  config = json.loads((tmp_path / 'hf' / 'config.json').read_text())
-  assert config['label2id'] == {'a': 0, 'b': 1, 'c': 3}
-  assert interop.read(tmp_path / 'hf').class_names == ('a', 'b', 'a', 'c', 'b')
-
-
 def test_an_existing_target_is_replaced_only_on_request(tmp_path, npz):
   source, _ = npz
   for target, format_ in (('b.npz', 'auto'), ('hf', 'auto'), ('run', 'run')):
@@ -265,20 +200,12 @@ def test_models_that_the_format_cannot_store_are_refused(tmp_path):
 
 
 @pytest.mark.gate
-def test_the_command(tmp_path, npz):
+def test_the_command(tmp_path, npz, command):
   source, _ = npz
   names = tmp_path / 'names.txt'
   names.write_text('v\nw\nx\ny\nz\n\n  \n')
-
-  def command(*words):
-    return subprocess.run(
-      [sys.executable, '-m', 'vit_jax.convert', *words],
-      capture_output=True,
-      text=True,
-      check=False,
-    )
-
   result = command(
+    'vit_jax.convert',
     f'--from={source}',
     f'--to={tmp_path}/b.npz',
     '--resolution=8x16',
@@ -288,7 +215,9 @@ def test_the_command(tmp_path, npz):
   assert '5 classes, named; 8x16 px.' in result.stdout
   weights = interop.read(tmp_path / 'b.npz')
   assert weights.class_names == ('v', 'w', 'x', 'y', 'z')
-  result = command(f'--from={source}', f'--to={tmp_path}/b.npz')
+  result = command(
+    'vit_jax.convert', f'--from={source}', f'--to={tmp_path}/b.npz'
+  )
   assert result.returncode == 1
   assert result.stderr.splitlines()[-1] == (
     f'error: {tmp_path}/b.npz exists; --overwrite replaces it.'

@@ -14,10 +14,6 @@ ROOT = pathlib.Path(__file__).parents[1]
 STATES = ('there', 'asked', 'shown', 'in part', 'absent')
 _COLUMNS = ['In the paper', 'Here', 'State']
 _CODE = re.compile(r'`([^`]+)`')
-# A model, unless another one is in its place.
-_MODEL = re.compile(
-  r'(?<!in place of )\b(?:BiT-)?(R\d+x\d|(?:\w+\+ViT-)?[BLH]/\d+)'
-)
 _FOLDERS = ('configs/', 'docs/', 'launch/', 'tests/', 'vit_jax/')
 
 
@@ -45,7 +41,6 @@ def state(cell: str) -> tuple[str, str]:
 
 ROWS = rows()
 SPANS = sorted({code for row in ROWS for code in _CODE.findall(' '.join(row))})
-ASKED = [row for row in ROWS if state(row[2])[0] == 'asked']
 CONFIGS = [code for code in SPANS if re.match(r'configs/\S+\.py:', code)]
 
 
@@ -76,15 +71,6 @@ def test_every_claim_is_asked_once():
     assert len(keys) == (state(row[2])[0] == 'asked'), row
     found.update(keys)
   assert found == collections.Counter(claims)
-
-
-@pytest.mark.parametrize('row', ASKED, ids=lambda row: row[1])
-def test_the_models_that_a_row_names_are_asked(row):
-  item, key = row[1].strip('`').split('.')
-  claims = {claim.key: claim for claim in items.ITEMS[item].claims('paper')}
-  asked = [start.model for start in claims[key].starts()]
-  for name in _MODEL.findall(f'{row[0]} {row[2]}'):
-    assert any(model.endswith(name) for model in asked), (name, asked)
 
 
 def test_every_item_is_listed():

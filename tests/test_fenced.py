@@ -7,7 +7,6 @@ import concurrent.futures
 import importlib.util
 import multiprocessing
 import os
-import pathlib
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import sys
 import pytest
 
 from tests import fenced
+from tests.test_public import COMMANDS
 
 # Programs that tests/launch checks in launch/README.md.
 CLOUD = {'gcloud', 'kubectl', 'xpk', 'sbatch', 'scancel'}
@@ -37,7 +37,25 @@ def problems(commands):
     return list(pool.map(fenced.dry_run, commands))
 
 
-def test_commands_parse_and_their_configs_are_valid():
+CONFIG = '--config=configs/pretrain.py:ViT-B/16,imagenet2012'
+# A misspelt command -> what is said of it.
+MISSPELT = {
+  f'vit_jax.main {CONFIG} --workdirs=a': (
+    "Unknown command line flag 'workdirs'"
+  ),
+  'vit_jax.sweep --workdir=a': '--sweep is missing',
+  f'vit_jax.main {CONFIG} --config.data.batch=8': 'config.data.batch is not',
+  f'vit_jax.main {CONFIG} --config.data.batch_size=many': "'many'",
+  f'vit_jax.main {CONFIG} --config.data.batch_size=-8': 'batch_size',
+  'vit_jax.main --config=configs/pretrain.py:ViT-Q/16,digits': 'ViT-Q/16',
+  'vit_jax.mains --workdir=a': 'vit_jax.mains',
+  'vit_jax.sweep --sweep=configs/sweeps/digit.py --workdir=a': 'digit.py',
+  f'vit_jax.main {CONFIG} --workdir=a b': "'b'",
+}
+
+
+def test_commands_are_right():
+  """All of them in one test, which starts the processes only once."""
   found = {
     tuple(own): place
     for place, block in SHELL_BLOCKS.items()
@@ -45,52 +63,20 @@ def test_commands_parse_and_their_configs_are_valid():
     for own in fenced.ours(words)
   }
   assert len(found) > 40
+  helps = {(command, '--help'): 'its own help' for command in COMMANDS}
+  right = found | helps
+  misspelt = [tuple(line.split()) for line in MISSPELT]
+  said = dict(
+    zip([*right, *misspelt], problems([*right, *misspelt]), strict=True)
+  )
   wrong = [
-    f'{found[words]} python -m {" ".join(words)}: {problem}'
-    for words, problem in zip(found, problems(found), strict=True)
-    if problem
+    f'{right[words]} python -m {" ".join(words)}: {said[words]}'
+    for words in right
+    if said[words]
   ]
   assert wrong == [], '\n'.join(wrong)
-
-
-CONFIG = '--config=configs/pretrain.py:ViT-B/16,imagenet2012'
-
-
-@pytest.fixture(scope='module')
-def refused():
-  lines = {
-    'flag': f'vit_jax.main {CONFIG} --workdirs=a',
-    'missing': 'vit_jax.sweep --workdir=a',
-    'key': f'vit_jax.main {CONFIG} --config.data.batch=8',
-    'value': f'vit_jax.main {CONFIG} --config.data.batch_size=many',
-    'invalid': f'vit_jax.main {CONFIG} --config.data.batch_size=-8',
-    'file': 'vit_jax.main --config=configs/pretrains.py:ViT-B/16,digits',
-    'model': 'vit_jax.main --config=configs/pretrain.py:ViT-Q/16,digits',
-    'module': 'vit_jax.mains --workdir=a',
-    'sweep': 'vit_jax.sweep --sweep=configs/sweeps/digit.py --workdir=a',
-    'word': f'vit_jax.main {CONFIG} --workdir=a b',
-  }
-  found = problems([line.split() for line in lines.values()])
-  return dict(zip(lines, found, strict=True))
-
-
-@pytest.mark.parametrize(
-  'name, said',
-  [
-    ('flag', "Unknown command line flag 'workdirs'"),
-    ('missing', '--sweep is missing'),
-    ('key', 'config.data.batch is not a key'),
-    ('value', "'many'"),
-    ('invalid', 'batch_size'),
-    ('file', 'pretrains.py'),
-    ('model', 'ViT-Q/16'),
-    ('module', 'vit_jax.mains'),
-    ('sweep', 'digit.py'),
-    ('word', "'b'"),
-  ],
-)
-def test_a_misspelt_command_is_noticed(refused, name, said):
-  assert said in refused[name]
+  for words, problem in zip(misspelt, MISSPELT.values(), strict=True):
+    assert problem in said[words]
 
 
 @pytest.mark.parametrize('place', SHELL_BLOCKS)
@@ -178,12 +164,3 @@ assert train.train_and_evaluate(config, 'runs/tuned')['test/accuracy'] > 0.9
 )
 def test_a_misspelt_name_is_noticed(line):
   assert fenced.wrong_names(line)
-
-
-def test_all_pages_with_commands_are_read():
-  assert pathlib.Path('benchmarks/README.md') in fenced.PAGES
-  assert {place.partition(':')[0] for place in SHELL_BLOCKS} >= {
-    'README.md',
-    'docs/train.md',
-    'launch/README.md',
-  }

@@ -17,10 +17,6 @@ NOTEBOOKS = sorted(
 )
 
 
-def test_there_are_notebooks():
-  assert [path.stem for path in NOTEBOOKS] == ['attention', 'own_folder']
-
-
 @pytest.mark.parametrize('path', NOTEBOOKS, ids=lambda path: path.stem)
 def test_the_notebook_holds_no_output(path):
   for cell in json.loads(path.read_text())['cells']:

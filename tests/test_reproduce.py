@@ -1,85 +1,24 @@
 """Guards: the command lists, plans, runs and draws what its flags ask for."""
 
 import json
-import os
-import pathlib
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from vit_jax import config as config_lib
 from vit_jax.configs import mini
-from vit_jax.paper import items, registered
+from vit_jax.paper import items
 
 pytestmark = pytest.mark.gate
 
-ROOT = pathlib.Path(__file__).parents[1]
-
-
-# Imports take most of a command's time, so each command runs in a fork of a
-# process that has imported everything already.
-_SERVER = """
-import json, os, runpy, sys, traceback
-from vit_jax.runtime import command_line
-from vit_jax.compare import drawing
-from vit_jax.paper import items, overview, making
-from vit_jax.sweep import running
-
-for line in sys.stdin:
-  *outputs, words = json.loads(line)
-  pid = os.fork()
-  if pid:
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-    continue
-  for number, path in enumerate(outputs, start=1):
-    os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY), number)
-  sys.argv = ['reproduce.py', *words]
-  code = 0
-  try:
-    runpy.run_module('vit_jax.reproduce', run_name='__main__', alter_sys=True)
-  except SystemExit as exit:
-    code = exit.code or 0
-  except BaseException:
-    traceback.print_exc()
-    code = 1
-  if isinstance(code, str):
-    print(code, file=sys.stderr)
-    code = 1
-  sys.stdout.flush()
-  sys.stderr.flush()
-  os._exit(code)
-"""
-
-
-@pytest.fixture(scope='module')
-def server():
-  with subprocess.Popen(
-    [sys.executable, '-c', _SERVER],
-    cwd=ROOT,
-    env={k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'},
-    stdin=subprocess.PIPE,
-    stdout=subprocess.PIPE,
-    text=True,
-  ) as process:
-    yield process
-    process.stdin.close()
-
 
 @pytest.fixture
-def run(server, tmp_path_factory):
+def run(command):
   def call(*words, check=True):
-    folder = tmp_path_factory.mktemp('outputs')
-    outputs = [folder / 'stdout', folder / 'stderr']
-    command = [*map(str, outputs), [*map(str, words)]]
-    server.stdin.write(json.dumps(command) + '\n')
-    server.stdin.flush()
-    code = int(server.stdout.readline())
-    out, err = (path.read_text() for path in outputs)
-    assert not check or code == 0, err
-    return subprocess.CompletedProcess(words, code, out, err)
+    found = command('vit_jax.reproduce', *words, XLA_FLAGS='')
+    assert not check or found.returncode == 0, found.stderr
+    return found
 
   return call
 
@@ -174,16 +113,6 @@ def test_list_has_a_line_for_each_claim(run, tmp_path):
   }
 
 
-def test_list_uses_the_given_pilot_at_its_scale(run, tmp_path):
-  pilot = _write_pilot(tmp_path, 0.1)
-  words = ('table7', f'--pilot={pilot}', f'--workdir={tmp_path / "new"}')
-  few = r'4 x 2 pre-trainings \(\d+% power\)'
-  line = run(*words, '--scale=mini', '--list').stdout.splitlines()[2]
-  assert re.search(f'; mini {few}(;|$)', line)
-  line = run(*words, '--scale=paper', '--list').stdout.splitlines()[2]
-  assert re.search(f'  paper {few}; mini', line)
-
-
 def test_a_plan_appears_in_the_table_and_on_the_page(run, tmp_path):
   plan = {
     'config': 'configs/pretrain.py:ViT-L/16,imagenet21k',
@@ -197,14 +126,6 @@ def test_a_plan_appears_in_the_table_and_on_the_page(run, tmp_path):
   assert line.split()[-5:] == ['272,460', '205.5', '0.23k', 'not', 'begun']
   out = run(*words, '--render').stdout
   assert '205.52 (paper 0.23k, Δ \N{MINUS SIGN}24.48)' in out
-
-
-def test_plan_in_miniature_lists_steps_and_states(run, tmp_path):
-  words = ('table7', '--scale=mini', '--seeds=3', '--plan')
-  lines = run(*words, f'--workdir={tmp_path}').stdout.splitlines()
-  assert lines[0].split() == ['Pre-training', 'teraFLOPs', 'Steps', 'State']
-  assert lines[14].split() == ['12', 'runs', '3.3', '4,800', '0', 'finished']
-  assert lines[15] == 'Fine-tuning: 60 studies of 60 runs, 0 finished.'
 
 
 def test_finished_runs_are_listed_and_rendered(run, tmp_path):
@@ -246,12 +167,6 @@ def test_finished_runs_are_listed_and_rendered(run, tmp_path):
   assert 'missing' in out
 
 
-def test_plan_and_list_exclude_each_other(run, tmp_path):
-  found = run('all', '--list', '--plan', f'--workdir={tmp_path}', check=False)
-  assert found.returncode == 1
-  assert '--plan and --list exclude each other' in found.stderr
-
-
 def test_items_without_runs_are_always_shown_and_start_no_run(run, tmp_path):
   words = ('--scale=mini', f'--workdir={tmp_path}')
   _, *lines = run('table1', 'table2', *words, '--list').stdout.splitlines()
@@ -289,10 +204,8 @@ def test_a_dry_run_prints_commands_and_writes_nothing(run, tmp_path):
 
 def test_objectnet_starts_runs_only_where_its_data_are(run, tmp_path):
   workdir = f'--workdir={tmp_path / "new"}'
-  for words in (['--dry_run'], ['--render'], []):
-    out = run('objectnet', workdir, *words).stdout
-    assert 'ObjectNet was not evaluated: download it from' in out
-    assert '--config=' not in out
+  out = run('objectnet', workdir).stdout
+  assert 'ObjectNet was not evaluated: download it from' in out
   assert not (tmp_path / 'new' / 'runs').exists()
   for name in ('images', 'mappings'):
     (tmp_path / name).mkdir()
@@ -300,16 +213,15 @@ def test_objectnet_starts_runs_only_where_its_data_are(run, tmp_path):
   out = run('objectnet', *words, f'--workdir={tmp_path / "other"}').stdout
   assert '--config=configs/pretrain.py:ViT-H/14,jft300m' in out
   assert 'was not evaluated' not in out
-  workdir = f'--workdir={tmp_path / "mini"}'
-  out = run('objectnet', '--scale=mini', workdir).stdout
-  assert 'does not exist in miniature' in out
-  out = run('objectnet', '--scale=mini', '--list', workdir).stdout
-  assert out == 'objectnet not at this scale  Accuracy on ObjectNet\n'
 
 
 @pytest.mark.parametrize(
   ('words', 'message'),
   [
+    (['table7', '--plan', '--seeds=0'], 'seeds must be auto, or a number'),
+    (['table7', '--list', '--pilot=/nowhere'], '/nowhere does not exist'),
+    (['all', '--list', '--plan'], '--plan and --list exclude each other'),
+    (['released', '--scale=mini', '--set=a=1'], 'does not take --scale'),
     (['table77'], 'table77: no such item; choose from table1, table2'),
     (['table7', '--scale=mini', '--jft=digits'], 'has other data'),
     (['table7', '--list', '--scale=tiny'], 'scale'),
@@ -346,42 +258,6 @@ def test_invalid_arguments_are_refused(run, words, message, tmp_path):
   assert found.returncode
   assert message in found.stdout + found.stderr
   assert 'Traceback' not in found.stderr
-
-
-def test_a_confirmation_of_all_says_what_came_later(run, tmp_path):
-  later = registered.came_later(items.find(['all']), registered.read(), 'mini')
-  # Refused before any config is read, as the seeds are registered, too.
-  words = ('all', '--scale=mini', '--confirm', '--seeds=2')
-  found = run(*words, f'--workdir={tmp_path}', check=False)
-  assert '--seeds does not go with' in found.stderr
-  assert [
-    line.partition(' ')[0]
-    for line in found.stderr.splitlines()
-    if line.endswith('is left out: it came after the registration.')
-  ] == [item.name for item in later]
-
-
-@pytest.mark.parametrize('action', ['--list', '--plan', '--dry_run'])
-@pytest.mark.parametrize(
-  ('flag', 'message'),
-  [
-    ('--seeds=0', 'seeds must be auto, or a number from 1 on'),
-    ('--seeds=many', 'seeds must be auto, or a number from 1 on'),
-    ('--pilot=/nowhere', '/nowhere does not exist'),
-  ],
-)
-def test_wrong_seeds_and_pilots_are_refused_in_one_line(
-  run, action, flag, message, tmp_path
-):
-  workdir = tmp_path / 'new'
-  found = run(
-    'table7', '--scale=mini', flag, action, f'--workdir={workdir}', check=False
-  )
-  assert found.returncode == 1
-  assert found.stdout == ''
-  [line] = found.stderr.strip().splitlines()
-  assert message in line
-  assert not workdir.exists()
 
 
 @pytest.mark.slow  # 24 runs, each a process that compiles: four minutes.

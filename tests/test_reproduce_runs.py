@@ -51,11 +51,6 @@ def test_miniatures_are_evaluated_often_where_figures_need_it():
   assert every(Pretraining('BiT-R50x1', JFT, 7, optimizer='sgd')) == 400
 
 
-def test_the_user_gives_the_path_of_private_data():
-  node = Pretraining('ViT-L/16', JFT, 14)
-  assert _paper(node, {JFT: 'folder:/jft'}).data.dataset == 'folder:/jft'
-
-
 @pytest.mark.parametrize('objective', ['supervised', 'masked_patch'])
 def test_the_user_may_give_the_splits_of_private_data(objective):
   node = Pretraining('ViT-B/16', JFT, 14, objective=objective)
@@ -94,16 +89,6 @@ def test_options_are_adapted_to_the_scale():
   assert default.optimizer.weight_decay == pytest.approx(0.03)
 
 
-def test_miniatures_initialize_relative_positions_larger():
-  def initial_positions(kind):
-    options = (('model.position_embedding', kind),)
-    model = _mini(Pretraining('ViT-B/16', JFT, 7, options=options)).model
-    return model.position_embedding, model.position_stddev
-
-  assert initial_positions('relative') == ('relative_per_head', 8.0)
-  assert initial_positions('2d') == ('2d', 0.5)
-
-
 def test_shapes_are_scaled_down():
   options = (
     ('model.depth', 8),
@@ -122,16 +107,6 @@ def test_shapes_are_scaled_down():
     *(2, 128, 256, 4),
   )
   assert 'few_shot_pets' in _mini(node).evals
-
-
-def test_doubling_the_depth_adds_one_block_in_miniature():
-  depths = []
-  for depth in (4, 8, 16, 32, 64):
-    options = (('model.depth', depth),)
-    depths.append(
-      _mini(Pretraining('ViT-L/32', JFT, options=options)).model.depth
-    )
-  assert depths == [1, 2, 3, 4, 5]
 
 
 def test_masked_patches():

@@ -28,21 +28,6 @@ def test_reference():
     np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
 
 
-def test_scale_of_the_logits():
-  for scale in (1.0, 30.0):
-    query, key, _, _ = attention.inputs((1, 64, 2, 64), 'float32', scale)
-    logits = np.einsum('bqhk,bthk->bhqt', query, key) / 8
-    assert logits.std() == pytest.approx(scale, rel=0.1)
-
-
-def test_error():
-  expected = [np.array([1.0, -4.0]), np.array([0.5])]
-  # The relative differences are 0.2 / 4 and 0.1 / 0.5.
-  found = [np.array([1.2, -4.0]), np.array([0.4])]
-  assert attention.error(found, expected) == pytest.approx(0.2)
-  assert attention.error(expected, expected) == 0
-
-
 def test_measure(monkeypatch):
   """A wrong implementation has a large error; one that fails is left out."""
 

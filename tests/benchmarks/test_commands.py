@@ -2,8 +2,6 @@
 
 import json
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
@@ -16,38 +14,6 @@ PROGRAMS = sorted(
   if path.stem not in ('__init__', 'report')
 )
 
-# Runs each command line in a fork of a process that has imported everything,
-# because imports take seconds.
-_DRIVER = """
-import json, os, runpy, sys, traceback
-from benchmarks.measure import (
-  attention, checkpoint, evaluation, gpu_vs_timm, input, start_up, train_step)
-
-for i, (program, arguments) in enumerate(json.load(sys.stdin)):
-  pid = os.fork()
-  if pid:
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-    continue
-  for stream, name in ((1, 'out'), (2, 'err')):
-    file = os.open(f'{sys.argv[1]}/{i}.{name}', os.O_CREAT | os.O_WRONLY)
-    os.dup2(file, stream)
-  sys.argv = [program, *arguments]
-  code = 0
-  try:
-    runpy.run_module(
-      f'benchmarks.{program}', run_name='__main__', alter_sys=True)
-  except SystemExit as exit:
-    code = exit.code
-  except BaseException:
-    traceback.print_exc()
-    code = 1
-  if isinstance(code, str):
-    print(code, file=sys.stderr)
-    code = 1
-  sys.stdout.flush()
-  sys.stderr.flush()
-  os._exit(code or 0)
-"""
 _TINY = [
   '--config=configs/pretrain.py:ViT-Ti/16,imagenet2012',
   *('--config.image_size=(32, 32)', '--config.model.depth=1'),
@@ -55,67 +21,22 @@ _TINY = [
   *('--config.data.batch_size=8', '--rounds=1'),
   *('--config.mesh.data=2', '--config.mesh.fsdp=1'),
 ]
-COMMANDS = {
-  **{f'{name} help': (name, ['--help']) for name in PROGRAMS},
-  'step': (
-    'train_step',
-    [*_TINY, '--steps=1', '--against=plain', '--peak_tflops=1'],
-  ),
-  'file': (
-    'attention',
-    [
-      *('--tokens=3,5', '--batch=1', '--heads=1', '--head_width=4'),
-      *('--rounds=2', '--repeats=1', '--implementations=flax,jax.cudnn'),
-      '--json=FOLDER/new/found.json',
-    ],
-  ),
-  'no config': ('train_step', []),
-  'wrong key': ('train_step', [*_TINY, '--against=model.scam=true']),
-  'wrong tokens': ('attention', ['--tokens=0']),
-  'wrong setting': ('input', ['--images=1', '--setting=fast']),
-}
-
-
-@pytest.fixture(scope='module')
-def outcomes(tmp_path_factory):
-  """Returns name -> (exit code, stdout, stderr), and the folder for files."""
-  folder = tmp_path_factory.mktemp('commands')
-  commands = [
-    (program, [a.replace('FOLDER', str(folder)) for a in arguments])
-    for program, arguments in COMMANDS.values()
-  ]
-  done = subprocess.run(
-    [sys.executable, '-c', _DRIVER, str(folder)],
-    input=json.dumps(commands),
-    cwd=ROOT,
-    capture_output=True,
-    check=True,
-    text=True,
-  )
-  codes = [int(line) for line in done.stdout.split()]
-  return {
-    name: (
-      code,
-      (folder / f'{i}.out').read_text(),
-      (folder / f'{i}.err').read_text(),
-    )
-    for i, (name, code) in enumerate(zip(COMMANDS, codes, strict=True))
-  }, folder
 
 
 @pytest.mark.parametrize('name', PROGRAMS)
-def test_help(outcomes, name):
-  code, out, _ = outcomes[0][f'{name} help']
-  assert code == 0
-  assert f'python -m benchmarks.{name}' in out
-  assert '--json: File for the results' in out
-  assert '--rounds: ' in out
+def test_help(command, name):
+  done = command(f'benchmarks.{name}', '--help')
+  assert done.returncode == 0
+  assert f'python -m benchmarks.{name}' in done.stdout
+  assert '--json: File for the results' in done.stdout
+  assert '--rounds: ' in done.stdout
 
 
-def test_train_step(outcomes):
-  code, out, err = outcomes[0]['step']
-  assert code == 0, err
-  found = json.loads(out)
+def test_train_step(command):
+  words = (*_TINY, '--steps=1', '--against=plain', '--peak_tflops=1')
+  done = command('benchmarks.train_step', *words)
+  assert done.returncode == 0, done.stderr
+  found = json.loads(done.stdout)
   assert list(found) == ['benchmark', 'setting', 'environment', 'results']
   assert found['benchmark'] == 'train_step'
   assert found['setting']['image_size'] == [32, 32]
@@ -139,19 +60,22 @@ def test_train_step(outcomes):
   assert ours['mfu'] == pytest.approx(
     ours['images_per_sec'] * 6 * macs / (2 * 1e12)
   )
-  head, first, _ = err.strip().splitlines()[-3:]
+  head, first, _ = done.stderr.strip().splitlines()[-3:]
   assert head.split()[:5] == ['ms', 'spread', 'images/s', '/device', 'MFU']
   assert first.split()[:2] == ['config', f'{ours["step_ms"]["median"]:.1f}']
 
 
-def test_json_file(outcomes):
-  results, folder = outcomes
-  code, out, err = results['file']
-  assert code == 0, err
-  assert not out
-  found = json.loads((folder / 'new' / 'found.json').read_text())
+def test_json_file(command, tmp_path):
+  done = command(
+    'benchmarks.attention',
+    *('--tokens=3,5', '--batch=1', '--heads=1', '--head_width=4'),
+    *('--rounds=2', '--repeats=1', '--implementations=flax,jax.cudnn'),
+    f'--json={tmp_path}/new/found.json',
+  )
+  assert done.returncode == 0, done.stderr
+  assert not done.stdout
+  found = json.loads((tmp_path / 'new' / 'found.json').read_text())
   assert list(found['results']) == ['flax, 3 tokens', 'flax, 5 tokens']
-  assert 'left out: jax.cudnn, 3 tokens: ' in err
   assert list(found['setting']['left_out']) == [
     'jax.cudnn, 3 tokens',
     'jax.cudnn, 5 tokens',
@@ -159,16 +83,20 @@ def test_json_file(outcomes):
 
 
 @pytest.mark.parametrize(
-  'name, message',
+  'words, message',
   [
-    ('no config', 'error: --config is missing'),
-    ('wrong key', "error: 'model.scam=true': there is no key 'scam'"),
-    ('wrong tokens', 'error: --tokens=0: expected positive numbers'),
-    ('wrong setting', "error: --setting=fast: 'fast' must be one of"),
+    (['train_step'], '--config is missing'),
+    (['train_step', *_TINY, '--against=model.scam=true'], "no key 'scam'"),
+    (['attention', '--tokens=0'], '--tokens=0: expected positive numbers'),
+    (['input', '--images=1', '--setting=fast'], "'fast' must be one of"),
   ],
+  ids=['no config', 'wrong key', 'wrong tokens', 'wrong setting'],
 )
-def test_errors(outcomes, name, message):
-  code, out, err = outcomes[0][name]
-  assert code == 1
-  assert err.strip().splitlines()[-1].startswith(message)
-  assert not out
+def test_errors(command, words, message):
+  program, *flags = words
+  done = command(f'benchmarks.{program}', *flags)
+  assert done.returncode == 1
+  last = done.stderr.strip().splitlines()[-1]
+  assert last.startswith('error: ')
+  assert message in last
+  assert not done.stdout

@@ -37,20 +37,3 @@ def test_planted_pairs_are_found_in_both_directions():
     limits = dict(correlation=0.8, distance=32)
     assert dedup.count(direction, set(), **limits) == (5, 0)
   assert not len(dedup.pairs(originals, [])['index'])
-
-
-def test_counts():
-  found = {
-    'index': np.array([0, 1, 2, 3, 4]),
-    'test_index': np.array([0, 1, 3, 2, 1]),
-    'correlation': np.array([0.9, 0.7, 0.9, 0.9, 0.9]),
-    'distance': np.array([5, 5, 5, 5, 40]),
-  }
-  for same, distance, expected in (
-    (set(), 32, (1, 2)),
-    ({(2, 3)}, 32, (1, 0)),
-    (set(), 50, (1, 3)),
-  ):
-    assert (
-      dedup.count(found, same, correlation=0.8, distance=distance) == expected
-    )

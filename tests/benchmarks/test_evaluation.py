@@ -30,13 +30,3 @@ def test_measure():
   assert results[changed]['ratio'] == pytest.approx(
     results['config']['images_per_sec'] / results[changed]['images_per_sec']
   )
-
-
-def test_which_evaluation():
-  config = _config()
-  config.evals.other = config_lib.evaluation('train[:8]')
-  with pytest.raises(ValueError, match=r"\['other', 'test'\]; name one"):
-    evaluation.build(config, '')
-  with pytest.raises(ValueError, match='--evaluation=nope'):
-    evaluation.build(config, 'nope')
-  assert evaluation.build(config, 'other').num_examples == 8

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from benchmarks.measure import gpu_vs_timm, jax_worker, timm_worker
+from benchmarks.measure import gpu_vs_timm, jax_worker
 
 ROOT = pathlib.Path(__file__).parents[2]
 TASK = {
@@ -67,23 +67,6 @@ def test_measure(monkeypatch):
   assert ours['mfu'] == pytest.approx(40 * 6 * macs / 756e12)
 
 
-def test_a_table_in_markdown():
-  found = {
-    'step_ms': {'median': 62.5},
-    'images_per_sec': 4096.0,
-    'mfu': 0.444,
-    'peak_gib': 15.75,
-  }
-  timm = {'step_ms': {'median': 80}, 'images_per_sec': 3200.0}
-  results = {'B ours': found, 'B timm': timm | {'mfu': None, 'peak_gib': None}}
-  assert gpu_vs_timm.markdown(results, {'B': 256}, ['ours', 'timm']) == (
-    '| model, batch | ours | timm | ours / timm |\n'
-    '| --- | --- | --- | --- |\n'
-    '| B, 256 | 4,096 images/s, 62.5 ms, MFU 0.44, 15.8 GiB'
-    ' | 3,200 images/s, 80.0 ms | 1.28 |'
-  )
-
-
 def test_other_parameters(monkeypatch):
   with pytest.raises(ValueError, match=r"differs .* {'ours': 7, 'timm': 8}"):
     _measure(
@@ -101,16 +84,6 @@ def test_unknown_contender():
     )
 
 
-def test_no_torch(tmp_path):
-  python = tmp_path / 'python'
-  python.write_text('#!/bin/sh\necho No module named timm >&2\nexit 1\n')
-  python.chmod(0o755)
-  with pytest.raises(ValueError, match=r'timm: No module .*--torch_python'):
-    gpu_vs_timm.check_torch(str(python))
-  with pytest.raises(ValueError, match='cannot be started'):
-    gpu_vs_timm.check_torch(str(tmp_path / 'nothing'))
-
-
 @pytest.mark.gate
 def test_jax_worker():
   task = {'contender': 'plain', 'model': 'ViT-Ti/16', **TASK}
@@ -122,19 +95,6 @@ def test_jax_worker():
   assert found['params'] == expected
   assert found['compile_sec'] > 0
   assert json.loads(json.dumps(found)) == found
-
-
-def test_overrides_are_for_ours_alone():
-  task = {'model': 'ViT-Ti/16', **TASK, 'overrides': 'model.scan=true'}
-  assert jax_worker.config_of({'contender': 'ours', **task}).model.scan
-  assert not jax_worker.config_of({'contender': 'plain', **task}).model.scan
-
-
-def test_timm_name():
-  assert timm_worker.timm_name('ViT-B/16') == 'vit_base_patch16_224'
-  assert timm_worker.timm_name('ViT-Ti/8') == 'vit_tiny_patch8_224'
-  with pytest.raises(ValueError, match='no counterpart in timm'):
-    timm_worker.timm_name('BiT-R50x1')
 
 
 @pytest.mark.hf

@@ -2,23 +2,11 @@
 
 import time
 
-import cv2
 import pytest
 
 from benchmarks.measure import input as measure_input
 from vit_jax import data, sharding
 from vit_jax.data import ops
-
-
-def test_images(tmp_path):
-  spec = measure_input.make_images(tmp_path, 3)
-  info = data.open_source(spec).info
-  assert info.splits == {'train': 3}
-  assert info.class_names == ('a', 'b')
-  for path in tmp_path.glob('train/*/*.jpg'):
-    assert cv2.imread(str(path)).shape == (375, 500, 3)
-    # ImageNet's files have 110 KB on average.
-    assert 50_000 < path.stat().st_size < 200_000
 
 
 @pytest.mark.parametrize(
@@ -60,23 +48,6 @@ def test_measure(tmp_path):
     )
   assert first['largest_stall_ms'] >= first['stall_ms']['median'] >= 0
   assert 'stall_ms' not in results['opencv']
-
-
-def test_other_libraries_do_one_preprocessing_of_files(monkeypatch):
-  options = dict(batch_size=8, batches=2, step_ms=1.0, rounds=1)
-  with pytest.raises(
-    ValueError, match=r'only do inception_crop\|flip to a square'
-  ):
-    measure_input.measure('digits', ['opencv'], preprocess='resize', **options)
-  with pytest.raises(
-    ValueError, match='need files, as in folder:PATH, not dig'
-  ):
-    measure_input.measure('digits', ['opencv'], **options)
-  monkeypatch.setattr(
-    measure_input.other_inputs.importlib.util, 'find_spec', lambda _: None
-  )
-  with pytest.raises(ValueError, match='needs the package tensorflow'):
-    measure_input.parse('tf.data')
 
 
 def test_stall_is_what_the_step_does_not_hide(monkeypatch):

@@ -41,16 +41,3 @@ def test_override():
 def test_wrong_override(text, message):
   with pytest.raises(ValueError, match=re.escape(message)):
     settings.override(config_lib.default(), text)
-
-
-def test_resolve_opens_no_data():
-  config = config_lib.default()
-  config.epochs = 2.0
-  found = settings.resolve(config)
-  assert found.num_classes == 1000
-  assert found.total_steps == 2 * 1_281_167 // 4096
-  config.data.examples_per_epoch = 8192
-  config.num_classes = 7
-  found = settings.resolve(config)
-  assert found.num_classes == 7
-  assert found.total_steps == 4

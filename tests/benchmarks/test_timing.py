@@ -1,16 +1,10 @@
 """Guards: turns, statistics and ratios of the benchmarks, with a fake clock."""
 
 import itertools
-import json
 
-import jax.numpy as jnp
 import pytest
 
 from benchmarks.measure import peaks, timing
-
-
-def _clock(*times):
-  return iter(times).__next__
 
 
 def test_turns_alternate():
@@ -25,20 +19,6 @@ def test_turns_alternate():
   )
   assert order == list('abcabcabc')
   assert samples == {'a': [1, 4, 7], 'b': [2, 5, 8], 'c': [3, 6, 9]}
-
-
-def test_says_how_long_it_will_be(capsys):
-  # Turns start at 0 s; rounds end at 4, 8, 10, 20 and 25 s. Lines are at least
-  # 5 s apart, and the last round has no line.
-  timing.interleave({'a': int}, 5, clock=_clock(0, 4, 8, 10, 20, 25))
-  assert capsys.readouterr().err.splitlines() == [
-    'round 2 of 5, ETA 0:00:12',
-    'round 4 of 5, ETA 0:00:05',
-  ]
-
-
-def test_seconds_of():
-  assert timing.seconds_of(lambda: jnp.ones(3), clock=_clock(2.0, 5.5)) == 3.5
 
 
 def test_waits_for_what_is_computed(monkeypatch):
@@ -77,38 +57,6 @@ def test_paired_ratio_is_taken_within_rounds():
   assert timing.compare({'a': [1.0, 2.0, 9.0], 'b': [9.0, 2.0, 1.0]})['b'][
     'paired_ratio'
   ] == pytest.approx(1)
-
-
-def test_environment():
-  found = timing.environment()
-  assert found['platform'] == 'cpu'
-  assert found['devices'] == 8
-  assert found['variables']['JAX_PLATFORMS'] == 'cpu'
-  assert json.loads(json.dumps(found)) == found
-  assert 'devices' not in timing.environment(devices=False)
-
-
-@pytest.mark.parametrize(
-  'kind, expected',
-  [
-    # TPU peaks follow from the cycles of the matrix units, so they differ a
-    # little from the advertised ones.
-    ('TPU v3', 61.6),
-    ('TPU v4', 275.2),
-    ('TPU v5 lite', 196.6),
-    ('TPU v5p', 458.8),
-    ('NVIDIA A100-SXM4-80GB', 312.0),
-    ('NVIDIA H100 80GB HBM3', 989.0),
-    ('NVIDIA H100 PCIe', 756.0),
-    ('NVIDIA L40S', 362.0),
-    ('NVIDIA L4', 121.0),
-    ('NVIDIA L40', None),
-    ('NVIDIA H100 NVL', 835.0),
-    ('cpu', None),
-  ],
-)
-def test_peaks(kind, expected):
-  assert peaks.tflops(kind) == (expected and pytest.approx(expected))
 
 
 def test_mfu():

@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks.measure import plain_vit, settings, train_step, training
+from benchmarks.measure import plain_vit, settings, training
 from tests.benchmarks import tiny
 from vit_jax import config as config_lib
-from vit_jax import losses, models, sharding
+from vit_jax import losses, sharding
 from vit_jax.training import program as program_lib
 
 # Names of our modules -> names of plain_vit's modules.
@@ -110,23 +110,6 @@ def test_plain_losses(name, labels):
   np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-  'name, options, missing',
-  [
-    ('ViT-Ti/8', {'pooling': 'map'}, "pooling='map'"),
-    ('ViT-Ti/8', {'gelu': 'exact'}, "gelu='exact'"),
-    ('Axial-ViT-Ti/8', {}, "attention='axial'"),
-    ('BiT-R50x1', {}, 'pooling='),
-  ],
-)
-def test_has_no_plain_form(name, options, missing):
-  config = tiny.config()
-  config.model.name = name
-  model = models.build(name, num_classes=5, **options)
-  with pytest.raises(ValueError, match=missing):
-    plain_vit.build(config, model)
-
-
 def _fake_step(run=None, batch_size=1):
   return training.Step(
     init=lambda: 0,
@@ -138,23 +121,6 @@ def _fake_step(run=None, batch_size=1):
     forward_macs=10**9,
     facts={'params': 5},
   )
-
-
-def test_figures():
-  """The steps take 0.1 and 0.4 s; the second has twice as many images."""
-  steps = {'config': _fake_step(batch_size=8), 'b': _fake_step(batch_size=16)}
-  seconds = {'config': [0.1, 0.1, 0.3], 'b': [0.4, 0.4, 0.4]}
-  found = training.figures(steps, seconds, peak=1.0)
-  ours, other = found['config'], found['b']
-  assert ours['step_ms']['median'] == pytest.approx(100)
-  assert ours['images_per_sec'] == pytest.approx(80)
-  assert ours['images_per_sec_per_device'] == pytest.approx(40)
-  assert ours['mfu'] == pytest.approx(80 * 6e9 / 2e12)
-  assert (ours['batch_size'], ours['params']) == (8, 5)
-  assert ours['ratio'] == 1
-  assert other['images_per_sec'] == pytest.approx(40)
-  assert other['ratio'] == other['paired_ratio'] == pytest.approx(2)
-  assert training.figures(steps, seconds, peak=None)['b']['mfu'] is None
 
 
 def test_a_turn_starts_afresh():
@@ -169,11 +135,3 @@ def test_a_turn_starts_afresh():
   assert timed.turn(steps=3, warmup=2) > 0
   timed.turn(steps=1, warmup=0)
   assert calls == [0, 1, 2, 3, 4, 0]
-
-
-def test_wrong_settings_show_before_anything_compiles(capsys):
-  with pytest.raises(ValueError, match='scam'):
-    train_step.measure(tiny.config(), ['model.scam=true'], rounds=1, steps=1)
-  with pytest.raises(ValueError, match='--against=same is given twice'):
-    train_step.measure(tiny.config(), ['same', 'same'], rounds=1, steps=1)
-  assert 'Compiling' not in capsys.readouterr().err

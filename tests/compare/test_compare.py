@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 from xml.etree import ElementTree
 
 import pytest
@@ -123,58 +121,6 @@ def test_the_table_shows_how_the_runs_differ(folder):
     table.choose(runs, ['test/acc'])
 
 
-def test_the_table_fits_the_terminal(tmp_path):
-  for number in range(3):
-    config = {
-      'model': {'name': 'ViT-B/16'},
-      'total_steps': 500,
-      'seed': number,
-      'init': {'checkpoint': f'/data/{"weights" * 9}/{number}/{"x" * 30}'},
-      'zeta': {f'key_{i}': 10 * number for i in range(20)},
-    }
-    run = tmp_path / f'group/{"long_name" * 9}_{number}'
-    _run(run, peak=0, seed=0, rows=[{'step': 9, 'test/accuracy': 0.1 * number}])
-    (run / 'config.json').write_text(json.dumps(config))
-  runs = compare.load_runs(tmp_path)
-  for width in (80, 120):
-    lines = table.render(runs, ['test/accuracy'], width).splitlines()
-    first, run, note = lines[0], lines[5], ' '.join(lines[6:])
-    assert max(map(len, lines)) <= width
-    assert (
-      first
-      == (
-        '3 runs in group/, all finished. The same in all: model.name=ViT-B/16,'
-        ' total_steps=500'[: len(first)]
-      )
-    )
-    # The metric stands right behind the name, whose end tells the runs apart.
-    name, accuracy, step, seed, weights, *_ = run.split()
-    assert name.endswith('_2')
-    assert '..' in name
-    assert (accuracy, step, seed, weights) == ('0.2000', '9', '2', '..s/2/x..')
-    assert note.startswith('No room for more keys that differ: zeta.key_')
-    assert note.endswith(' zeta.key_19. --csv=FILE writes all.')
-
-
-def test_metrics_fit_the_terminal_unless_the_user_names_them(tmp_path):
-  metrics = [f'set_{number}/accuracy' for number in range(9)]
-  for seed in range(2):
-    row = {'step': 9} | dict.fromkeys(metrics, 0.5)
-    _run(tmp_path / f'run_{seed}', peak=0, seed=seed, rows=[row])
-  runs = compare.load_runs(tmp_path)
-  text = table.render(runs, table.choose(runs, []), 60)
-  lines = text.splitlines()
-  assert max(map(len, lines)) <= 60
-  assert lines[1].split() == ['set_0/', 'set_1/', 'set_2/', 'set_3/']
-  note = ' '.join(lines[5:])
-  assert note.startswith('No room for more metrics: set_4/accuracy, set_5')
-  assert note.endswith('set_8/accuracy. --metric=NAME,NAME chooses some.')
-  lines = table.render(runs, metrics, 60, all_metrics=True).splitlines()
-  assert lines[1].split() == [f'set_{number}/' for number in range(9)]
-  # The first metric is shown on any terminal.
-  assert 'set_0/' in table.render(runs, metrics, 10).splitlines()[1].split()
-
-
 @pytest.mark.parametrize('x', ['step', 'device_hours', 'schedule.peak'])
 def test_plots(folder, tmp_path, x):
   pytest.importorskip('matplotlib')
@@ -231,16 +177,8 @@ def test_names_are_shown_without_formulas_and_control_characters(
   assert '\x1b' not in lines[0]
 
 
-def test_the_command(folder, tmp_path):
-  done = subprocess.run(
-    [
-      *(sys.executable, '-m', 'vit_jax.compare', folder),
-      f'--csv={tmp_path}/runs.csv',
-    ],
-    capture_output=True,
-    text=True,
-    check=True,
-  )
+def test_the_command(folder, tmp_path, command):
+  done = command('vit_jax.compare', folder, f'--csv={tmp_path}/runs.csv')
   assert done.stdout.splitlines()[3].split() == [
     *('first', '0.5000', '20', '0.1', '0'),
   ]

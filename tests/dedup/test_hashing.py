@@ -68,21 +68,6 @@ def test_crops_are_found_in_both_directions(top, left):
   assert hashing.VIEWS[of_crop.argmin()].scale > 1
 
 
-def test_mirrored_views_come_last():
-  image = pictures.grey(pictures.picture(2))
-  both = hashing.of_views(image, flips=True)
-  assert both.shape == (38, 16)
-  np.testing.assert_array_equal(both[:19], hashing.of_views(image, flips=False))
-  np.testing.assert_array_equal(both[19], hashing.of_whole(image[:, ::-1]))
-
-
-def test_flat_images():
-  noise = np.random.default_rng(0).normal(0, 3, (64, 64))
-  assert hashing.is_flat(np.full((50, 40), 200, np.uint8))
-  assert hashing.is_flat((128 + noise).astype(np.uint8))
-  assert not hashing.is_flat(pictures.grey(pictures.picture(0)))
-
-
 @pytest.mark.parametrize(
   'side, decoded', [(100, 100), (128, 64), (255, 128), (600, 75)]
 )

@@ -10,7 +10,7 @@ from etils import epath
 from tests.dedup import pictures
 from vit_jax import data
 from vit_jax.data import exclusion
-from vit_jax.dedup import page, published, report, sets, work
+from vit_jax.dedup import page, report, sets, work
 
 
 def _pairs(*rows):
@@ -61,27 +61,6 @@ def test_the_first_of_equal_images_stays():
   found = report.judge(_pairs(*((*r, 0, 0, 0.9) for r in rows)), None, 0.8)
   assert report.excluded(found, inside=True) == [2, 5]
   assert report.excluded(found, inside=False) == [2, 3, 5]
-
-
-@pytest.mark.parametrize(
-  'test, train, images, note',
-  [
-    (
-      *('tfds:imagenet2012', 'folder:/d/imagenet21k', 50_000),
-      'BiT: 3,834 in ImageNet-21k',
-    ),
-    ('tfds:cifar10', 'tfds:imagenet2012', 10_000, 'BiT: 82 in ImageNet-1k'),
-    ('tfds:cifar100:3.0.2', 'jft300m', 10_000, 'BiT: 491 in JFT-300M'),
-    (
-      *('tfds:oxford_iiit_pet', 'folder:/photos', 3_669),
-      'BiT: 600 in JFT-300M, 80 in ImageNet-21k, 58 in ImageNet-1k',
-    ),
-    ('tfds:cifar10', 'tfds:imagenet2012', 999, ''),
-    ('folder:/photos', 'tfds:imagenet2012', 10_000, ''),
-  ],
-)
-def test_published_counts(test, train, images, note):
-  assert published.note(test, train, images) == note
 
 
 class Shape(html.parser.HTMLParser):
@@ -143,11 +122,6 @@ def test_lists_name_places_in_whole_splits(job):
     ('train/1', 'test/0', 'duplicate'),
   ]
   assert float(rows[0]['correlation']) < float(rows[1]['correlation'])
-
-
-def test_lists_of_several_test_sets():
-  assert report.list_of_test([1], 0) == 'exclude_test.json'
-  assert report.list_of_test([1, 2], 1) == 'exclude_test_2.json'
 
 
 def test_the_page_shows_pairs_the_most_doubtful_first(job):

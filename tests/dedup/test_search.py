@@ -30,9 +30,3 @@ def test_pairs_are_those_of_a_naive_search(monkeypatch):
       expected = [v if distances[v] <= most else -1 for v in order]
       assert found.views[pair].tolist() == expected
   assert search.pairs(targets, queries, 9).views.tolist() == [[2, 0], [1, -1]]
-
-
-def test_nothing_to_search():
-  none, some = np.empty((0, 16), np.uint8), np.zeros((2, 3, 16), np.uint8)
-  assert len(search.pairs(none, some, 5).target) == 0
-  assert len(search.pairs(some[:, 0], some[:0], 5).target) == 0

@@ -75,13 +75,6 @@ def test_duplicates_of_several_test_sets_are_found(tmp_path):
   assert job.unreadable() == 1
 
 
-@pytest.mark.parametrize('block_size', [1, 5, 100])
-def test_blocks_do_not_change_what_is_found(tmp_path, expected, block_size):
-  job = _job(tmp_path / 'run', block_size=block_size, threads=1)
-  job.run()
-  assert _found(job) == expected
-
-
 @pytest.mark.parametrize('done', range(8))
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch, expected, done):
   """Dies after a number of files, and is started again."""
@@ -161,18 +154,3 @@ def test_another_comparison_is_refused(tmp_path):
   (tmp_path / 'other' / 'hashes').mkdir(parents=True)
   with pytest.raises(ValueError, match='hashes without settings'):
     _job(tmp_path / 'other')
-
-
-def test_a_damaged_block_is_named(tmp_path):
-  job = _job(tmp_path)
-  job.run()
-  path = tmp_path / 'pairs' / '00001.npz'
-  path.write_bytes(path.read_bytes()[:50])
-  with pytest.raises(ValueError, match=r'00001\.npz is damaged.*delete it'):
-    job.pairs()
-
-
-def test_moved_data_are_the_same(tmp_path):
-  one, other = _set(ORIGINALS, 'here'), _set(ORIGINALS, 'there')
-  assert one.facts() == other.facts()
-  assert one.facts() != _set(ORIGINALS[1:], 'here').facts()

@@ -135,21 +135,3 @@ def test_models_that_others_lack_are_refused(
   monkeypatch.setattr('importlib.util.find_spec', lambda _: True)
   with pytest.raises(ValueError, match=reason):
     forms.FORMS[form].check(program)
-
-
-@pytest.mark.parametrize(
-  'form, extra', [('onnx', 'onnx'), ('timm', 'hf'), ('stablehlo', 'export')]
-)
-def test_a_missing_package_is_named(tmp_path, monkeypatch, form, extra):
-  program = _program(tmp_path, tiny.vit(), (8, 8))
-  monkeypatch.setattr('importlib.util.find_spec', lambda _: None)
-  with pytest.raises(ValueError, match=rf'vit-paper-jax\[{extra}\]'):
-    forms.FORMS[form].check(program)
-
-
-def test_bfloat16_is_for_programs_only(tmp_path, monkeypatch):
-  program = _program(tmp_path, tiny.vit(), (8, 8), dtype='bfloat16')
-  monkeypatch.setattr('importlib.util.find_spec', lambda _: True)
-  for form in ('onnx', 'huggingface', 'timm'):
-    with pytest.raises(ValueError, match='--dtype=bfloat16'):
-      forms.FORMS[form].check(program)

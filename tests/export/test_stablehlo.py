@@ -68,11 +68,6 @@ def _images(count, size, channels=3):
   'model, size, channels',
   [
     (tiny.vit(gelu='exact'), (8, 12), 1),
-    (
-      tiny.vit(pooling='map', position_embedding='relative', depth=1),
-      (8, 8),
-      3,
-    ),
     (tiny.vit(resnet_blocks=(1,), patch_size=1), (8, 8), 3),
   ],
 )

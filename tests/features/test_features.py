@@ -2,8 +2,6 @@
 
 import json
 import pathlib
-import subprocess
-import sys
 
 import cv2
 import jax
@@ -219,25 +217,6 @@ def test_several_labels(tmp_path):
   assert [list(x) for x in table.label] == [[3, 1], [], [2]]
 
 
-@pytest.mark.parametrize('suffix', store.FORMATS)
-def test_shards_with_more_or_fewer_labels(tmp_path, suffix):
-  parts = [np.int32([[3, 1], [2, -1]]), np.int32([[0]])]
-  for i, label in enumerate(parts):
-    columns = {
-      'index': np.arange(len(label)),
-      'name': np.array(['a'] * len(label)),
-      'label': label,
-      'features': np.zeros((len(label), 2), np.float32),
-    }
-    store.write(store.shard_path(tmp_path, i, 2, suffix), columns)
-  store.write_metadata(
-    epath.Path(tmp_path),
-    {'rows': 3, 'shards': 2, 'format': suffix, 'labels': 'several'},
-  )
-  found = features.Stored(tmp_path).column('label')
-  assert found.tolist() == [[3, 1], [2, -1], [0, -1]]
-
-
 def test_images_without_a_label_train_nothing(tmp_path):
   columns = {
     'index': np.arange(2),
@@ -252,18 +231,10 @@ def test_images_without_a_label_train_nothing(tmp_path):
     features.Stored(tmp_path).labels()
 
 
-def _command(module, *words):
-  return subprocess.run(
-    [sys.executable, '-m', f'vit_jax.{module}', *map(str, words)],
-    capture_output=True,
-    text=True,
-  )
-
-
 @pytest.mark.gate
-def test_files_that_are_no_images_are_named(weights, photos, tmp_path):
-  done = _command(
-    *('features', f'--checkpoint={weights}', f'--to={tmp_path / "to"}'),
+def test_files_that_are_no_images_are_named(weights, photos, tmp_path, command):
+  done = command(
+    *('vit_jax.features', f'--checkpoint={weights}', f'--to={tmp_path / "to"}'),
     *('--format=npz', '--shard_size=2', photos),
   )
   assert done.returncode == 3, done.stderr
@@ -274,8 +245,8 @@ def test_files_that_are_no_images_are_named(weights, photos, tmp_path):
   with pytest.raises(ValueError, match='have no labels'):
     found.labels()
   # The nearest image of an image is itself.
-  done = _command(
-    *('knn', f'--train={tmp_path / "to"}', '--k=2', '--json'),
+  done = command(
+    *('vit_jax.knn', f'--train={tmp_path / "to"}', '--k=2', '--json'),
     *(photos / 'd.png', photos / 'a.png'),
   )
   assert done.returncode == 0, done.stderr
@@ -287,22 +258,30 @@ def test_files_that_are_no_images_are_named(weights, photos, tmp_path):
     assert row['neighbours'][0]['name'] == row['name']
     assert abs(row['neighbours'][0]['distance']) < 1e-5
     assert row['neighbours'][1]['distance'] > 1e-3
-  words = ['knn', f'--train={tmp_path / "to"}', photos / 'd.png']
-  lines = _command(*words, '--k=2').stdout.splitlines()
+  words = ['vit_jax.knn', f'--train={tmp_path / "to"}', photos / 'd.png']
+  lines = command(*words, '--k=2').stdout.splitlines()
   assert lines[1].split() == ['distance', 'class', 'name']
   assert lines[2].split() == ['0.0000', '-', str(photos / 'd.png')]
   assert len(lines) == 4
-  done = _command(*words)
+  done = command(*words)
   assert '--k=20: ' in done.stderr
   assert 'has only 3 images' in done.stderr
 
 
-def test_the_command_finds_the_evaluators_accuracy(model, train, tmp_path):
+def test_the_command_finds_the_evaluators_accuracy(
+  model, train, tmp_path, command
+):
   test = tmp_path / 'test'
   _extract(model, test, 'test')
   words = (f'--train={train}', f'--test={test}', '--json')
-  done = _command(
-    *('knn', *words, '--k=1,5', '--metric=euclidean', '--weights=uniform')
+  done = command(
+    *(
+      'vit_jax.knn',
+      *words,
+      '--k=1,5',
+      '--metric=euclidean',
+      '--weights=uniform',
+    )
   )
   assert done.returncode == 0, done.stderr
   assert json.loads(done.stdout) == {
@@ -313,16 +292,21 @@ def test_the_command_finds_the_evaluators_accuracy(model, train, tmp_path):
 
 
 @pytest.mark.gate
-def test_the_command_fits_a_linear_probe(model, train, tmp_path):
+def test_the_command_fits_a_linear_probe(model, train, tmp_path, command):
   for split in ('validation', 'test'):
     part = {'validation': 'train[100:200]'}.get(split, split)
     _extract(model, tmp_path / split, part)
-  words = ['knn', f'--train={train}', f'--test={tmp_path / "test"}', '--json']
+  words = [
+    'vit_jax.knn',
+    f'--train={train}',
+    f'--test={tmp_path / "test"}',
+    '--json',
+  ]
   words += ['--linear_probe', '--l2=1e-1,1e-3']
-  done = _command(*words)
+  done = command(*words)
   assert done.returncode == 1
   assert '--test must not choose among them: give --selection' in done.stderr
-  done = _command(*words, f'--selection={tmp_path / "validation"}')
+  done = command(*words, f'--selection={tmp_path / "validation"}')
   values = json.loads(done.stdout)
   assert values['accuracy'] > 0.7
   assert values['l2'] == 1e-3

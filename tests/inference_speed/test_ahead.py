@@ -52,17 +52,6 @@ def test_memory_comes_from_the_compiler_and_time_from_the_estimate(
   assert program.seconds() == pytest.approx(1e-3 / 0.8)
 
 
-def test_two_cores_may_be_one_device(no_compiler):
-  assert ahead.find('v4', 5, correction=1).cores == 2
-  assert ahead.find('v5e', 5, correction=1).cores == 1
-  assert ahead.find('v4', 5, correction=1).memory_bytes == 5
-
-
-def test_an_unknown_device_lists_the_choices():
-  with pytest.raises(ValueError, match=r'--device=v33: expected local.*v3, v4'):
-    ahead.find('v33', None, 1)
-
-
 def test_without_the_compiler_the_error_says_how_to_install_it(monkeypatch):
   monkeypatch.setattr(devices, 'have_compiler', lambda: False)
   with pytest.raises(ValueError, match=r'pip install "vit-paper-jax\[plan\]"'):

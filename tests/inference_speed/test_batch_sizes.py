@@ -61,39 +61,6 @@ def test_smaller_batches_are_tried_where_the_first_does_not_fit():
   assert (found, asked) == (batch_sizes.Found({}, 0), [64, 16, 4, 1])
 
 
-@pytest.mark.parametrize(
-  ('settings', 'largest', 'timed'),
-  [
-    (batch_sizes.Search(first=16, growth=8), 15, [2, 4, 8]),
-    (batch_sizes.Search(first=16, growth=8), 100, [16, 32, 64]),
-    (batch_sizes.Search(first=4, growth=16), 3, [1, 2]),
-    (batch_sizes.Search(first=64, growth=4), 5, [4]),
-    (batch_sizes.Search(first=4, growth=16, max_seconds=0.1), 999, [4, 8, 16]),
-  ],
-)
-@pytest.mark.parametrize('at', ['compile', 'run'])
-def test_a_large_step_does_not_pass_over_the_fastest(
-  settings, largest, timed, at
-):
-  def seconds(batch_size):
-    if batch_size > largest:
-      _error('RESOURCE_EXHAUSTED: out of memory')
-    return 0.01 * batch_size**0.7  # A larger batch is always faster.
-
-  memory = largest if at == 'compile' else 10**6
-  device, _ = _device(seconds, lambda b: b, memory_bytes=memory)
-  found = batch_sizes.search(device, 'model', 32, settings)
-  assert [*found.rates] == timed
-  assert found.largest <= memory
-
-
-def test_batches_that_would_take_too_long_are_not_timed():
-  device, _ = _device(lambda b: 3.0 * b, lambda b: b)
-  found = batch_sizes.search(device, 'model', 32, SETTINGS)
-  # A call with 4 images would take 12 s, more than the limit of 10 s.
-  assert [*found.rates] == [1, 2]
-
-
 def test_running_out_of_memory_ends_the_timing():
   def seconds(batch_size):
     return 1.0 if batch_size < 4 else _error('RESOURCE_EXHAUSTED: 1 of 2 GiB')
@@ -164,24 +131,3 @@ def test_the_search_stops_within_the_precision():
   # 100 fits and 102 does not; the gap is within the precision.
   known = {1: 1, 100: 50, 102: 120}
   assert batch_sizes.largest_batch(lambda b: 1 / 0, known, 100, 0.02) == 100
-
-
-def test_only_the_first_failure_of_the_compiler_counts_as_an_error():
-  def need(batch_size):
-    return 10 if batch_size == 1 else _error('INTERNAL: no such op')
-
-  device, asked = _device(lambda b: 1.0, need)
-  found = batch_sizes.search(device, 'model', 32, SETTINGS)
-  assert (found.rates, found.largest, asked) == ({1: 1}, 1, [1, 2])
-
-
-def test_a_jump_in_memory_does_not_slow_the_search():
-  asked = []
-
-  def need(batch_size):
-    asked.append(batch_size)
-    return batch_size if batch_size < 5000 else 10**12
-
-  assert batch_sizes.largest_batch(need, {1: 1, 2: 2}, 10_000, 0) == 4999
-  # Without bisection, the search would advance by one image at a time.
-  assert len(asked) < 50

@@ -2,7 +2,6 @@
 
 import pytest
 
-from vit_jax.configs import mini
 from vit_jax.inference_speed import networks
 
 
@@ -36,10 +35,6 @@ def test_models_get_only_the_options_that_they_have():
   assert (bit.width_factor, bit.dtype) == (1, 'bfloat16')
 
 
-def test_miniatures_are_timed_at_their_training_size():
-  assert networks.PRETRAINING_SIZE['mini'] == mini.MINI.image_size
-
-
 def test_miniatures_are_those_of_the_reproduction():
   vit = networks.build('ViT-L/16', 'mini', dtype='float32')
   assert (vit.width, vit.depth, vit.patch_size) == (128, 4, (4, 4))
@@ -48,20 +43,7 @@ def test_miniatures_are_those_of_the_reproduction():
   assert (bit.blocks, bit.width_factor) == ((1, 2, 9, 1), 0.5)
 
 
-def test_axial_models_have_miniatures_too():
-  vit = networks.build('Axial-ViT-B/16', 'mini')
-  assert (vit.attention, vit.pooling) == ('axial', 'gap')
-  assert (vit.width, vit.depth, vit.patch_size) == (96, 2, (4, 4))
-  resnet = networks.build('AxialResNet50', 'mini')
-  assert (resnet.blocks, resnet.width_factor) == ((1, 1, 2, 1), 0.125)
-
-
 @pytest.mark.parametrize('scale', networks.SCALES)
 def test_an_unknown_model_lists_those_there_are(scale):
   with pytest.raises(ValueError, match=r"'ViT-X/16'.*ViT-Ti/16.*BiT-R152x4"):
     networks.build('ViT-X/16', scale)
-
-
-def test_a_model_without_a_miniature_lists_the_sizes_that_have_one():
-  with pytest.raises(ValueError, match=r'ViT-S/16.*no miniature.*b, B, L, H'):
-    networks.build('ViT-S/16', 'mini')

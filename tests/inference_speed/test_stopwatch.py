@@ -2,7 +2,6 @@
 
 import jax
 import numpy as np
-import pytest
 
 from vit_jax import models
 from vit_jax.inference_speed import forward, stopwatch
@@ -68,27 +67,3 @@ def test_the_program_computes_the_models_logits():
   )
   np.testing.assert_allclose(found, expected, atol=1e-5)
   assert np.ptp(found) > 0
-
-
-def test_a_given_memory_size_is_used():
-  assert stopwatch.find(12345, stopwatch.Timing()).memory_bytes == 12345
-
-
-@pytest.mark.parametrize(
-  'kind, cores',
-  [('TPU v3', 1), ('TPU v4', 2), ('TPU v5 lite', 1), ('NVIDIA L4', None)],
-)
-def test_number_of_tensorcores_of_a_device(kind, cores):
-  assert stopwatch._cores(kind) == cores
-
-
-def test_the_reported_memory_of_a_device_is_used(monkeypatch):
-  class Device:
-    device_kind, platform = 'TPU v4', 'tpu'
-
-    def memory_stats(self):
-      return {'bytes_limit': 777}
-
-  monkeypatch.setattr(jax, 'devices', lambda: [Device()])
-  device = stopwatch.find(None, stopwatch.Timing())
-  assert (device.memory_bytes, device.unit, device.cores) == (777, 'core', 2)

@@ -86,29 +86,6 @@ def test_distance_is_the_naive_mean(prefix):
   )
 
 
-@pytest.mark.parametrize('side, expected', [(14, 116.5), (7, 115.5)])
-def test_uniform_attention_is_half_an_image_away(side, expected):
-  length = side**2
-  weights = np.full((1, 1, 2, length, length), 1 / length, np.float32)
-  distances = attention_maps.mean_attention_distance(
-    weights, grid=(side, side), num_prefix_tokens=0, image_size=(224, 224)
-  )
-  np.testing.assert_allclose(distances, [[expected, expected]], atol=0.05)
-
-
-def test_what_the_class_token_takes_is_no_distance():
-  # Half of the attention is on the class token, and half on the other patch,
-  # which is 16 px away.
-  weights = np.zeros((1, 1, 1, 3, 3))
-  weights[..., 0, :] = 1 / 3
-  weights[..., 1, :] = [0.5, 0, 0.5]
-  weights[..., 2, :] = [0.5, 0.5, 0]
-  distances = attention_maps.mean_attention_distance(
-    weights, grid=(1, 2), num_prefix_tokens=1, image_size=(16, 32)
-  )
-  np.testing.assert_allclose(distances, [[8.0]])
-
-
 def test_neighbours_are_a_patch_apart_in_pixels():
   np.testing.assert_allclose(
     attention_maps.patch_distances((2, 2), (32, 64)),

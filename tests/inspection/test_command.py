@@ -1,8 +1,6 @@
 """Guards: the inspect command draws every figure that a model supports."""
 
 import re
-import subprocess
-import sys
 
 import cv2
 import jax.numpy as jnp
@@ -19,15 +17,6 @@ from vit_jax.training import train
 
 ALL = ('attention_distance', 'filters', 'position_similarity', 'rollout')
 _ENDINGS = ('csv', 'pdf', 'png')
-
-
-def _command(*words):
-  return subprocess.run(
-    [sys.executable, '-m', 'vit_jax.inspect', *map(str, words)],
-    capture_output=True,
-    text=True,
-    check=False,
-  )
 
 
 def _files(*names):
@@ -53,10 +42,13 @@ def digits(tmp_path_factory):
 
 
 @pytest.mark.gate
-def test_all_figures_of_a_run_without_the_unreadable_image(digits, tmp_path):
+def test_all_figures_of_a_run_without_the_unreadable_image(
+  digits, tmp_path, command
+):
   bad = tmp_path / 'bad.png'
   bad.write_bytes(b'no image')
-  result = _command(
+  result = command(
+    'vit_jax.inspect',
     *(f'--checkpoint={digits / "run"}', f'--to={tmp_path / "out"}'),
     *('--num_images=7', '--rollouts=4', '--seed=1', digits / 'images', bad),
   )
@@ -170,22 +162,9 @@ def test_a_resnet_has_nothing_to_show(tmp_path):
     (['--checkpoint=none', '--to=out', 'setup.py'], 'No checkpoint at'),
   ],
 )
-def test_bad_input_is_one_clear_error(words, message):
-  result = _command(*words)
+def test_bad_input_is_one_clear_error(words, message, command):
+  result = command('vit_jax.inspect', *words)
   assert result.returncode == 1
   assert message in result.stderr
   assert len(result.stderr.splitlines()) == 1
   assert result.stderr.startswith('error: ')
-
-
-@pytest.mark.gate
-def test_help_teaches():
-  result = _command('--help')
-  assert result.returncode == 0
-  for word in (
-    '--checkpoint',
-    '--rollouts',
-    'Fig. 6, 14',
-    'vit-paper-jax[plot]',
-  ):
-    assert word in result.stdout

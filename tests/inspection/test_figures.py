@@ -31,12 +31,6 @@ def test_overlay_is_the_image_where_most_is_attended_to_and_black_elsewhere():
   )
 
 
-def test_overlay_of_uniform_attention_is_the_image():
-  image = _images(1)[0]
-  picture = figures.overlay(image, np.full((4, 4), 1 / 16))
-  np.testing.assert_allclose(picture, image / 255, atol=1e-6)
-
-
 @pytest.mark.parametrize('count, across, down', [(1, 1, 1), (6, 2, 3)])
 def test_rollout_has_each_image_beside_its_overlay(count, across, down):
   images, maps = _images(count), np.random.default_rng(1).random((count, 2, 4))
@@ -69,33 +63,6 @@ def test_rollout_has_each_image_beside_its_overlay(count, across, down):
   assert not any(titles[2 * across :])
 
 
-def test_attention_distance_has_a_dot_for_each_head_at_its_depth():
-  one, two = np.array([[10.0, 20], [30, 40], [50, 60]]), np.array([[130.0]])
-  lines = {'A': 90.0, 'B': 95.0}
-  figure = figures.attention_distance({'A': one, 'B': two}, 224, uniform=lines)
-  left, right = figure.axes
-  dots = np.concatenate([dots.get_offsets() for dots in left.collections])
-  assert sorted(map(tuple, dots.tolist())) == [
-    *((0, 10), (0, 20), (1, 30), (1, 40), (2, 50), (2, 60))
-  ]
-  assert (left.get_title(), right.get_title()) == ('A, 2 heads', 'B, 1 head')
-  assert left.get_xticks().tolist() == [0, 1, 2]
-  assert left.get_ylabel() == 'Mean attention distance (px)'
-  assert left.get_ylim()[1] == right.get_ylim()[1] > 130
-  for axes, place in ((left, 90.0), (right, 95.0)):
-    assert axes.lines[0].get_ydata() == [place, place]
-    assert [text.get_text() for text in axes.texts] == ['uniform attention']
-
-
-def test_filters_are_seven_in_a_row():
-  images = np.random.default_rng(0).random((10, 4, 4, 1))
-  axes = figures.filters(images).axes
-  assert len(axes) == 14
-  shown = [a.images[0].get_array() for a in axes if a.images]
-  assert len(shown) == 10
-  np.testing.assert_array_equal(shown[8][..., 2], images[8, ..., 0])
-
-
 def test_position_similarity_has_a_map_for_each_patch_at_its_place():
   similarity = np.random.default_rng(0).uniform(-1, 1, (2, 3, 2, 3))
   axes = figures.position_similarity(similarity).axes[0]
@@ -107,10 +74,3 @@ def test_position_similarity_has_a_map_for_each_patch_at_its_place():
   np.testing.assert_array_equal(canvas[0:2, 8:11], similarity[0, 2])
   assert np.isnan(canvas[2]).all()
   assert [label.get_text() for label in axes.get_xticklabels()] == list('123')
-
-
-def test_a_table_has_a_line_for_each_number():
-  table = figures.table(np.array([[1.5, 2.5], [3.5, 4.5]]), 'ab', 'v')
-  assert table.to_csv(index=False).split() == [
-    *('a,b,v', '0,0,1.5', '0,1,2.5', '1,0,3.5', '1,1,4.5')
-  ]

@@ -44,14 +44,6 @@ def test_filters_are_scaled_for_display_with_zero_at_mid_grey():
   )
 
 
-def test_28_filters_are_the_default():
-  kernel = np.random.default_rng(0).normal(size=(4, 4, 3, 32))
-  found = learned_embeddings.filters(kernel)
-  assert found.shape == (28, 4, 4, 3)
-  assert found.min() >= 0
-  np.testing.assert_allclose(found.max(axis=(1, 2, 3)), 1)
-
-
 @pytest.mark.parametrize(
   'shape, components, message',
   [
@@ -98,12 +90,6 @@ def test_similarity_of_a_2d_embedding_counts_its_column_and_its_row():
   np.testing.assert_allclose(found[1, 1], [[0, 0.5, 0], [0.5, 1, 0.5]])
 
 
-def test_embeddings_of_zeros_are_similar_to_nothing():
-  params = _encoder(pos_embedding=np.zeros((1, 4, 3)))
-  found = learned_embeddings.position_similarity(params, (2, 2))
-  np.testing.assert_array_equal(found, np.zeros((2, 2, 2, 2)))
-
-
 @pytest.mark.parametrize('scan', [False, True])
 def test_each_block_has_its_own_similarity_where_it_has_its_own_table(scan):
   model = tiny.vit(position_site='every_layer')
@@ -127,13 +113,6 @@ def test_models_without_learned_positions_are_refused(kind):
   params = tiny.params(tiny.vit(position_embedding=kind))
   with pytest.raises(ValueError, match='no learned position embeddings'):
     learned_embeddings.position_similarity(params, (2, 2))
-
-
-def test_resnets_are_refused():
-  with pytest.raises(ValueError, match='it is a ResNet'):
-    learned_embeddings.position_similarity(
-      tiny.params(tiny.bit(), (64, 64)), (2, 2)
-    )
 
 
 def test_another_grid_is_refused():

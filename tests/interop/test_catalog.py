@@ -54,24 +54,6 @@ def test_recommended_files_of_augreg():
   assert catalog.entry('augreg/R_Ti_16').build().resnet_blocks == ()
 
 
-def test_files_of_the_bit_bucket():
-  entry = catalog.entry('bit/BiT-M-R152x4-ILSVRC2012')
-  assert entry.url == (
-    'https://storage.googleapis.com/bit_models/BiT-M-R152x4-ILSVRC2012.npz'
-  )
-  model = entry.build()
-  assert (model.blocks, model.width_factor) == ((3, 8, 36, 3), 4)
-  assert catalog.entry('bit/BiT-M-R50x1').num_classes == 21843
-  assert catalog.entry('bit/BiT-S-R50x1').num_classes == 1000
-
-
-def test_every_name_has_its_own_path_and_a_model():
-  places = {catalog.path_of(name) for name in catalog.names()}
-  assert len(places) == len(catalog.names()) > 50
-  for name in catalog.names():
-    assert catalog.entry(name).build().num_classes in (1000, 21843)
-
-
 @pytest.mark.parametrize('folder', ['a', "it's here"])
 def test_a_missing_file_is_an_error_with_the_download_command(
   tmp_path, monkeypatch, folder
@@ -88,21 +70,6 @@ def test_a_missing_file_is_an_error_with_the_download_command(
   assert shlex.split(lines[3]) == [
     *('gcloud', 'storage', 'cp', 'gs://vit_models/sam/ViT-B_32.npz', place)
   ]
-
-
-def test_no_curl_command_is_given_for_a_folder_in_a_bucket(monkeypatch):
-  class InBucket(str):
-    exists = staticmethod(lambda: False)
-
-  path = InBucket('gs://mine/sam/ViT-B_32.npz')
-  monkeypatch.setattr(catalog, 'path_of', lambda name: path)
-  with pytest.raises(ValueError, match='are not on this machine') as error:
-    catalog.find('sam/ViT-B_32')
-  assert 'curl' not in str(error.value)
-  assert (
-    'gcloud storage cp gs://vit_models/sam/ViT-B_32.npz'
-    ' gs://mine/sam/ViT-B_32.npz'
-  ) in str(error.value)
 
 
 def test_without_a_variable_the_cache_is_searched(monkeypatch):
@@ -138,12 +105,3 @@ def test_a_downloaded_file_is_read_by_name(tmp_path):
   assert weights.origin == f'{tmp_path}/sam/ViT-B_32.npz'
   assert weights.model == catalog.entry('sam/ViT-B_32').build()
   assert (weights.image_size, weights.grid) == ((224, 224), (7, 7))
-
-
-@pytest.mark.parametrize('hidden', [None, 4])
-def test_the_hidden_layer_is_found_in_the_file(tmp_path, hidden):
-  params = tiny.params(tiny.vit(representation_size=hidden))
-  file = released.to_released(tiny.flat(params))
-  for name in ('imagenet21k/ViT-B_16', 'sam/ViT-B_16'):
-    arrays.write_npz(tmp_path / f'{name}.npz', file)
-    assert interop.read(name).model.representation_size == hidden

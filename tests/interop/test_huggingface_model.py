@@ -74,18 +74,6 @@ def test_transformers_reads_our_folder_with_equal_logits(
       assert abs(different - expected).max() > 1e-3
 
 
-def test_transformers_preprocesses_as_we_do_from_our_folder(tmp_path):
-  model = tiny.vit()
-  interop.save_huggingface(tmp_path, tiny.params(model), model, 8)
-  processor = transformers.AutoImageProcessor.from_pretrained(tmp_path)
-  image = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
-  pixels = processor(image, return_tensors='np')['pixel_values'][0]
-  expected = (image.transpose(2, 0, 1).astype(np.float32) - 127.5) / 127.5
-  np.testing.assert_allclose(pixels, expected, atol=1e-6)
-  larger = processor(np.zeros((20, 30, 3), np.uint8), return_tensors='np')
-  assert larger['pixel_values'].shape == (1, 3, 8, 8)
-
-
 @pytest.mark.parametrize('backend', ['pil', 'torchvision'])
 @pytest.mark.parametrize(
   'kind, options',
@@ -162,43 +150,6 @@ def test_we_read_a_transformers_folder_with_equal_logits(tmp_path, qkv_bias):
   with torch.no_grad():
     expected = theirs(_torch(images)).logits.numpy()
   np.testing.assert_allclose(logits, expected, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-  'processing',
-  [
-    dict(
-      image_mean=[0.485, 0.456, 0.406],
-      image_std=[0.229, 0.224, 0.225],
-    ),
-    dict(do_normalize=False),
-  ],
-)
-def test_logits_are_equal_for_other_normalizations(tmp_path, processing):
-  theirs = _randomize(transformers.ViTForImageClassification(_config()))
-  theirs.save_pretrained(tmp_path)
-  processor = transformers.ViTImageProcessor(
-    size={'height': 8, 'width': 8}, **processing
-  )
-  processor.save_pretrained(tmp_path)
-  images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), np.uint8)
-  pixels = processor(list(images), return_tensors='pt')['pixel_values']
-  with torch.no_grad():
-    expected = theirs(pixels).logits.numpy()
-  params, report = interop.load(tmp_path, interop.read(tmp_path).model, 8)
-  assert 'made part of their embedding' in str(report)
-  model = interop.read(tmp_path).model
-  inputs = images.astype(np.float32) / 127.5 - 1
-  logits, _ = model.apply({'params': params}, inputs)
-  np.testing.assert_allclose(logits, expected, atol=1e-4)
-
-
-def test_a_mask_token_is_left_out(tmp_path):
-  theirs = transformers.ViTModel(_config(), use_mask_token=True)
-  _randomize(theirs).save_pretrained(tmp_path)
-  model = tiny.vit(representation_size=16)
-  _, report = interop.load(tmp_path, model, 8, new_head=True)
-  assert 'embeddings.mask_token' in report.dropped
 
 
 def test_the_pooler_of_transformers_becomes_our_hidden_layer(tmp_path):

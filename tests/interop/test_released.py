@@ -158,19 +158,6 @@ def test_round_trip_of_every_kind_of_model(name):
   tiny.assert_equal(released.to_released(released.from_released(file)), file)
 
 
-def test_linen_names_are_unchanged():
-  params = _flat_params()
-  tiny.assert_equal(released.from_released(params), params)
-
-
-def test_only_blocks_are_renumbered():
-  params = _flat_params(tiny.vit(pooling='map'))
-  file = released.to_released(params)
-  assert 'MAPHead_0/MlpBlock_0/Dense_0/bias' in file
-  assert 'MAPHead_0/MultiHeadDotProductAttention_0/out/bias' in file
-  assert 'Transformer/encoderblock_1/MlpBlock_3/Dense_0/bias' in file
-
-
 @pytest.mark.parametrize(
   'prefix', ['params/', 'opt/target/', 'params/img/', 'img/']
 )
@@ -235,16 +222,6 @@ def test_old_paths_of_the_position_embedding_are_converted():
     released.from_released(params | {'pos_embedding': table})
 
 
-def test_group_norms_of_old_hybrids_are_squeezed():
-  params = _flat_params(tiny.vit(**MODELS['hybrid']), (32, 32))
-  old = {
-    k: v[None, None, None] if '/gn' in f'/{k}' else v for k, v in params.items()
-  }
-  assert old['block1/unit1/gn_proj/scale'].shape == (1, 1, 1, 256)
-  assert old['gn_root/bias'].shape == (1, 1, 1, 64)
-  tiny.assert_equal(released.from_released(old), params)
-
-
 def test_numbered_layers_of_bit():
   params = _flat_params(tiny.bit(), (32, 32))
   file = released.to_released(params)
@@ -259,17 +236,3 @@ def test_numbered_layers_of_bit():
   assert 'resnet/block1/unit01/d/group_norm/gamma' in released.from_released(
     numbered
   )
-
-
-def test_two_names_of_one_array():
-  file = released.to_released(_flat_params(tiny.bit(), (32, 32)))
-  file['resnet/group_norm_1/gamma'] = np.ones(512)
-  with pytest.raises(ValueError, match=r'are both gn_final/scale: the file'):
-    released.from_released(file)
-
-
-@pytest.mark.parametrize('shape', [(3, 3, 512, 5), (1, 2, 512, 5)])
-def test_a_bit_head_that_is_not_a_1x1_convolution_is_unchanged(shape):
-  file = released.to_released(_flat_params(tiny.bit(), (32, 32)))
-  file['resnet/head/conv2d/kernel'] = np.ones(shape)
-  assert released.from_released(file)['head/kernel'].shape == shape

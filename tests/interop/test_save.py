@@ -2,7 +2,6 @@
 
 import json
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -41,19 +40,6 @@ def test_round_trip_is_exact(tmp_path, name):
     tiny.assert_equal(interop.load_npz(tmp_path / 'a.npz', model, size), params)
 
 
-def test_parameters_are_saved_as_float32(tmp_path):
-  model = tiny.vit()
-  params = tiny.params(model)
-  params['head'] = {k: jnp.bfloat16(v) for k, v in params['head'].items()}
-  interop.save_npz(tmp_path / 'a.npz', params, model)
-  with np.load(tmp_path / 'a.npz') as file:
-    assert {file[k].dtype for k in file} == {np.dtype(np.float32)}
-  with pytest.raises(ValueError, match=r'a\.npy must end with \.npz'):
-    interop.save_npz(tmp_path / 'a.npy', params, model)
-  with pytest.raises(ValueError, match='3 class names for 5 classes'):
-    interop.save_npz(tmp_path / 'a.npz', params, model, class_names=list('abc'))
-
-
 SAVERS = {
   'npz': lambda path, params, model, size: interop.save_npz(
     path / 'a.npz', params, model, image_size=size
@@ -85,32 +71,11 @@ def test_wrong_parameters_are_not_written(
   assert not list(tmp_path.iterdir())
 
 
-def test_without_an_image_size_only_position_lengths_are_unchecked(tmp_path):
-  for options in (
-    dict(scan=True),
-    dict(position_embedding='2d'),
-    dict(resnet_blocks=(1,), patch_size=1),
-  ):
-    model = tiny.vit(**options)
-    params = tiny.params(model, (16, 24))
-    interop.save_npz(tmp_path / 'a.npz', params, model)
-    loaded = interop.load_npz(tmp_path / 'a.npz', model, (16, 24))
-    tiny.assert_equal(loaded, params)
-  params = tiny.params(tiny.vit())
-  params['Transformer']['posembed_input']['pos_embedding'] = np.ones((1, 5, 8))
-  with pytest.raises(ValueError, match=r'is \(1, 5, 8\), expected \(1, 5, 16'):
-    interop.save_npz(tmp_path / 'a.npz', params, tiny.vit())
-
-
 @pytest.mark.parametrize(
   'changes, message',
   [
     ({'image_size': [8.5, 8]}, r'image_size is \[8\.5, 8\], expected a side'),
-    ({'class_names': 'abcde'}, "class_names is 'abcde', expected a list"),
     ({'class_names': ['a']}, 'There are 1 class names for 5 classes'),
-    ({'preprocessing': [1]}, r'preprocessing is \[1\], expected text'),
-    ({'model': 5}, 'model is 5, expected text'),
-    ({'overrides': [1]}, r'overrides is \[1\], expected an object'),
     ({'overrides': {'width': '16'}}, 'describes no model: width is'),
     ({'overrides': {'name': 'x'}}, 'describes no model: .*multiple values'),
     ({'num_classes': '3'}, "num_classes is '3', expected a whole number"),
@@ -132,22 +97,13 @@ def test_the_json_file_is_checked(tmp_path, changes, message):
       dict(depth=10**9),
       'no model: depth is 1000000000, expected at least 1 and',
     ),
-    (dict(depth=-1), 'no model: depth is -1, expected at least 1'),
-    (dict(depth=2.0), 'no model: depth is 2.0, .* a whole number'),
-    (dict(depth=True), 'no model: depth is True'),
-    (dict(depth='2'), "no model: depth is '2'"),
     (dict(depth=3), 'another model than .*: depth is 3, but in the arrays 2'),
-    (dict(width=10**12), 'no model: width is 1000000000000'),
-    (dict(heads=2**20), 'no model: .* heads 1048576'),
     (
       dict(mlp_dim=25),
       'another model .*: mlp_dim is 25, but in the arrays 24',
     ),
     (dict(patch_size=10**6), r'no model: patch_size is \(1000000, 1000000\)'),
-    (dict(resnet_blocks=[10**9]), r'no model: resnet_blocks is \(1000000000,'),
     (dict(resnet_blocks=[1] * 99), r'no model: resnet_blocks is \(1, 1'),
-    (dict(resnet_width=10**9), 'no model: resnet_width is 1000000000'),
-    (dict(num_classes=10**9), 'no model: num_classes is 1000000000'),
     (dict(num_classes=6), 'another model .*: num_classes is 6, but in'),
     (dict(image_size=10**9), 'image_size is 1000000000, .* at most 16,384'),
     (dict(patch_size=1, image_size=9999), r'patch_size is \(1, 1\), but in'),

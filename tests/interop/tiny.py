@@ -1,5 +1,7 @@
 """Small models with random parameters."""
 
+import functools
+
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
@@ -23,13 +25,18 @@ def axial_resnet(num_classes=5):
   return models.build('AxialResNet50', num_classes=num_classes, blocks=(1,))
 
 
+@functools.cache
+def _shapes(model, size, channels):
+  images = jnp.zeros((1, *size, channels))
+  return jax.eval_shape(lambda: model.init(jax.random.key(0), images))['params']
+
+
 def params(model, size=(8, 8), channels=3, seed=0):
   """Returns random parameters, float32 NumPy arrays."""
-  images = jnp.zeros((1, *size, channels))
-  shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), images))
+  shapes = _shapes(model, tuple(size), channels)
   rng = np.random.default_rng(seed)
   return jax.tree.map(
-    lambda x: rng.normal(size=x.shape).astype(x.dtype), shapes['params']
+    lambda x: rng.normal(size=x.shape).astype(x.dtype), shapes
   )
 
 

@@ -25,40 +25,6 @@ def test_fields(flags):
   assert jobset_schema.problems(render(**flags)) == []
 
 
-@pytest.mark.parametrize(
-  'path, value, problem',
-  [
-    ('spec.failurePolicies', {}, '.spec.failurePolicies: no such field'),
-    ('spec.failurePolicy.rules', [{'action': 'Restart'}], "'Restart'"),
-    ('spec.network', 'host', "'host' is no object"),
-    ('apiVersion', 'jobset.x-k8s.io/v1', 'jobset.x-k8s.io/v1'),
-  ],
-)
-def test_a_field_that_is_not_recorded_is_noticed(path, value, problem):
-  jobset = copy.deepcopy(render())
-  *folders, last = path.split('.')
-  place = jobset
-  for folder in folders:
-    place = place[folder]
-  place[last] = value
-  (found,) = jobset_schema.problems(jobset)
-  assert problem in found
-
-
-@pytest.mark.parametrize('flags', MANIFESTS)
-def test_the_job_fits_the_schemas_of_kubernetes(flags):
-  """Kubernetes's own schemas check every field."""
-  validate = pytest.importorskip(
-    'kubernetes_validate', reason='pip install kubernetes-validate'
-  )
-  job, _, _ = parts(render(**flags))
-  manifest = dict(apiVersion='batch/v1', kind='Job', metadata={'name': 'a'})
-  validate.validate(manifest | {'spec': job}, '1.36', strict=True)
-  job['template']['spec']['hostNetworks'] = True
-  with pytest.raises(validate.ValidationError):
-    validate.validate(manifest | {'spec': job}, '1.36', strict=True)
-
-
 @pytest.mark.parametrize('flags', MANIFESTS)
 def test_the_jobset_fits_the_models_of_its_api(flags):
   """The models are generated from JobSet's own API."""

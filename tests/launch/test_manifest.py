@@ -190,41 +190,6 @@ def test_launchers_restart_the_exit_codes_that_the_program_declares():
   assert 130 not in manifest.RESTARTABLE
 
 
-def test_host_network():
-  _, pod, _ = parts(render(host_network=True))
-  assert pod['hostNetwork'] is True
-  # Otherwise the pods could not resolve each other's names.
-  assert pod['dnsPolicy'] == 'ClusterFirstWithHostNet'
-  _, plain, _ = parts(render())
-  assert not {'hostNetwork', 'dnsPolicy'} & set(plain)
-
-
-@pytest.mark.parametrize(
-  'accelerator, flags, there',
-  [
-    ('v4:2x2x4', {}, False),
-    ('v5e-16', {}, True),
-    ('v6e-16', {}, True),
-    ('v6e-16', dict(huge_pages=False), False),
-  ],
-)
-def test_huge_pages(accelerator, flags, there):
-  _, pod, _ = parts(render(accelerator, **flags))
-  if not there:
-    assert 'initContainers' not in pod
-    return
-  (container,) = pod['initContainers']
-  assert container['image'] == 'i:1'
-  assert container['command'] == ['bash', 'launch/worker/huge_pages.sh']
-  assert container['securityContext'] == {'privileged': True}
-
-
-def test_flex_start():
-  _, pod, _ = parts(render(flex_start=True))
-  assert pod['nodeSelector']['cloud.google.com/gke-flex-start'] == 'true'
-  assert 'tolerations' not in pod
-
-
 def test_spot_bucket_identity_and_variables():
   job, pod, train = parts(
     render(

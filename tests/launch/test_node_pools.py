@@ -39,13 +39,6 @@ def test_create_nodes_makes_one_pool_per_slice(cloud, capfd):
   assert '32 chip-hours an hour' in capfd.readouterr().out
 
 
-def test_create_nodes_of_one_machine(cloud):
-  call('create_nodes --cluster=vit --accelerator=v6e-8 --spot --yes')
-  (line,) = cloud.acts
-  assert '--machine-type=ct6e-standard-8t --num-nodes=1 --spot ' in line
-  assert 'topology' not in line
-
-
 def test_create_nodes_with_flex_start_begins_with_zero_nodes(cloud):
   """The pool grows from zero nodes to all nodes when pods need them."""
   call('create_nodes --cluster=vit --accelerator=v6e-16 --flex_start --yes')
@@ -56,15 +49,6 @@ def test_create_nodes_with_flex_start_begins_with_zero_nodes(cloud):
     ' --no-enable-autorepair --workload-metadata=GKE_METADATA'
     ' --tpu-topology=4x4'
   ) in line
-
-
-def test_create_nodes_with_an_identity(cloud):
-  call(
-    'create_nodes --cluster=vit --accelerator=v6e-8 --yes'
-    ' --node_service_account=a@b'
-  )
-  (line,) = cloud.acts
-  assert line.endswith(' --service-account=a@b --scopes=cloud-platform')
 
 
 @pytest.mark.parametrize(
@@ -95,13 +79,6 @@ def test_create_nodes_of_tpu7x_places_them_by_a_policy(cloud):
   assert pool.endswith('--placement-policy=vit-2x2x2')
   assert ' --reservation=ours --reservation-affinity=specific ' in pool
   assert '--tpu-topology' not in pool
-
-
-def test_an_existing_placement_policy_is_reused(cloud):
-  cloud.things = CLUSTER | POLICY
-  call('create_nodes --cluster=vit --accelerator=tpu7x:2x2x2 --yes')
-  (pool,) = cloud.acts
-  assert '--placement-policy=vit-2x2x2' in pool
 
 
 def test_a_placement_policy_that_is_in_use_stays(cloud, capfd):
@@ -154,12 +131,3 @@ def test_only_a_thing_that_is_not_found_is_gone(cloud, problem):
   assert 'cluster vit may be left' in fails(
     'delete_cluster --cluster=vit --yes'
   )
-
-
-@pytest.mark.parametrize('command', ['delete_cluster', 'delete_nodes'])
-def test_a_name_is_never_a_flag(cloud, command):
-  """`clusters delete --help` would end with exit code 0."""
-  accelerator = '--accelerator=v6e-16' if 'nodes' in command else ''
-  message = fails(f'{command} --cluster=--help --yes {accelerator}')
-  assert '--cluster=--help' in message
-  assert cloud.calls == []

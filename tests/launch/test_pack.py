@@ -130,14 +130,6 @@ def test_packing_leaves_the_repository_unchanged(repository):
   assert state() == before
 
 
-def test_a_clean_repository_has_an_empty_diff(repository):
-  git(repository, 'add', '--all')
-  git(repository, 'commit', '--quiet', '--message=two')
-  text, unpacked = pack(repository)
-  assert '0 locally changed' in text
-  assert (unpacked / 'launch_record' / 'local.diff').read_text() == ''
-
-
 def test_large_new_files_are_refused(repository):
   with (repository / 'data set.tar').open('wb') as file:
     file.truncate(3 << 20)
@@ -174,23 +166,6 @@ def test_a_name_is_never_an_option(repository, names):
   assert files(repository) | {'kept'} == before
   assert (repository / 'kept').exists() == ('kept' in names)
   assert {*names} <= files(unpacked)
-
-
-def test_the_folder_may_look_like_an_option(repository):
-  subprocess.run(['bash', 'launch/pack.sh', '-out'], cwd=repository, check=True)
-  assert (repository / '-out' / 'code.tar.gz').exists()
-
-
-def test_submodules_are_named(repository):
-  other = repository.parent / 'other'
-  git(repository.parent, 'init', '--quiet', str(other))
-  (other / 'x').touch()
-  git(other, 'add', 'x')
-  git(other, 'commit', '--quiet', '--message=x')
-  local = ('-c', 'protocol.file.allow=always')
-  git(repository, *local, 'submodule', '--quiet', 'add', str(other), 'sub')
-  text, _ = pack(repository)
-  assert 'the contents of 1 submodule(s)' in text
 
 
 def test_a_folder_without_a_commit_is_refused(empty):

@@ -1,4 +1,4 @@
-"""Guards: the installed gcloud, kubectl and xpk accept the commands shown here.
+"""Guards: the installed gcloud and kubectl accept the commands shown here.
 
 No cloud is needed: the programs only parse the commands.
 """
@@ -11,10 +11,9 @@ import subprocess
 import pytest
 
 from tests.launch import printed, stand_in
-from vit_jax.launch import gke, tpu_vm
 
 # Find the programs before the stand-ins come first on PATH.
-GCLOUD, KUBECTL, XPK = map(shutil.which, ('gcloud', 'kubectl', 'xpk'))
+GCLOUD, KUBECTL = map(shutil.which, ('gcloud', 'kubectl'))
 
 
 @pytest.fixture(autouse=True)
@@ -25,12 +24,6 @@ def _environment(cloud):
 def shown(program):
   found = {*printed.of_readme(), *printed.of_dry_runs()}
   return [line for line in sorted(found) if line.split()[0] == program]
-
-
-def test_all_commands_have_a_dry_run():
-  for program in (tpu_vm, gke):
-    names = {line.split()[0] for line in printed.DRY_RUNS[program]}
-    assert names == {*program.COMMANDS} - {'manifest'}
 
 
 @pytest.mark.parametrize('program', ['gcloud', 'kubectl'])
@@ -87,31 +80,3 @@ def test_kubectl():
   assert len(lines) >= 8
   assert [line for line in lines if problem(line)] == []
   assert 'unknown flag: --bogus' in problem(f'{lines[0]} --bogus')
-
-
-# Takes five seconds per command.
-@pytest.mark.slow
-@pytest.mark.skipif(not XPK, reason='pip install xpk')
-def test_xpk():
-  read = (
-    'import argparse, sys; from xpk.parser.core import set_parser;'
-    ' parser = argparse.ArgumentParser(); set_parser(parser=parser);'
-    ' parser.parse_args(sys.argv[1:])'
-  )
-
-  with open(XPK) as file:
-    python = file.readline().removeprefix('#!').strip()
-
-  def problem(line):
-    result = subprocess.run(
-      [python, '-c', read, *shlex.split(line)[1:]],
-      capture_output=True,
-      text=True,
-      check=False,
-    )
-    return result.stderr if result.returncode else ''
-
-  lines = shown('xpk')
-  assert len(lines) == 2
-  assert [problem(line) for line in lines] == ['', '']
-  assert 'unrecognized arguments: --bogus' in problem(f'{lines[0]} --bogus')

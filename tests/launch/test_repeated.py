@@ -3,14 +3,10 @@
 Each command runs twice in a row, and again after each of its steps has failed.
 """
 
-import contextlib
-import io
 import shlex
-import subprocess
 
 import pytest
 
-from tests.launch import stand_in
 from tests.launch.slice_b16 import B16, TYPES
 from vit_jax.launch import gke, tpu_vm
 
@@ -41,18 +37,7 @@ VIT = ('container clusters', 'vit')
 
 
 @pytest.fixture(autouse=True)
-def _quick(cloud, monkeypatch):
-  """Calls the stand-in in this process: these tests have hundreds of calls."""
-
-  def run(command, **_):
-    output, error = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(error):
-      code = stand_in.main(command[0], command[1:])
-    return subprocess.CompletedProcess(
-      command, code, output.getvalue(), error.getvalue()
-    )
-
-  monkeypatch.setattr(subprocess, 'run', run)
+def _offered(cloud, monkeypatch):
   monkeypatch.setenv('CLOUDSDK_COMPUTE_ZONE', 'us-east5-a')
   cloud.answer(TYPES, 'v4-32\n')
 

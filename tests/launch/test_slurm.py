@@ -5,7 +5,6 @@ Stand-ins replace Slurm's programs.
 
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import time
@@ -121,16 +120,6 @@ def test_which_exit_codes_requeue_the_job(
   )
 
 
-def test_a_job_that_cannot_be_queued_again_says_so(tmp_path, begin):
-  """Its state alone, FAILED, looks as if the run had ended with an error."""
-  (tmp_path / 'bin' / 'scontrol').write_text('#!/bin/sh\nexit 1\n')
-  process = begin('exit 76')
-  assert process.wait(timeout=20) == 76
-  text = process.stdout.read()
-  assert 'NOT queued again code=76' in text
-  assert 'sbatch' in text
-
-
 @pytest.mark.parametrize('count, again', [('2', True), ('3', False)])
 def test_requeues_are_limited(tmp_path, begin, count, again):
   process = begin('exit 77', RESTARTS='3', SLURM_RESTART_COUNT=count)
@@ -164,29 +153,3 @@ def test_the_directives():
   # Slurm reads only the directives before the first command.
   assert lines[1:5] == [f'#SBATCH {word}' for word in given]
   assert {'--requeue', '--open-mode=append', '--signal=B:TERM@300'} < {*given}
-
-
-@pytest.mark.skipif(
-  not shutil.which('sbatch'), reason='apt-get install slurm-client'
-)
-def test_sbatch_takes_the_directives(tmp_path):
-  """sbatch parses all flags before it contacts a cluster."""
-  (tmp_path / 'slurm.conf').write_text(
-    'ClusterName=none\nSlurmctldHost=none(127.0.0.1)\nSlurmctldPort=1\n'
-    'AuthType=auth/none\nMessageTimeout=1\n'
-  )
-
-  def errors(script):
-    return subprocess.run(
-      ['sbatch', '--test-only', '--nodes=2', str(script)],
-      env=os.environ | {'SLURM_CONF': str(tmp_path / 'slurm.conf')},
-      capture_output=True,
-      text=True,
-      check=False,
-      timeout=60,
-    ).stderr
-
-  wrong = tmp_path / 'wrong.sbatch'
-  wrong.write_text(SCRIPT.read_text().replace('--requeue', '--requeues', 1))
-  assert 'unrecognized option' in errors(wrong)
-  assert 'unrecognized option' not in errors(SCRIPT)

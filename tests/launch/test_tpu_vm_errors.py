@@ -9,11 +9,8 @@ import pytest
 
 from tests.launch.slice_b16 import (
   B16,
-  PLACE,
   QUEUE,
-  QUOTAS,
   QUOTED,
-  RECORD,
   TPU,
   call,
   queue_row,
@@ -109,13 +106,6 @@ def test_a_name_in_use(offered, capfd, state, others, fine):
   assert not any('create' in line for line in offered.lines)
 
 
-def test_unreadable_quotas_are_not_an_error(offered, capfd):
-  offered.answer(QUOTAS, code=1)
-  call('create --name=b16 --accelerator=v4-32 --yes')
-  assert 'quotas could not be read' in capfd.readouterr().out
-  assert 'create' in offered.lines[-1]
-
-
 def test_creating_and_deleting_need_confirmation(offered, monkeypatch):
   monkeypatch.setattr(sys.stdin, 'isatty', lambda: False, raising=False)
   assert '--yes' in fails('create --name=b16 --accelerator=v4-32')
@@ -135,14 +125,3 @@ def test_a_failure_of_gcloud_ends_the_command(cloud):
   message = fails(f'run --name=b16 -- {QUOTED}')
   assert message.startswith(f'error: exit code 255 of: {TPU} tpu-vm ssh b16')
   assert len(cloud.calls) == 1, 'started though a machine does not answer'
-
-
-def test_a_run_whose_code_cannot_be_recorded_does_not_start(cloud):
-  cloud.answer(f'{TPU} tpu-vm ssh b16 {PLACE} --worker=0', code=1)
-  assert RECORD in fails(f'run --name=b16 -- {QUOTED}')
-  assert len(cloud.calls) == 2, 'started though the work directory is wrong'
-
-
-def test_a_missing_gcloud_is_reported(cloud, monkeypatch):
-  monkeypatch.setenv('PATH', '/nowhere')
-  assert 'gcloud is not installed' in fails('stop --name=b16')

@@ -53,27 +53,9 @@ def test_replacements_are_limited(active):
   assert changes(active) == [*[DELETE, CREATE] * 2, STOP.format('')]
 
 
-def test_a_run_without_restarts_left_gets_a_new_slice(active):
-  active.answer(
-    ASK,
-    say('running', 'yes'),
-    say('gave_up', code=' code=77'),
-    say('ended', code=' code=0'),
-  )
-  call(WATCH.format('--restarts=3'))
-  assert changes(active) == [DELETE, CREATE]
-
-
 def test_failures_before_the_watch_do_not_count(active):
   """The failures came before it, and it may have run well since then."""
   alive = failing(7).replace('restarting code=76', 'running')
   active.answer(ASK, alive, alive, say('ended', code=' code=0'))
   call(WATCH.format(''))
   assert changes(active) == []
-
-
-def test_an_error_of_the_run_does_not_replace_the_slice(active):
-  alive, ended = failing(4), say('ended', code=' code=1')
-  active.answer(ASK, alive, failing(5).rstrip() + '\n' + ended)
-  assert 'ended with an error' in fails()
-  assert changes(active) == [STOP.format('')]

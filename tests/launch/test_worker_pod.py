@@ -103,16 +103,6 @@ def test_only_a_lost_host_is_reported_late(begin, code):
   assert time.monotonic() - began >= 1
 
 
-def test_sigterm_reaches_the_program_and_the_pod_waits_for_its_save(
-  tmp_path, begin
-):
-  process = begin(SAVER)
-  wait_for(tmp_path / 'ready')
-  process.send_signal(signal.SIGTERM)
-  assert process.wait(timeout=20) == 75
-  assert (tmp_path / 'saved').exists()
-
-
 def test_a_second_sigterm_does_not_interrupt_the_save(tmp_path, begin):
   process = begin(SAVER)
   wait_for(tmp_path / 'ready')
@@ -121,12 +111,3 @@ def test_a_second_sigterm_does_not_interrupt_the_save(tmp_path, begin):
   process.send_signal(signal.SIGTERM)
   assert process.wait(timeout=20) == 75
   assert (tmp_path / 'saved').exists()
-
-
-def test_sigterm_during_the_pause_ends_the_script_at_once(tmp_path, begin):
-  process = begin('touch "$FOLDER/ready"; exit 76', LOST_PAUSE='60')
-  wait_for(tmp_path / 'ready')
-  # By now the script is in the pause, or about to enter it.
-  time.sleep(0.3)
-  process.send_signal(signal.SIGTERM)
-  assert process.wait(timeout=10) == 76

@@ -157,22 +157,6 @@ def test_the_log_of_a_failed_attempt_is_kept(tmp_path, begin):
     assert platform.node() in file.name
 
 
-def test_no_log_is_kept_of_a_successful_attempt(tmp_path, begin):
-  (tmp_path / 'codes').write_text('0')
-  process = begin(PROGRAM, WORKDIR=tmp_path, PYTHON=sys.executable)
-  assert process.wait(timeout=20) == 0
-  assert not (tmp_path / 'launch').exists()
-
-
-@pytest.mark.parametrize('code, word', [(0, 'ended'), (76, 'gave_up')])
-def test_a_failure_to_keep_the_log_is_harmless(tmp_path, begin, code, word):
-  (tmp_path / 'codes').write_text(str(code))
-  # Copying the log fails here.
-  process = begin(PROGRAM, WORKDIR='/proc/no', PYTHON='false', RESTARTS=0)
-  assert process.wait(timeout=20) == code
-  assert (tmp_path / 'state').read_text() == f'{word} code={code} attempt=1\n'
-
-
 def test_the_wait_for_a_hung_worker_does_not_reset_the_count():
   """When one worker is stuck, the others end with 76 a little later.
 
@@ -194,31 +178,3 @@ def test_sigterm_is_passed_on_and_ends_the_restarts(tmp_path, begin, by_hand):
   word = 'stopped' if by_hand else 'interrupted'
   assert (tmp_path / 'state').read_text() == f'{word} code=75 attempt=1\n'
   assert attempts(tmp_path) == ['one']
-
-
-def test_sigterm_during_the_pause_ends_the_script_at_once(tmp_path, begin):
-  (tmp_path / 'codes').write_text('76')
-  process = begin(PROGRAM, RESTART_PAUSE=60)
-  state = tmp_path / 'state'
-  wait_for(lambda: state.exists() and 'restarting' in state.read_text())
-  process.send_signal(signal.SIGTERM)
-  assert process.wait(timeout=20) == 76
-  assert state.read_text() == 'interrupted code=76 attempt=1\n'
-  assert len(attempts(tmp_path)) == 1
-
-
-def test_the_output_of_all_attempts_is_kept(tmp_path):
-  (tmp_path / 'log').write_text('before\n')
-  line = 'echo out; echo err >&2; echo >> "$0"; [ $(wc -l < "$0") = 2 ]'
-  subprocess.run(
-    ['env', f'RUN_DIRECTORY={tmp_path}', 'RESTART_PAUSE=0']
-    + ['bash', str(RUN), 'sh', '-c', f'{line} || exit 77']
-    + [str(tmp_path / 'count')],
-    check=True,
-    timeout=20,
-  )
-  log = (tmp_path / 'log').read_text().splitlines()
-  assert [text for text in log if 'run.sh' not in text] == (
-    ['before'] + ['out', 'err'] * 2
-  )
-  assert 'restarting code=77 attempt=1' in ' '.join(log)

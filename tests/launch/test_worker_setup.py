@@ -142,19 +142,6 @@ def test_setup_installs_the_recorded_python(shipped):
   ]
 
 
-def test_setup_for_a_run_that_recorded_nothing_yet_uses_the_lock(shipped):
-  out = run('setup.sh', WORKDIR=str(shipped / 'none'))
-  assert installs(shipped)[1:] == LOCKED
-  assert 'the run has recorded no versions yet' in out
-  assert 'the versions of launch/locks/tpu.txt' in out
-
-
-def test_setup_ignores_versions_recorded_without_a_tpu(shipped):
-  out = run('setup.sh', WORKDIR=record(shipped, 'jax==0.1'))
-  assert installs(shipped)[1:] == LOCKED
-  assert 'was written on a machine without a TPU' in out
-
-
 @pytest.mark.parametrize('problem', ['cannot be read', 'cannot be installed'])
 def test_unavailable_recorded_versions_end_the_setup(shipped, problem):
   """The run must not resume with other versions unless the user asks for it."""
@@ -179,13 +166,6 @@ def test_unavailable_recorded_versions_end_the_setup(shipped, problem):
   (shipped / 'vit_jax_home' / 'run' / 'state').write_text('interrupted')
   assert 'state=new' in run('status.sh')
   assert 'is not set up' in run('start.sh', '--', '--config=x', code=1)
-
-
-def test_setup_refuses(machine):
-  assert 'there is no ' in run('setup.sh', code=1)
-  (machine / 'active').touch()
-  assert 't1v-n-1-w-3: a run is alive' in run('setup.sh', code=1)
-  assert not (machine / 'uv_calls').exists()
 
 
 def test_setup_that_cannot_get_uv_fails(shipped):

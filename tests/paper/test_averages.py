@@ -29,26 +29,6 @@ def test_a_mean_across_data_sets_needs_all_with_equal_numbers_of_seeds():
   assert averages.across([]) is None
 
 
-def test_average5_has_a_value_for_each_pair_of_seeds():
-  nodes = [
-    Transfer(start, task) for start in (START, OTHER) for task in means.AVERAGE5
-  ]
-
-  def metrics(node, seed):
-    if isinstance(node, Pretraining):
-      return {}
-    # ImageNet is 0.05 higher, which raises the mean of five tasks by 0.01.
-    more = 0.05 * (node.task == values.IMAGENET)
-    pretraining = 0.1 * node.pretraining.seed
-    return {'test/accuracy': 0.5 + pretraining + 0.2 * seed + more}
-
-  results = made.results(nodes, metrics)
-  assert averages.average5(results, START).values == pytest.approx((51, 71))
-  assert averages.average5(results, START, OTHER).values == pytest.approx(
-    (51, 71, 61, 81)
-  )
-
-
 def test_a_pretraining_counts_as_one_value_and_names_its_runs():
   one = Number((70.0, 72.0), ('a', 'b'))
   found = averages.by_pretraining([one, Number((80.0,), ('c',))])
@@ -147,13 +127,3 @@ def test_a_missing_task_result_removes_the_means_that_include_it(comparable):
   found = averages.vtab(results, START)
   assert found['structured'] is found['mean'] is None
   assert found['natural'].values == found['specialized'].values == (50, 50)
-
-
-def test_at_the_papers_scale_a_mean_needs_all_19_tasks():
-  results = made.results(
-    NODES,
-    lambda node, seed: {'test/accuracy': 0.5},
-    left_out=[Vtab(START, 'DMLab')],
-  )
-  assert averages.vtab(results, START)['mean'] is None
-  assert averages.vtab(results, START)['natural'].mean == 50

@@ -8,10 +8,8 @@ from etils import epath
 
 from vit_jax import config as config_lib
 from vit_jax.compare import drawing
-from vit_jax.configs import mini
 from vit_jax.paper import items, rendering
 from vit_jax.paper.claims import counts
-from vit_jax.paper.claims.counts import Pilot
 from vit_jax.paper.design import Design
 from vit_jax.paper.items.item import Item
 from vit_jax.paper.page import page_parts
@@ -99,50 +97,6 @@ def test_a_run_without_metrics_is_missing_everywhere(where, sweep):
   assert words == ['partly there', 'partly there']
 
 
-@pytest.mark.gate
-def test_a_confirmation_quotes_the_exploration(where, sweep, monkeypatch):
-  monkeypatch.setattr(rendering.registered, 'wordings', lambda: {})
-  chosen = [items.ITEMS['figure9']]
-  [claim] = chosen[0].claims('paper')
-  _leave(where, sweep)
-
-  def answered(pilot, confirms='confirmation: registered'):
-    design = Design('paper', 3, pilot, confirms)
-    [section], _ = rendering.sections(chosen, sweep, where, design)
-    return section.blocks[-1]
-
-  token, high, low = (mean.name for mean in claim.means())
-  values = {token: [90, 91, 92], high: [50, 51, 52], low: [88, 89, 90]}
-  pilot = Pilot({claim.means()[0].measure.name: values}, {})
-  found = answered(pilot)
-  assert (found.answer, found.explored) == ('undecided', 'yes')
-  assert page_parts.evidence(found).endswith(
-    'The exploration, with other seeds: yes.'
-  )
-  # An exploration without these runs says nothing, and neither does one of its
-  # own.
-  for other in (answered(counts.EMPTY), answered(pilot, '')):
-    assert other.explored == ''
-    assert page_parts.evidence(other) == other.evidence
-
-
-def test_a_confirmation_quotes_the_registered_words(where, sweep, monkeypatch):
-  chosen = [items.ITEMS['figure9']]
-  [claim] = chosen[0].claims('paper')
-
-  def evidence(statement, confirms='confirmation: registered'):
-    words = {f'figure9.{claim.key}': statement}
-    monkeypatch.setattr(rendering.registered, 'wordings', lambda: words)
-    design = Design('paper', 3, counts.EMPTY, confirms)
-    [section], _ = rendering.sections(chosen, sweep, where, design)
-    return page_parts.evidence(section.blocks[-1])
-
-  quoted = 'Registered in other words: "Before."'
-  assert evidence('Before.').endswith(quoted)
-  assert 'Registered' not in evidence(claim.statement)
-  assert 'Registered' not in evidence('Before.', confirms='')
-
-
 def test_the_numbers_of_claims_are_a_pilot_for_other_runs(where, sweep):
   _leave(where, sweep)
   names = {s.name: run.name for s in sweep.studies for run in s.all_runs()}
@@ -214,20 +168,9 @@ def test_an_item_that_fails_leaves_the_others(where, error, message):
   assert page_parts.status(found[0]).word == 'missing'
 
 
-def test_a_section_that_cannot_be_shown_is_a_failure(where):
-  claim = Claim('It is so.', 'perhaps', '')
-  item = Item('a', 'A', (), lambda *_: Section('a', 'A', (claim,)))
-  [found], [failure] = rendering.sections([item], Sweep([]), where, MINI)
-  assert "the answer is 'perhaps'; expected one of" in failure
-  assert not found.blocks
-
-
 @pytest.mark.gate
-@pytest.mark.parametrize('scale, mark', [('mini', 'MINIATURE'), ('paper', '')])
-def test_every_picture_has_the_mark_of_a_miniature(
-  where, monkeypatch, scale, mark
-):
-  marks = []
+def test_every_picture_has_the_mark_of_a_miniature(where, monkeypatch):
+  marks, scale = [], 'mini'
   monkeypatch.setattr(drawing, 'save', lambda *_, mark='': marks.append(mark))
   every = '+'.join(items.ITEMS)
   sweep = reading.load(
@@ -237,55 +180,4 @@ def test_every_picture_has_the_mark_of_a_miniature(
   # Figures 2, 3, 4, 5, 8, 9, 12 and 13, training_memory, norm_position and
   # translation.
   assert len(marks) == 11
-  assert set(marks) == {mark}
-
-
-@pytest.mark.gate
-def test_titles_have_the_mark_of_a_miniature(where):
-  chosen = [
-    items.ITEMS['table8'],
-    items.ITEMS['figure9'],
-    items.ITEMS['table1'],
-  ]
-  sweep = reading.load(
-    'configs/sweeps/reproduce.py:table8+figure9,scale=mini,seeds=3'
-  )
-  found, _ = rendering.sections(chosen, sweep, where, MINI)
-  titles = [
-    [section.title, *(b.title for b in section.blocks if hasattr(b, 'title'))]
-    for section in found
-  ]
-  for title in titles[0] + titles[1]:
-    assert title.endswith(' (MINIATURE)')
-  # Table 1 has no runs, so nothing in it is in miniature.
-  assert not any('MINIATURE' in title for title in titles[2])
-
-
-@pytest.mark.gate
-def test_a_miniature_states_its_image_size(where):
-  chosen = [items.ITEMS['table8'], items.ITEMS['table1']]
-  sweep = reading.load('configs/sweeps/reproduce.py:table8,scale=mini,seeds=3')
-
-  found, _ = rendering.sections(chosen, sweep, where, MINI)
-  models, *_, text, listing = rendering.about(found, scale='mini')
-  assert listing.rows[2] == (
-    *('JFT-300M, to pre-train', 'shapes:all', 'train[:48000]'),
-  )
-  assert ('CIFAR-10', 'digits', 'train') in listing.rows
-  assert listing.rows[-1][0] == 'dSpr-Ori (VTAB)'
-  assert f'images of {mini.MINI.image_size} px: rendered scenes' in models
-  assert 'exactly one cell of the grid' in text
-  models, *_, text, listing = rendering.about(
-    found, scale='mini', data='folder:/data'
-  )
-  assert listing.rows[2] == (
-    *('JFT-300M, to pre-train', 'folder:/data', 'shuffled(train)[:90%]'),
-  )
-  assert f'images of {mini.MINI.image_size} px: folder:/data' in models
-  assert 'exactly one cell of the grid' not in text
-  # What the text explains is in the listing, whatever the data are.
-  assert 'such as shapes:colour+size means' in text
-  assert 'shapes:colour+size' in {row[1] for row in listing.rows}
-  assert rendering.about(found, scale='paper') == []
-  # Table 1 has no runs, so nothing in it is in miniature.
-  assert rendering.about(found[1:], scale='mini') == []
+  assert set(marks) == {'MINIATURE'}

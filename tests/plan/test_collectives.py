@@ -3,7 +3,6 @@
 import pytest
 
 from tests.plan.programs import CYCLES, counted, fused, loop, microseconds, run
-from vit_jax.plan import collectives
 
 GROUPS = 'replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add'
 
@@ -57,14 +56,6 @@ def test_kinds_of_collectives(instruction, kind, bytes_, expected):
   found = run(f'  %c = {instruction}')
   assert microseconds(found) == {'collectives': expected}
   assert [(c.kind, c.bytes) for c in found.collectives] == [(kind, bytes_)]
-
-
-def test_a_collective_of_one_device_moves_nothing():
-  found = run(
-    '  %c = f32[1000]{0} all-reduce(%x), replica_groups={{0},{1}},'
-    ' to_apply=%add'
-  )
-  assert found.seconds == 0
 
 
 @pytest.mark.parametrize(
@@ -147,56 +138,6 @@ def test_overlapped_collectives_count_once():
 
 
 @pytest.mark.parametrize(
-  'cycles, hidden',
-  # Two gathers take 1.2 us each. What is computed hides one after the other,
-  # and nothing after their ends.
-  [((500, 0, 0), 0.5), ((0, 500, 5000), 0.5), ((1500, 500, 0), 2.0)],
-)
-def test_what_stands_between_start_and_end_hides_a_collective(cycles, hidden):
-  def compute(i):
-    return f'  %e{i} = f32[1000]{{0}} exponential(%x)' + CYCLES % cycles[i]
-
-  def start(i):
-    return (
-      f'  %s{i} = (f32[1000]{{0}}, f32[4000]{{0}}) all-gather-start(%x),'
-      f' dimensions={{0}}, {GROUPS}'
-    )
-
-  def end(i):
-    return f'  %d{i} = f32[4000]{{0}} all-gather-done(%s{i})'
-
-  lines = start(0), start(1), compute(0), end(0), compute(1), end(1), compute(2)
-  found = run('\n'.join(lines))
-  assert found.hidden_seconds * 1e6 == pytest.approx(hidden)
-  assert found.by_class['collectives'] * 1e6 == pytest.approx(2.4 - hidden)
-
-
-@pytest.mark.parametrize(
-  'algorithm, expected',
-  [
-    ('"emitter":"1DAllGatherOnMajorDim"', 2.4),  # Half of the links.
-    (r'"emitter":"x","debug":"\nStrategyRing{colors:1 phases:1}"', 2.4),
-    (r'"emitter":"x","debug":"\nStrategyND{colors:2 phases:2}"', 1.2),
-  ],
-)
-def test_a_ring_has_the_links_of_one_dimension_only(algorithm, expected):
-  gather = f'f32[4000]{{0}} all-gather(%x), dimensions={{0}}, {GROUPS}'
-  found = run(f'  %c = {gather}, backend_config={{{algorithm}}}')
-  assert microseconds(found) == {'collectives': expected}
-
-
-def test_a_fusion_of_computation_and_a_collective_takes_both_times():
-  lines = [
-    '%p = f32[1000]{0} parameter(0)',
-    '%e = f32[1000]{0} exponential(%p)',
-    f'ROOT %r = f32[1000]{{0}} all-reduce(%e), {GROUPS}',
-  ]
-  call = '  %f = f32[1000]{0} fusion(%x), kind=kCustom, calls=%both'
-  found = run(call + CYCLES % 3000, fused('both', *lines))
-  assert microseconds(found) == {'collectives': 0.8, 'elementwise': 3}
-
-
-@pytest.mark.parametrize(
   'groups, size',
   [
     ('{{0,1,2,3},{4,5,6,7}}', 4),
@@ -238,12 +179,3 @@ def test_transfers_between_slices_are_counted(kind, expected):
   assert [c.kind for c in found.collectives] == ['between-slices']
   assert 'between slices' in found.assumptions[0]
   assert found.uncovered == {}
-
-
-def test_less_efficient_links():
-  line = f'  %r = f32[1000]{{0}} all-reduce(%x), {GROUPS}'
-  assert run(line, link_efficiency=0.3).seconds == pytest.approx(1.6e-6)
-
-
-def test_the_link_efficiency_is_the_documented_one():
-  assert collectives.LINK_EFFICIENCY == 0.6

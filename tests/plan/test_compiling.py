@@ -128,18 +128,6 @@ def _config(**changes):
 
 
 @pytest.mark.gate
-def test_runs_of_other_lengths_are_compiled_once(monkeypatch):
-  built = _build(monkeypatch, 'x')
-  target = devices.parse('v3:2x2')
-  first = compiling.compile_step(_config(epochs=7.0), target)
-  assert compiling.compile_step(_config(epochs=14.0), target) is first
-  assert len(built) == 1
-  compiling.compile_step(_config(epochs=7.0), devices.parse('v3:4x4'))
-  compiling.compile_step(_config(accumulation_steps=2), target)
-  assert len(built) == 3
-
-
-@pytest.mark.gate
 @pytest.mark.parametrize(
   'message, error, temporaries',
   [

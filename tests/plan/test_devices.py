@@ -27,26 +27,6 @@ def test_slices(text, count, chips, cores, device):
   assert target.device == device
 
 
-def test_names():
-  assert str(devices.parse('v3-512')) == 'v3:16x16'
-  assert str(devices.parse('2xv5litepod-256')) == '2xv5e:16x16'
-  assert str(devices.parse('1xv5e:2x2')) == 'v5e:2x2'
-
-
-def test_a_chip_whose_cores_are_one_device():
-  core, chip = devices.parse('v3:2x2').chip, devices.parse('v4:2x2x1').chip
-  assert (core.peak_flops, chip.peak_flops) == (61.6e12, 2 * 137.6e12)
-  assert chip.hbm_usable_bytes == 30.5 * 2**30
-  assert chip.hbm_bytes_per_second == 1200e9
-  # 25 Gbit/s a chip is 3.125 GB/s.
-  assert chip.network_bytes_per_second == 3.125e9
-  assert core.network_bytes_per_second == 3.125e9 / 2
-  assert (chip.device, chip.devices_per_chip) == ('chip', 1)
-  assert chip.clock_mhz == 1050
-  # The figures of v5p are already those of a chip.
-  assert devices.parse('v5p:2x2x1').chip.peak_flops == 458.8e12
-
-
 @pytest.mark.parametrize(
   'text, message',
   [
@@ -58,15 +38,6 @@ def test_a_chip_whose_cores_are_one_device():
 def test_unknown_slices(text, message):
   with pytest.raises(ValueError, match=message):
     devices.parse(text)
-
-
-def test_slices_of_a_generation():
-  found = devices.of_generation('v3')
-  assert [str(t) for t in found[:3]] == ['v3:2x2', 'v3:4x4', 'v3:4x8']
-  counts = [t.chips for t in devices.of_generation('v5p')]
-  assert counts == sorted(counts)
-  with pytest.raises(ValueError, match='choose one of v2, v3, v4, v5e'):
-    devices.of_generation('v9')
 
 
 def test_the_mesh_section_over_given_devices():

@@ -1,24 +1,9 @@
 """Guards: plans of GPUs have the right devices, and say what they are."""
 
-import json
-
 import pytest
 
-from tests.plan.test_as_json import _plan
 from vit_jax.configs import pretrain
-from vit_jax.paper.cost import planning
-from vit_jax.plan import as_json, devices, gpus, many_runs, one_run, render
-
-
-@pytest.mark.parametrize(
-  'text, name, count',
-  [('h100x8', 'h100x8', 8), ('h200', 'h200x1', 1), ('a100x3', 'a100x3', 3)],
-)
-def test_names(text, name, count):
-  target = devices.parse(text)
-  assert (str(target), target.devices, target.chips) == (name, count, count)
-  assert target.cores is None
-  assert devices.parse(name) == target
+from vit_jax.plan import devices, gpus, many_runs, one_run
 
 
 def test_more_gpus_than_a_machine_has_are_refused():
@@ -76,35 +61,3 @@ def test_a_config_is_resolved_for_gpus(monkeypatch):
   with pytest.raises(ZeroDivisionError):
     one_run.describe({}, run, devices.parse('h100x2'))
   assert seen[0].model.attention_implementation == 'cudnn'
-
-
-def test_times_are_called_a_roofline_everywhere(monkeypatch):
-  monkeypatch.setattr(gpus, 'plugin', lambda: 'jax-cuda13-plugin 1.2')
-  figures = as_json.figures(_plan(topology='h100x8', seconds=0.25))
-  json.dumps(figures)
-  assert figures['method'] == 'roofline, not measured'
-  assert figures['gpu_compiler'] == 'jax-cuda13-plugin 1.2'
-  # Nothing corrects a bound by default.
-  assert figures['step_ms'] == figures['step_ms_corrected'] == 250
-  assert figures['images_per_sec_per_core'] == 4096 / 0.25 / 8
-  assert figures['core_days'] is figures['libtpu'] is None
-  days = 0.25 * figures['total_steps'] / 86_400
-  assert figures['device_days'] == pytest.approx(8 * days)
-  page = render.page(figures)
-  assert 'A step takes at least 250 ms' in page
-  assert 'GPU-days (roofline, not' in page
-  assert 'ms (roofline, not measured;' in page
-  assert 'images/s/GPU' in page
-  assert 'images/s/core' not in page
-  assert 'Times are a roofline, not measured' in ' '.join(page.split())
-  assert 'roofline, not measured' in render.table([figures, figures])
-
-  corrected = as_json.figures(_plan(topology='h100x8'), 0.5)
-  assert corrected['step_ms_corrected'] == 500
-  assert 'A step takes 500 ms' in render.page(corrected)
-  assert "compiler's cycles" in as_json.figures(_plan())['method']
-
-
-def test_the_papers_runs_are_not_planned_for_gpus(tmp_path):
-  with pytest.raises(ValueError, match=r'--topology=h100x8: .*TPU slices'):
-    planning.compile_missing([], tmp_path, 'h100x8', lambda text: None)

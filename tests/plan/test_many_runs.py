@@ -5,8 +5,6 @@ import json
 import math
 import os
 import pathlib
-import subprocess
-import sys
 
 import jax
 import pytest
@@ -16,17 +14,6 @@ from vit_jax.plan import devices, many_runs, one_run
 
 ROOT = pathlib.Path(__file__).parents[2]
 B16 = '--config=configs/pretrain.py:ViT-B/16,imagenet2012'
-
-
-def _command(*arguments):
-  return subprocess.run(
-    [sys.executable, '-m', 'vit_jax.plan', *arguments],
-    capture_output=True,
-    text=True,
-    cwd=ROOT,
-    env=os.environ,
-    check=False,
-  )
 
 
 @pytest.fixture(autouse=True)
@@ -39,39 +26,21 @@ def no_compiler(monkeypatch):
   monkeypatch.setattr(devices, 'have_compiler', lambda: False)
 
 
+@pytest.fixture
+def plan(command):
+  return lambda *words: command('vit_jax.plan', *words)
+
+
 def _quiet(text):
   del text
-
-
-@pytest.mark.gate
-def test_help_teaches_by_examples():
-  result = _command('--help')
-  assert result.returncode == 0
-  assert 'python -m vit_jax.plan --config=FILE' in result.stdout
-  assert '--topology=auto:v3' in result.stdout
-  for flag in ('config', 'topology', '[no]json', 'correction', '[no]search'):
-    assert f'\n  --{flag}: ' in result.stdout
-
-
-@pytest.mark.gate
-def test_importing_starts_no_backend():
-  subprocess.run(
-    [sys.executable, '-c', 'from vit_jax.plan import many_runs'],
-    cwd=ROOT,
-    # Code that starts a backend fails with this platform.
-    env={**os.environ, 'JAX_PLATFORMS': 'not_there'},
-    check=True,
-  )
 
 
 @pytest.mark.skipif(
   importlib.util.find_spec('libtpu') is not None,
   reason='says what is missing where the TPU compiler is not installed',
 )
-def test_json_without_the_compiler():
-  result = _command(
-    *(B16, '--config.epochs=30.0', '--topology=v3:16x16', '--json')
-  )
+def test_json_without_the_compiler(plan):
+  result = plan(*(B16, '--config.epochs=30.0', '--topology=v3:16x16', '--json'))
   assert result.returncode == 0, result.stderr
   (line,) = result.stdout.splitlines()
   figures = json.loads(line)
@@ -82,32 +51,11 @@ def test_json_without_the_compiler():
   assert figures['hbm_gib'] is figures['step_ms'] is None
 
 
-def test_a_wrong_slice_is_one_line():
-  result = _command(B16, '--topology=v3:3x3')
+def test_a_wrong_slice_is_one_line(plan):
+  result = plan(B16, '--topology=v3:3x3')
   assert (result.returncode, result.stdout) == (1, '')
   assert result.stderr.startswith("error: 'v3:3x3' is not a known TPU slice")
   assert result.stderr.count('\n') == 1
-
-
-@pytest.mark.gate
-def test_overrides_without_a_config_apply_to_all_runs():
-  also = B16.replace('config', 'also', 1)
-  result = _command(also, '--config.data.batch_size=2048', '--json')
-  assert result.returncode == 0, result.stderr
-  assert json.loads(result.stdout)['batch_size'] == 2048
-  words = ['--table6', '--config.epochs=1.0']
-  first = '--config=configs/pretrain.py:ViT-B/32,jft300m,epochs=7'
-  assert many_runs.with_config(words) == [first, *words]
-  for also in (['--also=configs/a.py:B,c'], ['--also', 'configs/a.py:B,c']):
-    # The error of a missing file names --also.
-    with pytest.raises(ValueError, match=r'^--also=configs/a.py:B,c: there is'):
-      many_runs.with_config([*also, words[1]])
-    also[-1] = also[-1].replace('a.py:B,c', 'quickstart.py')
-    assert many_runs.with_config([*also, words[1]])[0] == (
-      '--config=configs/quickstart.py'
-    )
-  for words in (['--table6'], ['--config', 'a.py', '--config.b=1']):
-    assert many_runs.with_config(words) == words
 
 
 def test_a_wrong_also_flag_is_named():
@@ -123,32 +71,6 @@ def test_a_wrong_correction_is_refused(correction):
     many_runs.Options(correction=correction)
 
 
-def test_a_slice_with_two_names_is_planned_once(no_compiler):
-  run = one_run.Run('B', pretrain.get_config('ViT-B/16,imagenet2012'))
-  reports, _ = many_runs.plan_all(
-    [run], ['v3-512', 'v3:16x16', 'v3:4x4'], many_runs.Options(), _quiet
-  )
-  assert [one['topology'] for one in reports] == ['v3:16x16', 'v3:4x4']
-
-
-@pytest.mark.parametrize(
-  'changes, topology, message',
-  [
-    ({'mesh.fsdp': 3}, 'v3:2x2', 'mesh.fsdp=3'),
-    ({'data.batch_size': 100}, 'v3:2x2', 'batch_size=100'),
-    ({'mesh.data': 1}, '2xv5e:16x16', '--config.mesh.data=-1'),
-  ],
-)
-def test_a_slice_is_checked_without_the_compiler(
-  no_compiler, changes, topology, message
-):
-  run = one_run.Run('B', pretrain.get_config('ViT-B/16,imagenet2012'))
-  with pytest.raises(ValueError, match=message):
-    many_runs.plan_all(
-      [run.changed(changes)], [topology], many_runs.Options(), _quiet
-    )
-
-
 def test_wrong_configs_are_reported_before_any_is_planned(
   no_compiler, monkeypatch
 ):
@@ -160,18 +82,6 @@ def test_wrong_configs_are_reported_before_any_is_planned(
     with pytest.raises(ValueError, match='accumulation_steps=0'):
       many_runs.plan_all([good, bad], topologies, many_runs.Options(), _quiet)
   assert planned == []
-
-
-def test_wrong_layouts_are_reported_before_any_is_compiled(
-  compiler, monkeypatch
-):
-  monkeypatch.setattr(devices, 'have_compiler', lambda: True)
-  good = one_run.Run('good', pretrain.get_config('ViT-B/16,imagenet2012'))
-  # The model has twelve heads.
-  bad = good.changed({'mesh.fsdp': 1, 'mesh.tensor': 8})
-  with pytest.raises(ValueError, match='tensor=8 must divide the 12 heads'):
-    many_runs.plan_all([good, bad], ['v3:2x2'], many_runs.Options(), _quiet)
-  assert compiler.calls == []
 
 
 @pytest.mark.parametrize('kind', [jax.errors.JaxRuntimeError, ValueError])

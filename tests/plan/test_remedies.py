@@ -1,7 +1,5 @@
 """Guards: the search tries the right settings in the right order."""
 
-import pytest
-
 from vit_jax import config as config_lib
 from vit_jax.plan import compiling, remedies
 
@@ -60,20 +58,6 @@ def test_the_first_that_is_predicted_to_fit_is_the_answer():
   assert compiled == _names(tried) == ['b']
 
 
-def test_a_skipped_candidate_is_tried_when_predictions_fall():
-  candidates = [_candidate('a', 32), _candidate('b', 16)]
-  # `b` kept (7 - 3) / 16 = 0.25, with which `a` needs 11.
-  compile_, compiled = _compiler({'a': 12, 'b': 7})
-  answer, _, _ = remedies.find(candidates, compile_, USABLE)
-  assert compiled == ['b', 'a']
-  assert answer.candidate is candidates[0]
-  # If this prediction was wrong, the candidate that fits stays the answer.
-  compile_, compiled = _compiler({'a': 17, 'b': 7})
-  answer, tried, _ = remedies.find(candidates, compile_, USABLE)
-  assert compiled == _names(tried) == ['b', 'a']
-  assert answer.candidate is candidates[1]
-
-
 def test_a_candidate_that_does_not_fit_raises_the_predictions():
   candidates = [
     _candidate(name, size)
@@ -86,108 +70,6 @@ def test_a_candidate_that_does_not_fit_raises_the_predictions():
   # `c` kept 0.5, so `b` has a chance again.
   assert compiled == ['a', 'c', 'b']
   assert answer.candidate is candidates[1]
-
-
-def test_earlier_compilations_inform_the_predictions():
-  candidates = [_candidate('a', 20), _candidate('b', 10)]
-  before = remedies.Tried(
-    _candidate('given', 40),
-    _compiler({'given': 43})[0](_candidate('given', 40)),
-  )
-  compile_, compiled = _compiler({'a': 1, 'b': 13})
-  answer, _, _ = remedies.find(candidates, compile_, USABLE, tried=[before])
-  # The compiler kept all activations, so `a` needs 23 and `b` 13.
-  assert compiled == ['b']
-  assert answer.candidate is candidates[1]
-
-
-def test_each_remat_mode_is_predicted_separately():
-  candidates = [
-    _candidate('a', 12, family='none'),
-    _candidate('b', 24, family='dots'),
-    _candidate('c', 10, family='full'),
-  ]
-  compile_, compiled = _compiler({'a': 30, 'b': 8, 'c': 8})
-  answer, _, _ = remedies.find(candidates, compile_, USABLE)
-  # `a` kept 2.25. Other families are assumed to keep at most 1.0 until one is
-  # compiled, so `b` needs 27 and `c` 13.
-  assert compiled == ['a', 'c']
-  assert answer.candidate is candidates[2]
-
-
-def test_limits():
-  candidates = [_candidate(str(i), 10) for i in range(9)]
-  needs = {str(i): 16.5 for i in range(9)}
-  said = []
-  # The search expects 3 + 1.35 * 10 = 16.5, so a second try needs more than 16.
-  compile_, compiled = _compiler(needs)
-  answer, tried, ended = remedies.find(
-    candidates, compile_, 17 * GIB, max_tries=3, say=said.append
-  )
-  assert answer is None
-  assert ended.startswith('--max_tries is reached')
-  assert len(tried) == len(compiled) == 3
-  assert said[-1].startswith('The search ends after 3 compilations')
-  compile_, compiled = _compiler(needs)
-  answer, _, ended = remedies.find(
-    candidates, compile_, 17 * GIB, max_seconds=-1
-  )
-  assert (answer, compiled) == (None, [])
-  assert ended.startswith('--max_minutes is reached')
-  answer, _, ended = remedies.find(candidates, compile_, GIB)
-  assert (answer, compiled) == (None, [])
-  assert 'no other settings are predicted to fit' in ended
-
-
-def _accumulated(steps, activations, **others):
-  changes = others | {'accumulation_steps': steps}
-  return remedies.Candidate(changes, GIB, GIB, round(activations * GIB))
-
-
-def test_after_two_failures_another_kind_of_remedy_is_tried():
-  # Accumulation does not reduce the 15 GiB that the compiler keeps.
-  candidates = [_accumulated(2**i, 40 / 2**i) for i in range(1, 6)]
-  split = _accumulated(2, 5, split=True)
-  smaller = _accumulated(1, 1, **{'data.batch_size': 8})
-
-  def compile_(candidate):
-    size = 12 if candidate is split else 17
-    memory = compiling.Memory(0, 0, 0, 0, temporaries=size * GIB)
-    estimate = 'estimate' if size < 16 else None
-    return compiling.Compiled(memory, USABLE, estimate, 1.0)
-
-  every = [*candidates, split, smaller]
-  answer, tried, ended = remedies.find(every, compile_, USABLE, max_tries=4)
-  steps = [one.candidate.changes['accumulation_steps'] for one in tried]
-  assert steps == [2, 4, 2]
-  assert answer.candidate is split
-  assert ended == ''
-  # Without `split`, the kind that failed comes before a smaller batch.
-  every.remove(split)
-  _, tried, _ = remedies.find(every, compile_, USABLE, max_tries=9)
-  assert tried[-1].candidate is smaller
-  assert len(tried) > 3
-
-
-def test_a_compiler_error_does_not_fit_and_predicts_nothing():
-  candidates = [_candidate('a', 20), _candidate('b', 16)]
-
-  def compile_(candidate):
-    memory = compiling.Memory(0, 0, 0, 0, temporaries=12 * GIB)
-    if candidate is candidates[0]:
-      nothing = compiling.Memory(0, 0, 0, 0)
-      return compiling.Compiled(nothing, USABLE, None, 1.0, error='crash')
-    return compiling.Compiled(memory, USABLE, 'estimate', 1.0)
-
-  said = []
-  answer, tried, _ = remedies.find(
-    candidates, compile_, USABLE, say=said.append
-  )
-  assert answer.candidate is candidates[1]
-  assert _names(tried) == ['a', 'b']
-  assert said[1] == 'The compiler fails: crash'
-  # The prediction is the initial one: 3 + 0.45 x 16.
-  assert 'expecting 10.2 GiB' in said[2]
 
 
 def _config(**changes):
@@ -296,18 +178,3 @@ def test_a_state_is_split_further_only_in_valid_ways():
   assert _splits(32, slices=2, tensor=2)[2] == {'data': 2, 'fsdp': 8} | every
   # One device cannot split its state.
   assert _splits(1) == [{}]
-
-
-@pytest.mark.parametrize(
-  'changes, text',
-  [
-    ({}, 'as given'),
-    (
-      {'accumulation_steps': 4, 'model.remat': 'dots'},
-      '--config.accumulation_steps=4 --config.model.remat=dots',
-    ),
-    ({'image_size': (8, 8)}, "'--config.image_size=(8, 8)'"),
-  ],
-)
-def test_settings_as_flags(changes, text):
-  assert str(remedies.Candidate(changes, 0, 0, 0)) == text

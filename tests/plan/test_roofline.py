@@ -96,17 +96,6 @@ def test_a_product_is_bound_by_arithmetic_or_memory(dtype, peaks):
   assert _run(narrow.replace('TYPE', 'bf16')) == {'matmul': 41}
 
 
-def test_a_product_within_a_fusion_counts():
-  dot = fused(
-    'dot',
-    '%p = bf16[1000,50]{1,0} parameter(0)',
-    'ROOT %d = bf16[1000,1000]{1,0} dot(%p, %p), lhs_contracting_dims={1},'
-    ' rhs_contracting_dims={1}',
-  )
-  line = '  %f = bf16[1000,1000]{1,0} fusion(%a), kind=kCustom, calls=%dot'
-  assert _run(line, dot) == {'matmul': 100}
-
-
 @pytest.mark.parametrize(
   'target, operands, result',
   [
@@ -139,19 +128,3 @@ def test_attention_has_two_products_and_five_in_its_gradient(
   )
   expected = products * 2 * 10 * 12 * 200 * 200 * 64 / 1e6
   assert _run(line) == {'attention': pytest.approx(expected)}
-
-
-def test_computation_beside_a_sum_of_gradients_hides_it():
-  start = (
-    '  %s = (f32[1000]{0}, f32[1000]{0}) all-reduce-start(%x), channel_id=1,'
-    ' replica_groups={}, to_apply=%sum\n'
-  )
-  done = '  %d = f32[1000]{0} all-reduce-done(%s)\n'
-  sum_ = fused('sum', '%p = f32[] parameter(0)', 'ROOT %e = f32[] add(%p, %p)')
-  copy = '  %c = f32[100,1000]{1,0} copy(%big)\n'  # 8 us
-  # 2 x 7/8 x 4 kB over the links take 0.7 us.
-  assert _run(start + done + copy, sum_) == {'collectives': 0.7, 'copies': 8}
-  assert _run(start + copy + done, sum_) == {
-    'copies': 8,
-    'hidden': pytest.approx(0.7),
-  }

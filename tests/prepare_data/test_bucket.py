@@ -41,18 +41,3 @@ def test_into_a_bucket(tmp_path):
     if 'array_record' in name:
       made = (tmp_path / 'birds/1.0.0' / name).read_bytes()
       assert (folder / name).read_bytes() == made
-
-
-def test_from_a_bucket(tmp_path):
-  rng = np.random.default_rng(0)
-  pictures = [imagenet21k.picture(rng) for _ in range(12)]
-  root = epath.Path('gs://bucket/raw')
-  for i, picture in enumerate(pictures):
-    folder = root / 'train' / ('owl' if i % 2 else 'auk')
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f'{i:02}.jpg').write_bytes(picture)
-  source = data.open_source('folder:gs://bucket/raw')
-  prepare.run(prepare.describe(source, str(tmp_path), shuffled=False))
-  made = data.open_source(f'arrayrecord:{tmp_path}')
-  found = [made.read('train', i).image for i in range(12)]
-  assert found == pictures[::2] + pictures[1::2]

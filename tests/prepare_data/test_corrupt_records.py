@@ -67,12 +67,6 @@ def test_one_percent_damaged_records(folder, tmp_path, caplog):
   assert rows[-1]['step'] == config.total_steps
 
 
-@pytest.mark.gate
-def test_by_default_the_first_of_them_ends_the_run(folder, tmp_path):
-  with pytest.raises(ValueError, match='skip-and-count'):
-    train.train_and_evaluate(_config(folder), tmp_path / 'run')
-
-
 def test_a_preparation_finds_them(folder, tmp_path):
   source = data.open_source(f'arrayrecord:{folder}')
   with pytest.raises(decoding.CorruptImageError):

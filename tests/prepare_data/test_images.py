@@ -2,7 +2,6 @@
 
 import io
 
-import cv2
 import numpy as np
 import pytest
 from PIL import Image
@@ -48,11 +47,6 @@ def test_lossless_formats_stay_lossless(name):
   assert (decoding.decode(made, 3) == np.asarray(odd_files.scene())).all()
 
 
-def test_16_bits_keep_the_upper_8():
-  made = images.store(odd_files.png16(), 'a.png', Size()).image
-  assert (decoding.decode(made, 3) == np.asarray(odd_files.scene())).all()
-
-
 def test_arrays_become_pngs():
   pixels = np.random.default_rng(0).integers(
     256, size=(5, 7, 3), dtype=np.uint8
@@ -82,14 +76,6 @@ def test_sizes(size, expected):
   assert ('resized' in stored.notes) == stored.converted
 
 
-def test_shrinking_averages():
-  pixels = np.zeros((40, 40, 3), np.uint8)
-  pixels[::2] = 200
-  content = cv2.imencode('.png', pixels)[1].tobytes()
-  made = images.store(content, 'a.png', Size(shorter_side=20)).image
-  assert (decoding.decode(made, 3) == 100).all()
-
-
 def test_shrinking_turns_upright_since_the_exif_data_is_lost():
   content = odd_files.FILES['rotated.jpg'][0]  # 40 wide; to turn clockwise.
   stored = images.store(content, 'a.jpg', Size(shorter_side=15))
@@ -100,45 +86,11 @@ def test_shrinking_turns_upright_since_the_exif_data_is_lost():
   assert 'turned upright by its EXIF orientation' in stored.notes
 
 
-@pytest.mark.parametrize('form', ['WEBP', 'TIFF'])
-def test_a_conversion_turns_upright_too(form):
-  exif = Image.Exif()
-  exif[0x0112] = 6  # To turn clockwise.
-  buffer = io.BytesIO()
-  odd_files.scene().save(buffer, format=form, exif=exif)
-  stored = images.store(buffer.getvalue(), f'a.{form.lower()}', Size())
-  made = decoding.decode(stored.image, 3)
-  seen = decoding.decode(buffer.getvalue(), 3, upright=True)
-  assert made.shape == seen.shape
-  assert np.abs(made.astype(int) - seen).mean() < 3
-
-
-def test_quality():
-  content = odd_files.encoded(odd_files.scene(size=(200, 150)), 'JPEG')
-  low, high = (
-    images.store(content, 'a.jpg', Size(shorter_side=100, quality=q)).image
-    for q in (30, 95)
-  )
-  assert len(low) < len(high)
-
-
 def test_what_no_encoder_takes_is_set_aside():
   buffer = io.BytesIO()
   Image.new('L', (1_000_001, 1)).save(buffer, format='TIFF')
   with pytest.raises(images.SetAsideError, match='1 x 1000001 pixels'):
     images.store(buffer.getvalue(), 'a.tif', Size())
-
-
-@pytest.mark.parametrize('length', [8, 20, 24, 25])
-def test_a_png_without_its_header_is_set_aside(length):
-  with pytest.raises(images.SetAsideError):
-    images.store(odd_files.PNG[:length], 'a.png', Size())
-
-
-def test_most_pixels():
-  with pytest.raises(images.SetAsideError, match='30 x 40'):
-    images.store(odd_files.PNG, 'a.png', Size(), max_pixels=1199)
-  images.store(odd_files.PNG, 'a.png', Size(), max_pixels=1200)
 
 
 @pytest.mark.parametrize(

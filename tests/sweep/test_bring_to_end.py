@@ -4,8 +4,6 @@ The launcher here ends runs with scripted exit codes.
 """
 
 import dataclasses
-import json
-import time
 
 import pytest
 
@@ -99,27 +97,6 @@ def test_finished_runs_are_not_started(tmp_path):
   assert launcher.started == CANDIDATES[3:] + FINALS
 
 
-def test_time_left_counts_steps(tmp_path):
-  class Seen(status.View):
-    left = None
-
-    def show(self, snapshot):
-      if self.left is None:
-        self.left = snapshot.seconds_left
-
-  where = fakes.folders(tmp_path)
-  fakes.finish(where, fakes.study().candidates[0])
-  events = [{'handle': 'x', 'time': 0.0}, {'code': 0, 'time': 100.0}]
-  lines = [json.dumps({'run': CANDIDATES[0], **event}) for event in events]
-  (where.local / 'events.jsonl').write_text('\n'.join(lines) + '\n')
-  seen = Seen()
-  steps = {run.name: 10 for run in fakes.study().all_runs()}
-  steps[CANDIDATES[0]] = 50
-  _launch(where, Scripted(where), view=seen, steps=steps).run()
-  # Six runs of 20 s are left, and two run at a time.
-  assert seen.left == pytest.approx(60.0)
-
-
 def test_failed_runs_are_retried_and_then_given_up(tmp_path):
   where = fakes.folders(tmp_path)
   codes = {CANDIDATES[0]: [1, 2], CANDIDATES[3]: [1, 1, 1, 1]}
@@ -144,14 +121,6 @@ def test_preempted_runs_go_on_without_counting_as_failures(tmp_path):
   launcher = Scripted(where, codes)
   failed = _launch(where, launcher, retries=1, restarts=4).run()
   assert failed == [CANDIDATES[1]]
-
-
-def test_a_run_that_exits_without_results_has_failed(tmp_path):
-  where = fakes.folders(tmp_path)
-  launcher = Scripted(where)
-  launcher.start = lambda run: run.name  # This run writes no results.
-  failed = _launch(where, launcher, retries=0).run()
-  assert failed == CANDIDATES
 
 
 def test_a_stopped_launcher_stops_its_runs(tmp_path):
@@ -194,17 +163,6 @@ def test_runs_with_equal_compilations_do_not_start_at_the_same_time(tmp_path):
   ]
 
 
-def test_a_pause_before_the_next_attempt(tmp_path, monkeypatch):
-  monkeypatch.setattr(bring_to_end, '_PAUSE', 0.4)
-  where = fakes.folders(tmp_path)
-  launcher = Scripted(where, {CANDIDATES[0]: [1]})
-  before = time.monotonic()
-  _launch(where, launcher).run()
-  assert 0.4 < time.monotonic() - before < 5
-  # The other runs started before its second attempt.
-  assert launcher.started[-4:] == [CANDIDATES[0], *FINALS]
-
-
 def test_a_candidate_without_a_metric_ends_the_sweep(tmp_path):
   where = fakes.folders(tmp_path)
   run = fakes.study().candidates[0]
@@ -225,14 +183,3 @@ def test_runs_follow_those_whose_weights_they_start_from(tmp_path):
   assert launcher.started == [first.name, second.name]
   words = commands.main_flags(second, where)
   assert f'--config.init.checkpoint={where.workdir(first.name)}' in words
-
-
-def test_paths_can_be_relative_to_the_sweep_directory(tmp_path):
-  where = fakes.folders(tmp_path)
-  run = dataclasses.replace(
-    fakes.study().candidates[0], overrides={'data.data_dir': 'sweep:scenes'}
-  )
-  assert f'--config.data.data_dir={tmp_path}/scenes' in (
-    commands.main_flags(run, where)
-  )
-  assert run.needs == ()

@@ -46,17 +46,6 @@ def test_devices_are_divided():
       local.divide(list(ids), slots, kind)
 
 
-def test_a_process_sees_its_devices_only():
-  assert local.environment('gpu', ['2', '3']) == {'CUDA_VISIBLE_DEVICES': '2,3'}
-  assert local.environment('tpu', ['1']) == {
-    'TPU_VISIBLE_CHIPS': '1',
-    'TPU_VISIBLE_DEVICES': '1',
-    'TPU_CHIPS_PER_PROCESS_BOUNDS': '1,1,1',
-    'TPU_PROCESS_BOUNDS': '1,1,1',
-  }
-  assert local.environment('cpu', []) == {}
-
-
 @pytest.mark.parametrize(
   'there, variables, expected',
   [
@@ -108,31 +97,6 @@ def _wait(condition, seconds=20.0):
   while not condition():
     assert time.monotonic() < end, 'the condition did not become true in time'
     time.sleep(0.02)
-
-
-def test_runs_have_separate_cores_and_logs(tmp_path, monkeypatch):
-  monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
-  where = fakes.folders(tmp_path)
-  name = 'a/rate=0.001'
-  launcher = Local(where, 2, command=fakes.command(0.3, {name: 3}))
-  first, second = fakes.study().candidates[:2]
-  handles = [launcher.start(first), launcher.start(second)]
-  codes = [None, None]
-  while None in codes:
-    codes = [
-      launcher.poll(handle) if code is None else code
-      for handle, code in zip(handles, codes, strict=True)
-    ]
-    time.sleep(0.02)
-  assert codes == [3, 0]
-  [(pid, cores)] = _starts(tmp_path, name)
-  assert handles[0] == str(pid)
-  [(_, others)] = _starts(tmp_path, second.name)
-  all_cores = sorted(os.sched_getaffinity(0))
-  if len(all_cores) > 1:
-    together = cores.strip('[]') + ', ' + others.strip('[]')
-    assert together == ', '.join(map(str, all_cores))
-  assert (tmp_path / 'logs' / f'{name}.log').exists()
 
 
 @pytest.mark.parametrize(('platform', 'expected'), [('cpu', '1'), ('gpu', '-')])
@@ -219,15 +183,6 @@ def test_a_restarted_launcher_repeats_nothing(tmp_path, number):
   assert _metrics(tmp_path) == unbroken
 
 
-def test_runs_do_not_outlive_a_killed_launcher(tmp_path):
-  process = _begin(tmp_path, '60')
-  _wait(lambda: len(_all_starts(tmp_path)) == 2)
-  pids = [pid for each in _all_starts(tmp_path).values() for pid in each]
-  process.kill()
-  process.communicate()
-  _wait(lambda: not any(map(_alive, pids)), seconds=10.0)
-
-
 def test_a_run_waits_until_its_predecessor_has_saved(tmp_path):
   where = fakes.folders(tmp_path)
   run = fakes.study().candidates[0]
@@ -252,3 +207,12 @@ def test_a_run_waits_until_its_predecessor_has_saved(tmp_path):
 def _command_of(pid):
   text = pathlib.Path(f'/proc/{pid}/cmdline').read_text()
   return text.replace('\0', ' ')
+
+
+def test_runs_do_not_outlive_a_killed_launcher(tmp_path):
+  process = _begin(tmp_path, '60')
+  _wait(lambda: len(_all_starts(tmp_path)) == 2)
+  pids = [pid for each in _all_starts(tmp_path).values() for pid in each]
+  process.kill()
+  process.communicate()
+  _wait(lambda: not any(map(_alive, pids)), seconds=10.0)

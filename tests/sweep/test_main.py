@@ -101,20 +101,3 @@ def test_a_closed_terminal_stops_the_sweep_and_its_runs(tmp_path):
   assert process.returncode == 75
   assert error.startswith('ended: stopped with 0 runs finished.')
   assert output.count('ended with exit code 75') == 2
-
-
-@pytest.mark.gate
-def test_a_sweep_file_can_add_to_the_table(tmp_path):
-  file = tmp_path / 'sweep.py'
-  file.write_text(
-    'from vit_jax.configs.sweeps import digits\n'
-    'from vit_jax.sweep import Sweep\n'
-    'def get_sweep(argument):\n'
-    '  def summary(frame):\n'
-    '    return f"{frame[frame.role == argument].study.nunique()} studies"\n'
-    '  return Sweep(digits.get_sweep("01").studies, summary)\n'
-  )
-  words = [f'--sweep={file}:chosen', '--parallel=2']
-  code, output, error = _run(tmp_path / 'out', *words)
-  assert (code, error) == (0, '')
-  assert output.endswith('| 3    |\n\n1 studies\n')

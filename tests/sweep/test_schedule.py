@@ -3,7 +3,7 @@
 import pytest
 
 from tests.sweep import fakes
-from vit_jax.sweep import Run, Study, Sweep, schedule, state
+from vit_jax.sweep import Run, Study, Sweep, schedule
 
 
 def _finished(runs):
@@ -51,36 +51,11 @@ def test_a_nonfinite_accuracy_is_reported_at_once(value):
     schedule.winner(study, finished)
 
 
-def test_studies_with_candidates_or_finals_only():
-  run = Run('x', 'c.py')
-  candidates = Study('a', [run])
-  assert _names(schedule.known(candidates, {})) == ['x']
-  assert _names(schedule.known(candidates, _held_out('x'))) == ['x']
-  fixed = Study('b', finals=[run, Run('y', 'c.py')])
-  assert _names(schedule.known(fixed, {})) == ['x', 'y']
-  # The run is in both studies, but is due only once.
-  assert _names(schedule.due(Sweep([candidates, fixed]), {})) == ['x', 'y']
-  assert schedule.total(Sweep([candidates, fixed]), {}) == 2
-
-
-def _held_out(name):
-  return {name: {'validation/accuracy': 0.5}}
-
-
 def test_a_failed_candidate_blocks_its_study():
   sweep = fakes.sweep()
   assert schedule.blocked(sweep, {}, ['b/rate=0.1', 'a/rate=0.1,seed=0']) == [
     'b: nothing was chosen, as b/rate=0.1 failed'
   ]
-
-
-@pytest.mark.parametrize(
-  'failures, restarts, gave_up',
-  [(2, 0, False), (3, 0, True), (0, 5, False), (0, 6, True), (2, 5, False)],
-)
-def test_limits(failures, restarts, gave_up):
-  limits = schedule.Limits(retries=2, restarts=5)
-  assert limits.gave_up(state.Attempts(failures, restarts)) is gave_up
 
 
 def test_a_run_waits_for_the_weights_it_starts_from():
@@ -97,19 +72,4 @@ def test_a_run_waits_for_the_weights_it_starts_from():
   # The third run waits for the second, which waits for the first.
   assert schedule.blocked(sweep, {'other': {}}, ['first']) == [
     'without first: 2 runs not started, third, second'
-  ]
-
-
-def test_a_failed_run_gets_one_line_for_all_runs_that_wait():
-  def after(name, *firsts):
-    needs = {f'init.{first}': f'run:{first}' for first in firsts}
-    return Run(name, 'c.py', needs)
-
-  runs = [Run('first', 'c.py'), Run('other', 'c.py')]
-  runs += [after(f'r{i}', 'first') for i in range(200)]
-  runs += [after('both', 'first', 'other')]
-  sweep = Sweep([Study('a', finals=runs)])
-  assert schedule.blocked(sweep, {}, ['first', 'other']) == [
-    'without first: 201 runs not started, r0, r1, r2, ...',
-    'without other: 1 run not started, both',
   ]

@@ -5,38 +5,12 @@ submitit's local executor replaces Slurm.
 
 import os
 import signal
-import sys
 import time
 
 import pytest
 
 from tests.sweep import fakes
 from vit_jax.sweep import slurm
-
-
-def test_options():
-  assert slurm.parse(
-    ['partition=gpu', 'time=60', "setup=['module load x']"]
-  ) == {
-    'partition': 'gpu',
-    'time': 60,
-    'setup': ['module load x'],
-  }
-  with pytest.raises(ValueError, match='--slurm=partition: expected NAME='):
-    slurm.parse(['partition'])
-
-
-def test_submitit_may_be_missing(monkeypatch, tmp_path):
-  monkeypatch.setitem(sys.modules, 'submitit', None)
-  with pytest.raises(ValueError, match=r'launcher=slurm .*jax\[slurm\]'):
-    slurm.Slurm(fakes.folders(tmp_path), 0)
-
-
-def test_slurm_commands_may_be_missing(monkeypatch, tmp_path):
-  pytest.importorskip('submitit')
-  monkeypatch.setenv('PATH', str(tmp_path))
-  with pytest.raises(ValueError, match=r'--launcher=slurm: .*srun'):
-    slurm.Slurm(fakes.folders(tmp_path), 0)
 
 
 def _codes(launcher, handles):

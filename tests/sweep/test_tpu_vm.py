@@ -107,15 +107,3 @@ def test_a_pool_adopts_running_runs(cloud, tmp_path):
   assert pool.start(fakes.study().candidates[0]) == 'y'
   with pytest.raises(ValueError, match='on z, which --tpus= does not name'):
     pool.poll('z')
-
-
-def test_wrong_or_missing_flags_are_refused(cloud, tmp_path, monkeypatch):
-  with pytest.raises(ValueError, match='--tpus=x,x: expected the names'):
-    _pool(tmp_path, ('x', 'x'))
-  with pytest.raises(ValueError, match='--tpus=: expected the names'):
-    _pool(tmp_path, ())
-  with pytest.raises(ValueError, match=r'--runs=here: expected gs://'):
-    _pool(tmp_path, shared='here')
-  monkeypatch.delenv('CLOUDSDK_COMPUTE_ZONE')
-  with pytest.raises(ValueError, match=r'needs \$CLOUDSDK_COMPUTE_ZONE'):
-    _pool(tmp_path)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 
-from vit_jax.config.sections import MASKED_PATCH, SECTIONS
+from vit_jax.config.sections import MASKED_PATCH
 from vit_jax.masked_patch import targets
 from vit_jax.models import vit
 from vit_jax.models.vit import MASK
@@ -117,19 +117,12 @@ def build(config: ml_collections.ConfigDict, model: nn.Module) -> MaskedPatch:
     model: see `models.build`; a classifier, or the model of the task itself.
 
   Raises:
-    ValueError: the section has other keys or does not suit the images; the
+    ValueError: the section does not suit the images; the
       model cannot learn the task; or the config uses mixup or CutMix, which
       blend labels.
   """
   _check_model(model)
   section = config.loss
-  if set(section) != set(SECTIONS[MASKED_PATCH]):
-    raise ValueError(
-      f'loss.name={MASKED_PATCH!r} needs the keys'
-      f' {sorted(SECTIONS[MASKED_PATCH])}, but this section has'
-      f' {sorted(section)}. Make it by config.masked_patch(), as'
-      ' configs/masked_patch.py does.'
-    )
   for key in ('mixup_alpha', 'cutmix_alpha'):
     # A saved run may be older than the second key.
     if alpha := config.get(key, 0.0):

@@ -1,6 +1,5 @@
 """Guards: runs are followed by their new rows alone, and curves stay small."""
 
-import fcntl
 import json
 import threading
 
@@ -62,33 +61,6 @@ def test_a_resumed_run_repeats_its_rows(tmp_path):
   assert _loss(watcher, 'a')['step'] == [1, 2, *range(30, 50)]
 
 
-def test_a_new_run_appears(tmp_path):
-  runs.make(tmp_path / 'a', [1])
-  watcher = reading.Watcher([tmp_path])
-  runs.make(tmp_path / 'b', [1])
-  watcher.look()
-  assert watcher.news(0)['names'] == ['a', 'b']
-
-
-def test_a_run_that_was_away_is_news_again(tmp_path):
-  runs.make(tmp_path / 'runs/a', [1, 2])
-  runs.make(tmp_path / 'runs/b', [1])
-  watcher = reading.Watcher([tmp_path / 'runs'])
-  watcher.look()
-  (tmp_path / 'runs/a').rename(tmp_path / 'a')
-  watcher.look()
-  away = watcher.news(0)
-  assert (away['names'], list(away['unread'])) == (['b'], ['b'])
-  (tmp_path / 'a').rename(tmp_path / 'runs/a')
-  watcher.look()
-  assert list(watcher.news(away['look'])['runs']) == ['a']
-  assert _loss(watcher, 'a')['step'] == [1, 2]
-  # While the whole folder is away, the page keeps what it has.
-  (tmp_path / 'runs').rename(tmp_path / 'away')
-  watcher.look()
-  assert watcher.news(0)['names'] == ['a', 'b']
-
-
 @pytest.mark.parametrize('slow', ['finished_at', 'content'])
 def test_a_slow_file_system_delays_no_answer(tmp_path, monkeypatch, slow):
   run = runs.make(tmp_path / 'a', [1])
@@ -141,24 +113,3 @@ def test_a_curve_has_few_points_and_keeps_its_extremes():
     few.add(step, 0, step)
   assert few.columns()['mean'] == list(range(reading.POINTS))
   assert 'low' not in few.columns()
-
-
-@pytest.mark.parametrize('state', ['running', 'stopped', 'finished'])
-def test_the_state_is_that_of_the_lock(tmp_path, state):
-  run = runs.make(tmp_path / 'a', [1])
-  watcher = reading.Watcher([tmp_path])
-  with open(run / 'owner.json', 'w') as file:
-    if state == 'running':
-      fcntl.flock(file, fcntl.LOCK_EX)
-    if state == 'finished':
-      (run / 'DONE').write_text('100\n')
-    watcher.look()
-    # Nobody keeps a later run from its directory.
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  facts = watcher.news(0)['runs']['a']
-  assert (facts['state'], facts['total']) == (state, 100)
-  assert facts['heard'] == 1e9 + 1
-  # It changes without a new row, too.
-  (run / 'DONE').write_text('100\n')
-  watcher.look()
-  assert watcher.news(0)['runs']['a']['state'] == 'finished'

@@ -4,8 +4,6 @@ import base64
 import html.parser
 import json
 import shutil
-import subprocess
-import sys
 
 import cv2
 import numpy as np
@@ -157,17 +155,9 @@ def test_which_predictions(run, tmp_path):
     mistakes.find(tmp_path)
 
 
-def test_a_file_of_predictions_beside_a_run_has_not_its_data(run, tmp_path):
-  shutil.copy(run / 'config.json', tmp_path)
-  (tmp_path / 'copies').mkdir()
-  path = shutil.copy(mistakes.find(run), tmp_path / 'copies')
-  assert 'There are no pictures' in mistakes.write(path, tmp_path / 'page')
-
-
 @pytest.mark.gate
-def test_the_command(run, tmp_path):
-  words = [sys.executable, '-m', 'vit_jax.inspect', f'--to={tmp_path}']
-  for more in ([f'--mistakes={run}', '--worst=1'], [f'--checkpoint={run}']):
-    done = subprocess.run(words + more, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert '/index.html' in done.stdout
+def test_the_command(run, tmp_path, command):
+  words = [f'--mistakes={run}', '--worst=1', f'--to={tmp_path}']
+  done = command('vit_jax.inspect', *words)
+  assert done.returncode == 0, done.stderr
+  assert '/index.html' in done.stdout

@@ -2,12 +2,11 @@
 
 import pytest
 
-from vit_jax.paper.claims import answers, claim
+from vit_jax.paper.claims import answers
 from vit_jax.paper.claims.claim import Claim, Contrast, total
 from vit_jax.paper.runs import Pretraining, Results
 
 ONE, OTHER = Pretraining('ViT-B/16'), Pretraining('ViT-B/32')
-THIRD = Pretraining('ViT-L/32')
 
 
 class Table:
@@ -110,17 +109,3 @@ def test_sums_add_their_weights():
   nothing = Claim('a', 'A', (Contrast('t', one + other - one),))
   assert nothing.starts() == [OTHER]
   assert (one - one).by_start() == {}
-
-
-def test_numbers_are_kept_as_a_pilot():
-  table = Table({'ViT-B/16': (5.0, 6.0), 'ViT-B/32': (1.0,)})
-  claims = [_lead(table)]
-  results = Results([], {}, counts={ONE: 2, OTHER: 2})
-  assert answers.numbers(claims, results) == {
-    'points in percent': {ONE.name: [5.0, 6.0]}
-  }
-
-
-def test_a_mean_names_its_runs():
-  mean = claim.Mean(Table({}), THIRD)
-  assert [node.seed for node in mean.nodes(2)] == [0, 1]

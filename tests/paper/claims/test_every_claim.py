@@ -83,13 +83,3 @@ def test_the_same_claims_are_asked_at_all_scales():
   }
   assert keys['paper'] == keys['mini'] == keys['midi']
   assert len({*keys['paper']}) == len(keys['paper'])
-
-
-def test_statements_name_their_place_in_the_paper():
-  for _, item, claim in CLAIMS:
-    assert claim.statement.endswith(('.', ').')), claim.key
-    place = item.name.replace('table', 'Table ').replace('figure', 'Figure ')
-    if item.beyond:
-      assert claim.statement.startswith('Beyond the paper: '), claim.key
-      continue
-    assert place in claim.statement or 'masked' in item.name, claim.key

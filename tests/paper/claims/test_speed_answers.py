@@ -33,7 +33,7 @@ def _answers(*args, scale='paper', **options):
   return speed_answers.of_measured(found, scale)
 
 
-@pytest.mark.gate
+@pytest.mark.slow  # It counts the operations of all models at both scales.
 @pytest.mark.parametrize('scale', networks.SCALES)
 def test_similar_models_have_about_the_same_operations(scale):
   size = networks.PRETRAINING_SIZE[scale]
@@ -73,24 +73,6 @@ def test_comparable_speeds_differ_by_a_factor_of_2_at_most(
     claim.evidence
   )
   assert f' {factor:.2f}' in claim.evidence
-
-
-@pytest.mark.parametrize(
-  ('factor', 'answer'), [(1.6, 'seen once'), (1.4, 'not seen')]
-)
-def test_large_vits_must_fit_clearly_larger_batches(factor, answer):
-  def batch(model, size):
-    # Where the ResNet does not fit, there is nothing to compare.
-    if model == 'BiT-R152x4' and size == 512:
-      return 0
-    large = model in ('ViT-L/32', 'ViT-H/14')
-    return 100 * (factor if large else 1)
-
-  claim = _answers(_by_pixels, batch)[MEMORY]
-  assert claim.answer == answer
-  assert f'ViT-H/14 by BiT-R152x4 {factor:.2f}' in claim.evidence
-  # Base models are not asked.
-  assert 'ViT-B' not in claim.evidence
 
 
 def _powers(model_power):
@@ -143,16 +125,3 @@ def test_claims_without_their_measurements_are_missing():
     'Not measured yet: 1 of the speeds that it needs, such as BiT-R50x1 at 384'
     ' px.'
   )
-
-
-def test_claims_whose_models_do_not_fit_are_missing():
-  def speed(model, size):
-    large = model in ('ViT-L/16', 'ViT-H/14', 'BiT-R152x4')
-    return None if large else _by_pixels(model, size)
-
-  def batch(model, size):
-    return 0 if speed(model, size) is None else 100
-
-  for claim in _answers(speed, batch):
-    assert claim.answer == 'missing'
-    assert claim.evidence == 'a device: too few of the models fit the memory.'

@@ -3,7 +3,7 @@
 import pytest
 
 from vit_jax.paper import items
-from vit_jax.paper.claims.counts import EMPTY, Pilot
+from vit_jax.paper.claims.counts import Pilot
 from vit_jax.paper.claims.measures import AVERAGE5
 from vit_jax.paper.cost import claim_table
 from vit_jax.paper.design import Design
@@ -56,25 +56,6 @@ def test_a_plan_has_the_runs_power_and_cost_of_each_claim(sweep):
   ]
 
 
-def test_runs_of_unknown_cost_are_taken_to_cost_as_much_as_others(sweep):
-  [first, *_] = _minutes(sweep)
-  pilot = Pilot(VALUES, {first: 4.0})
-  # All 72 runs cost as much as this one.
-  assert _plan(Design('mini', 3, pilot), sweep)[-1] == (
-    '  Cost: 288 minutes of one device.'
-  )
-
-
-def test_without_a_pilot_a_plan_says_what_it_does_not_know(sweep):
-  _, _, runs, *tests, cost = _plan(Design('mini', 'auto', EMPTY), sweep)
-  assert runs == (
-    '  4 x 3 pre-trainings + 60 fine-tuning runs. The pilot does not know all'
-    ' of these runs.'
-  )
-  assert [line.partition(': ')[2] for line in tests] == ['not known'] * 2
-  assert cost == '  Cost: not known before a run.'
-
-
 def test_a_plan_of_the_papers_runs_has_exaflops_and_core_days():
   design = Design('paper', 3)
   days = {STARTS[0].name: 1000.0, STARTS[1].name: 400.5}
@@ -91,19 +72,3 @@ def test_items_without_claims_have_no_plan_and_no_line():
   table5 = items.ITEMS['table5']
   assert _plan(Design('mini', 3), Sweep([]), item=table5) == ['No claims.']
   assert claim_table.short(table5, Design('mini', 3)) == []
-
-
-def test_the_list_has_all_scales_each_with_its_own_pilot(monkeypatch):
-  monkeypatch.setattr(claim_table, 'kept', lambda scale: EMPTY)
-  usual = '4 x 3 pre-trainings'
-  few = '4 x 3 pre-trainings (100% power)'
-  # --seeds=auto is listed, whatever --seeds is.
-  for scale, words in (
-    ('paper', (few, usual, usual)),
-    ('mini', (usual, few, usual)),
-    ('midi', (usual, usual, few)),
-  ):
-    design = Design(scale, 5, Pilot(VALUES, {}))
-    assert claim_table.short(ADAM, design) == [
-      '  adam  paper {}; mini {}; midi {}'.format(*words)
-    ]

@@ -8,7 +8,7 @@ import pytest
 from vit_jax.paper.cost import planning
 from vit_jax.paper.runs import Pretraining, Transfer, with_needs
 from vit_jax.plan import devices
-from vit_jax.sweep import reading, state
+from vit_jax.sweep import reading
 from vit_jax.sweep.spec import Run
 
 B16 = 'configs/pretrain.py:ViT-B/16,jft300m,epochs=7'
@@ -91,27 +91,6 @@ def test_the_newest_plan_of_the_requested_slice_counts():
   assert planning.core_days(plans, runs, 'v5e:16x16') == {}
 
 
-def test_plans_with_other_overrides_do_not_match():
-  plan = _plan(overrides={'model.position_embedding': '2d'})
-  assert planning.find([plan], _run(model__position_embedding='2d')) is plan
-  assert planning.find([plan], _run()) is None
-
-
-def test_two_processes_do_not_write_plans_at_once(tmp_path, monkeypatch):
-  monkeypatch.setattr(planning, '_WAIT', 0.0)
-
-  def planner(words):
-    return _plan(5.0, words[0].removeprefix('--config='))
-
-  with (
-    state.lock(tmp_path, 'plan.lock'),
-    pytest.raises(state.InUseError, match='in use by another planner'),
-  ):
-    planning.compile_missing([_run()], tmp_path, V3, print, planner)
-  planning.compile_missing([_run()], tmp_path, V3, print, planner)
-  assert len(planning.read(tmp_path)) == 1
-
-
 def test_missing_plans_are_made_once_and_kept(tmp_path):
   _write(tmp_path, _plan())
   runs = [
@@ -180,11 +159,6 @@ def test_without_the_compiler_only_existing_plans_are_used(
   planning.compile_missing([_run()], tmp_path, V3, print)
 
 
-def test_an_unknown_slice_is_refused(tmp_path):
-  with pytest.raises(ValueError, match='v3:5x5'):
-    planning.compile_missing([_run()], tmp_path, 'v3:5x5', print)
-
-
 @pytest.mark.parametrize(
   ('text', 'message'),
   [
@@ -196,32 +170,6 @@ def test_a_damaged_file_is_refused(tmp_path, text, message):
   (tmp_path / 'plan.json').write_text(text)
   with pytest.raises(ValueError, match=message):
     planning.read(tmp_path)
-
-
-def test_a_file_with_a_single_plan_is_read(tmp_path):
-  assert planning.read(tmp_path) == []
-  (tmp_path / 'plan.json').write_text(json.dumps(_plan()))
-  assert planning.read(tmp_path) == [_plan()]
-
-
-@pytest.mark.parametrize(
-  ('printed', 'code', 'message'),
-  [
-    ('first\nwhy', 3, 'why'),
-    ('first\nerror: two\nlines', 1, 'two\nlines'),
-    ('', 9, 'exit 9'),
-  ],
-)
-def test_the_planners_error_is_reported(
-  printed, code, message, monkeypatch, tmp_path
-):
-  monkeypatch.setattr(
-    planning.sys,
-    'executable',
-    _program(tmp_path, f"printf '{printed}' >&2; exit {code}"),
-  )
-  with pytest.raises(ValueError, match=f'^{message}$'):
-    planning.plan(['--json'])
 
 
 def test_the_planner_runs_in_another_process(monkeypatch, tmp_path):

@@ -68,14 +68,6 @@ def test_memory_an_image_is_without_the_state(tmp_path):
   assert found['BiT-R152x4'].per_image == 0.75
 
 
-def test_batches_that_leave_no_room_do_not_count(tmp_path):
-  # 14 of 15.5 GiB: it fits, but the compiler may have kept less.
-  compiler = Compiler({'ViT-B/32': (10.0, 0.125)})
-  training_memory.measure('paper', tmp_path, compiler)
-  found = training_memory.read(tmp_path, 'paper')
-  assert list(found['ViT-B/32'].plans) == [16, 8]
-
-
 def test_a_model_without_two_batches_is_not_measured(tmp_path):
   compiler = Compiler({'ViT-B/32': (12.5, 0.125)})
   training_memory.measure('paper', tmp_path, compiler)
@@ -130,33 +122,6 @@ def test_other_scales_have_the_models_of_the_miniature(tmp_path, scale):
   assert training_memory.progress(scale, tmp_path) == (total, total)
   assert training_memory.progress('paper', tmp_path) == (0, total)
   assert {batch for _, batch in compiler.asked} == {8 * 256, 8 * 128}
-
-
-def test_without_a_compiler_one_sentence_says_what_to_install(
-  tmp_path, monkeypatch
-):
-  monkeypatch.setattr(devices, 'have_compiler', lambda: False)
-  with pytest.raises(ValueError, match='needs the TPU compiler') as caught:
-    training_memory.measure('paper', tmp_path)
-  assert str(caught.value) == training_memory.INSTALL
-  assert 'pip install "vit-paper-jax[plan]"' in training_memory.INSTALL
-  assert training_memory.INSTALL.count('. ') == 0
-  # What is compiled already needs no compiler.
-  training_memory.measure('paper', tmp_path, Compiler())
-  training_memory.measure('paper', tmp_path)
-
-
-def test_a_batch_that_does_not_fit_starts_no_search(tmp_path, monkeypatch):
-  monkeypatch.setattr(devices, 'have_compiler', lambda: True)
-  compiler = Compiler()
-
-  def plan(words):
-    assert words[-1] == '--nosearch'
-    return compiler(words[:-1])
-
-  monkeypatch.setattr(planning, 'plan', plan)
-  training_memory.measure('mini', tmp_path)
-  assert len(compiler.asked) == 2 * len(training_memory.MODELS)
 
 
 @pytest.mark.parametrize('scale', ['paper', 'mini'])

@@ -1,7 +1,6 @@
 """Guards: items drawn from weights have the right runs, panels and claims."""
 
 import subprocess
-import sys
 
 import pytest
 from etils import epath
@@ -10,7 +9,7 @@ from tests.paper import made
 from tests.tiny_run import eventful_config
 from vit_jax.paper import items, pictures, report
 from vit_jax.paper.design import Design
-from vit_jax.paper.items import inspection_items, masked_patch_item
+from vit_jax.paper.items import inspection_items
 from vit_jax.paper.numbers import values
 from vit_jax.paper.report import Number
 from vit_jax.paper.runs import Pretraining, Results, seeds
@@ -70,24 +69,6 @@ def test_figures_use_the_papers_runs():
   assert others <= shared
 
 
-def test_positions_of_miniatures_begin_as_small_as_in_the_paper():
-  studied, large = items.ITEMS['figure7'].shown_at('mini')
-  assert large == LARGE
-  low, short, long = items.ITEMS['figure10'].shown_at('mini')
-  assert studied == short
-  for node, epochs in ((low, 28), (short, 28), (long, 56)):
-    options = dict(node.options)
-    assert (node.model, node.epochs) == ('ViT-B/16', epochs)
-    assert options.pop('model.position_stddev') == 0.02
-    assert ('LR 4e-4, WD 0.01' in node.label) == bool(options)
-  assert dict(low.options) == {
-    'model.position_stddev': 0.02,
-    # Half of the model's own rate, as in the paper.
-    'schedule.peak': 4e-4,
-    'optimizer.weight_decay': 0.01,
-  }
-
-
 def _fake_picture(monkeypatch, titles, notes=()):
   """Replaces `pictures.draw` by a fake that reports the panels `titles`.
 
@@ -101,89 +82,6 @@ def _fake_picture(monkeypatch, titles, notes=()):
 
   monkeypatch.setattr(pictures, 'draw', draw)
   return calls
-
-
-@pytest.mark.parametrize(
-  ('name', 'explained'), [('figure6', 0), ('figure7', 1), ('figure10', 1)]
-)
-def test_random_positions_in_miniature_are_explained(
-  name, explained, monkeypatch, tmp_path
-):
-  _fake_picture(monkeypatch, ())
-  assert not items.ITEMS[name].render(Stub({}), tmp_path).notes
-  mini = Stub({}, comparable=False)
-  assert len(items.ITEMS[name].render(mini, tmp_path).notes) == explained
-
-
-def test_panels_are_those_of_the_paper(monkeypatch, tmp_path):
-  calls = _fake_picture(monkeypatch, ())
-  for item in (
-    inspection_items.figure6(),
-    inspection_items.figure7(),
-    inspection_items.figure10(),
-    inspection_items.figure11(),
-    inspection_items.figure14(),
-    masked_patch_item.masked_patch(),
-  ):
-    item.render(Stub({}), tmp_path)
-  similarity = 'position_similarity'
-  assert calls == [
-    ('figure6', [('rollout', 'ViT-L/16', 6)]),
-    (
-      'figure7',
-      [
-        ('filters', 'ViT-L/32', 0),
-        (similarity, 'ViT-L/32', 0),
-        ('attention_distance', 'ViT-L/16', 128),
-      ],
-    ),
-    (
-      'figure10',
-      [
-        (similarity, 'ViT-L/16, JFT-300M, 7 epochs, LR 2e-4, WD 0.01', 0),
-        (similarity, 'ViT-L/16, JFT-300M, 7 epochs', 0),
-        (similarity, 'ViT-L/16, JFT-300M, 14 epochs', 0),
-      ],
-    ),
-    (
-      'figure11',
-      [
-        ('attention_distance', 'ViT-L/16', 128),
-        ('attention_distance', 'R50+ViT-L/16', 128),
-      ],
-    ),
-    ('figure14', [('rollout', 'ViT-L/16', 128)]),
-    ('masked_patch', [('masked_patches', 'ViT-B/16', 4)]),
-  ]
-
-
-@pytest.mark.parametrize(
-  ('comparable', 'length'), [(True, '14 epochs'), (False, '1,200 steps')]
-)
-def test_titles_of_figure10_are_what_the_run_had(
-  monkeypatch, tmp_path, comparable, length
-):
-  (tmp_path / 'config.json').write_text(
-    '{"total_steps": 1200, "schedule": {"peak": 0.0015},'
-    ' "optimizer": {"weight_decay": 0.03}}'
-  )
-  calls = _fake_picture(monkeypatch, ())
-  item = inspection_items.figure10()
-  longest = item.shown_at('paper' if comparable else 'mini')[-1]
-  results = Stub({longest: epath.Path(tmp_path)}, comparable=comparable)
-  item.render(results, tmp_path)
-  [(_, panels)] = calls
-  assert panels[-1][1] == f'{length}, LR 0.0015, WD 0.03'
-
-
-def test_a_section_has_no_picture_if_nothing_is_drawn(monkeypatch, tmp_path):
-  _fake_picture(monkeypatch, ('ViT-L/16',), ('Missing: a run.',))
-  section = inspection_items.figure6().render(Stub({}), tmp_path / 'figures')
-  [picture] = section.blocks
-  assert picture.stem == 'figures/figure6'
-  assert section.missing == ('Missing: a run.',)
-  _fake_picture(monkeypatch, ())
-  assert not inspection_items.figure6().render(Stub({}), tmp_path).blocks
 
 
 # Item -> its claims -> the numbers that they need: kind, and a run of `_runs`.
@@ -288,13 +186,3 @@ def test_a_run_is_drawn_once(tmp_path, monkeypatch):
   monkeypatch.setattr(subprocess, 'run', fail)
   again = inspection_items.figure6().render(results, figures)
   assert again == section
-
-
-@pytest.mark.gate
-def test_items_do_not_import_the_drawing_code():
-  """Drawing runs in another process, so this one initializes no JAX backend."""
-  code = (
-    'import sys; from vit_jax.paper import items;'
-    "assert 'vit_jax.paper.pictures.weights_drawing' not in sys.modules"
-  )
-  subprocess.run([sys.executable, '-c', code], check=True)

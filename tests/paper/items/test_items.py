@@ -1,14 +1,12 @@
 """Guards: items share runs and show only numbers that finished runs have."""
 
-import dataclasses
 import itertools
 
-import pandas as pd
 import pytest
 
 from tests.paper import made
 from vit_jax.configs import pretrain
-from vit_jax.paper import averages, cost, items, numbers
+from vit_jax.paper import cost, items, numbers
 from vit_jax.paper.design import Design
 from vit_jax.paper.numbers import values
 from vit_jax.paper.report import Number, Table
@@ -20,7 +18,7 @@ from vit_jax.paper.runs import (
   pretraining,
   with_needs,
 )
-from vit_jax.sweep import Sweep, reading
+from vit_jax.sweep import reading
 
 SWEEP = 'configs/sweeps/reproduce.py'
 DRAWN_FROM_WEIGHTS = ('figure6', 'figure7', 'figure10', 'figure11', 'figure14')
@@ -113,21 +111,18 @@ def test_cells_are_means_over_the_reported_runs(sweep):
   assert results.few_shot([start], scale=1.0).values == (0.5,)
 
 
-@pytest.mark.gate
-def test_a_deleted_result_affects_only_its_own_cells(sweep, tmp_path):
+def test_a_deleted_result_affects_only_its_own_cells(tmp_path):
+  sweep = reading.load(f'{SWEEP}:all,scale=paper,seeds=3')
   finished = _finished(sweep, lambda name, i: 0.5)
   gone = Transfer(pretraining('ViT-L/16', values.JFT), values.CIFAR10)
   [study] = [s for s in sweep.studies if s.name == gone.name]
   winner = study.candidates[-1] if study.candidates else None
   del finished[study.finals_of(winner)[0].name]['test/accuracy']
-  papers_own = _is_papers_own(sweep)
-  results = Results(sweep.studies, finished, comparable=papers_own)
-  design = Design('paper' if papers_own else 'mini', 3)
+  results = Results(sweep.studies, finished)
+  design = Design('paper', 3)
   missing = {
-    (name, *place)
-    for item in items.find(['all'])
-    # In miniature, Table 8 reads the runs' files, which do not exist here.
-    if ((name := item.name) != 'table8' or papers_own) and not item.evaluate
+    (item.name, *place)
+    for item in items.find(['table2', 'table5', 'table6', 'table7', 'table9'])
     for table in item.render(
       results.counting(design.counts(item), {}), tmp_path
     ).blocks
@@ -143,7 +138,8 @@ def test_a_deleted_result_affects_only_its_own_cells(sweep, tmp_path):
 
 
 @pytest.mark.gate
-def test_without_runs_all_numbers_are_missing(sweep, tmp_path):
+def test_without_runs_all_numbers_are_missing(tmp_path):
+  sweep = reading.load(f'{SWEEP}:all,scale=mini,seeds=3')
   results = Results(sweep.studies, {})
   for item in items.find(['all']):
     name = item.name
@@ -189,19 +185,6 @@ def test_averages_match_the_paper_if_accuracies_do(sweep, tmp_path):
       assert table.cells[task, column].difference == pytest.approx(0, abs=1e-9)
 
 
-def test_averages_need_all_tasks(sweep):
-  finished = _finished(sweep, lambda name, i: 0.5)
-  start = Pretraining('BiT-R50x1', values.JFT, 7)
-  results = Results(sweep.studies, finished)
-  assert averages.average5(results, start).mean == 50
-  [study] = [
-    s for s in sweep.studies if s.name == Transfer(start, values.PETS).name
-  ]
-  winner = study.candidates[-1] if study.candidates else None
-  del finished[study.finals_of(winner)[0].name]
-  assert averages.average5(Results(sweep.studies, finished), start) is None
-
-
 def test_unknown_items_list_the_choices():
   with pytest.raises(ValueError, match=r'table66: no such item; .*table5'):
     items.find(['table5', 'table66'])
@@ -236,7 +219,6 @@ def test_costs_use_the_epochs_and_images_of_the_configs():
   } == cost.EPOCHS
 
 
-@pytest.mark.gate
 def test_core_days_come_from_the_plan(sweep, tmp_path):
   long, medium = (
     pretraining(model, values.JFT).name for model in ('ViT-L/16', 'ViT-L/32')
@@ -265,41 +247,6 @@ def test_core_days_come_from_the_plan(sweep, tmp_path):
   } == {'ViT-L/16, 14 epochs': 697, 'ViT-L/32, 7 epochs': 180.5}
 
 
-def test_table_2_has_the_days_on_8_cores_that_the_text_gives(sweep, tmp_path):
-  days = 'Days on 8 TPUv3 cores'
-  small, other = (
-    pretraining('ViT-L/16', data).name
-    for data in (values.IMAGENET21K, values.JFT)
-  )
-  results = Results(sweep.studies, {}, core_days={small: 200.0, other: 697.0})
-  section = items.ITEMS['table2'].render(results, tmp_path)
-  [table] = section.blocks
-  assert table.rows == (*numbers.TABLE_2.rows, days)
-  row = {place[1]: cell for place, cell in table.cells.items() if days in place}
-  assert [*row] == ['ViT-L/16, ImageNet-21k']
-  [cell] = row.values()
-  assert cell.ours.mean == 25
-  assert (cell.paper.value, cell.difference) == (30, -5)
-  assert not cell.expected
-  assert 'core-days divided by 8' in section.notes[-1]
-  # Another column's plan is not enough.
-  results = Results(sweep.studies, {}, core_days={other: 697.0})
-  section = items.ITEMS['table2'].render(results, tmp_path)
-  [table] = section.blocks
-  assert table.rows == numbers.TABLE_2.rows
-  assert not any(days in place for place in table.cells)
-  assert not any(days in note for note in section.notes)
-
-
-def test_without_a_plan_there_are_no_core_days(sweep, tmp_path):
-  results = Results(sweep.studies, {})
-  section = items.ITEMS['table2'].render(results, tmp_path)
-  assert not any('estimates' in note for note in section.notes)
-  assert section.blocks[0].cells['TPUv3-core-days', 'ViT-H/14, JFT-300M'].paper
-  table = items.ITEMS['table6'].render(results, tmp_path).blocks[0]
-  assert table.columns == numbers.TABLE_6.columns
-
-
 def test_exaflops_are_counted_at_the_papers_own_scale(sweep, tmp_path):
   place = ('ViT-L/16, 14 epochs', 'exaFLOPs')
   results = Results(sweep.studies, {})
@@ -318,76 +265,3 @@ def test_exaflops_are_counted_at_the_papers_own_scale(sweep, tmp_path):
 def test_a_mean_of_no_values_is_an_error():
   with pytest.raises(ValueError, match='0 values of 0 runs'):
     Number((), ())
-
-
-def test_figure_5_shows_the_averages_of_table_6(sweep, tmp_path):
-  of_node = {}
-  for row, (model, epochs) in zip(
-    numbers.TABLE_6.rows, numbers.ROWS_6, strict=True
-  ):
-    for seed, task in itertools.product(range(3), numbers.AVERAGE5):
-      start = Pretraining(model, values.JFT, epochs, seed=seed)
-      of_node[Transfer(start, task).name] = numbers.TABLE_6[row, task].value
-  finished = _finished(sweep, lambda name, i: of_node.get(name, 0) / 100)
-  results = Results(sweep.studies, finished)
-  items.ITEMS['figure5'].render(results, tmp_path)
-  rows = pd.read_csv(tmp_path / 'figure5.csv')
-  average = rows[rows.panel == 'Average-5']
-  ours = average[average.source == 'ours'].set_index('label')['mean']
-  paper = average[average.source == 'paper'].set_index('label')['mean']
-  assert len(ours) == 18
-  for label, value in ours.items():
-    assert value == pytest.approx(paper[label], abs=0.0051)
-
-
-def test_table_2_averages_weights():
-  sweep = reading.load(f'{SWEEP}:table2,scale=paper')
-  [study] = [
-    s
-    for s in sweep.studies
-    if s.name.endswith('ViT-H/14, JFT-300M, 14 epochs to ImageNet at 518 px')
-  ]
-  sweep = reading.override(Sweep([study]), [])
-  config = reading.read_config(sweep.studies[0].candidates[0])
-  assert config.image_size == (518, 518)
-  assert config.polyak.decay == 0.9999
-
-
-@pytest.mark.parametrize(
-  ('none', 'other', 'shared', 'worse', 'close'),
-  [
-    (0.5, 0.6, 0.61, 'yes', 'yes'),
-    (0.5, 0.6, 0.7, 'yes', 'no'),
-    (0.6, 0.5, 0.51, 'no', 'no'),
-    (None, 0.6, 0.61, 'missing', 'missing'),
-  ],
-)
-def test_positions(tmp_path, none, other, shared, worse, close):
-  sweep = reading.load(f'{SWEEP}:table8,scale=paper,seeds=3')
-
-  def accuracy(name, i):
-    if 'None position' in name:
-      return none or 0.0
-    return shared if 'shared' in name else other
-
-  finished = _finished(sweep, accuracy)
-  if none is None:
-    finished = {k: v for k, v in finished.items() if 'None-position' not in k}
-  item = items.ITEMS['table8']
-  counts = Design('paper', 3).counts(item)
-  results = Results(sweep.studies, finished, counts=counts)
-  assert made.answered(item, results) == {
-    **{'positions_matter': worse, 'kinds_are_close': close}
-  }
-  [table] = item.render(results, tmp_path).blocks
-  ours = table.cells['2-D', 'Every layer, shared'].ours
-  assert ours.values == pytest.approx((shared,) * 3)
-
-
-def test_all_leaves_out_what_the_paper_does_not_ask(monkeypatch):
-  item = dataclasses.replace(items.ITEMS['table1'], name='more', beyond=True)
-  monkeypatch.setitem(items.ITEMS, 'more', item)
-  papers = items.find(['all'])
-  assert not any(item.beyond for item in papers)
-  assert items.find(['table1', 'more']) == [items.ITEMS['table1'], item]
-  assert items.find(['all', 'more']) == [*papers, item]

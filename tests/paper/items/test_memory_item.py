@@ -25,12 +25,6 @@ def _section(tmp_path, needs=None, results=PAPER):
   return ITEM.render(results, tmp_path / 'figures')
 
 
-def test_nobody_gets_it_who_asks_for_all():
-  assert ITEM.beyond
-  assert ITEM not in items.find(['all'])
-  assert not ITEM.nodes
-
-
 def test_table_picture_and_answer(tmp_path):
   section = _section(tmp_path, LESS)
   table, picture, claim = section.blocks
@@ -55,12 +49,6 @@ def test_table_picture_and_answer(tmp_path):
   assert len(rows) == 1 + COUNT
 
 
-def test_a_single_pair_can_deny_it(tmp_path):
-  section = _section(tmp_path, LESS | {'BiT-R152x2': (1.0, 0.1)})
-  assert section.blocks[-1].answer == 'not seen'
-  assert 'in 4 of 5 pairs' in section.blocks[-1].evidence
-
-
 @pytest.mark.parametrize('there', [True, False])
 def test_a_missing_model_leaves_the_question_open(tmp_path, monkeypatch, there):
   monkeypatch.setattr(devices, 'have_compiler', lambda: there)
@@ -80,16 +68,3 @@ def test_a_miniature_is_not_asked(tmp_path):
   assert cell.ours.mean == pytest.approx(0.0005)
   assert 'configs/mini.py' in section.notes[0]
   assert 'the page does not ask' in section.notes[-1]
-
-
-@pytest.mark.parametrize('there', [True, False])
-def test_without_compilations_the_section_says_how_to_get_them(
-  tmp_path, monkeypatch, there
-):
-  monkeypatch.setattr(devices, 'have_compiler', lambda: there)
-  section = _section(tmp_path)
-  [why] = section.missing
-  expected = '-m vit_jax.reproduce training_memory compiles'
-  assert expected in why if there else why == training_memory.INSTALL
-  assert page_parts.status(section).word == 'missing'
-  assert section.blocks[-1].answer == 'missing'

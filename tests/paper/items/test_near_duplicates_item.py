@@ -2,7 +2,7 @@
 
 import pytest
 
-from vit_jax.paper import clean, items
+from vit_jax.paper import items
 from vit_jax.paper.page import page_parts
 from vit_jax.paper.runs import Results
 from vit_jax.sweep import Run, Study, reading
@@ -59,22 +59,6 @@ def test_accuracies_with_and_without_and_how_many(tmp_path):
   assert not any('ReaL' in row for row in accuracies.rows)
 
 
-def test_lists_without_finished_runs_are_missing_numbers(tmp_path):
-  results = _results(lambda node: True, lambda node, seed: {})
-  table, _ = ITEM.render(results, tmp_path).blocks
-  for row in table.rows:
-    assert page_parts.cell_text(table, row, CLEAN).ours == 'missing'
-
-
-def test_without_lists_one_sentence_says_how_to_make_them(tmp_path):
-  results = _results(lambda node: False, _metrics)
-  section = ITEM.render(results, tmp_path)
-  assert section.missing == (clean.HOW,)
-  assert clean.HOW.count('. ') == 0
-  assert 'vit_jax.dedup' in clean.HOW
-  assert page_parts.status(section).word == 'partly there'
-
-
 @pytest.mark.parametrize('scale', ['mini', 'midi'])
 def test_it_is_not_in_miniature(tmp_path, scale):
   assert ITEM.shown_at(scale) == ()
@@ -86,8 +70,3 @@ def test_it_is_not_in_miniature(tmp_path, scale):
   data = ',data=folder:/photos' if scale == 'midi' else ''
   words = f'near_duplicates,scale={scale}{data}'
   assert not reading.load(f'{SWEEP}:{words}').studies
-
-
-def test_it_goes_beyond_the_paper():
-  assert ITEM.beyond
-  assert ITEM not in items.find(['all'])

@@ -83,17 +83,3 @@ def test_claims_follow_the_numbers(tmp_path, accuracy, scale, answers):
   )
   assert section.notes[0].startswith('The paper does not study')
   assert ('2 and 5' in section.notes[-1]) == (scale == 'mini')
-
-
-def test_a_missing_run_is_missing(tmp_path):
-  [*_, gone] = ITEM.nodes
-  results = fewshot.of_item(
-    tmp_path,
-    ITEM,
-    lambda node: {9: {fewshot.IMAGENET: 0.5 + node.seed / 1000}},
-    left_out=[gone],
-  )
-  (tmp_path / 'figures').mkdir()
-  table, _ = ITEM.render(results, tmp_path / 'figures').blocks
-  assert table.cells['64 blocks', 'LayerNorm last'].ours is None
-  assert {*made.answered(ITEM, results).values()} == {'missing'}

@@ -12,11 +12,10 @@ from vit_jax.paper import eval_only, items
 from vit_jax.paper.items import objectnet_item
 from vit_jax.paper.numbers import values
 from vit_jax.paper.page import page_parts
-from vit_jax.paper.runs import Pretraining, Results, Transfer
+from vit_jax.paper.runs import Pretraining, Transfer
 
 ITEM = items.ITEMS['objectnet']
 HUGE = Transfer(Pretraining('ViT-H/14', values.JFT, 14), values.IMAGENET, 518)
-LARGE = Transfer(Pretraining('ViT-L/16', values.JFT, 14), values.IMAGENET, 512)
 ROW = 'ViT-H/14, JFT-300M'
 
 
@@ -135,31 +134,6 @@ def test_each_finished_run_is_evaluated_once(
   assert len(evaluations) == 5
 
 
-def test_a_mean_needs_all_runs(results, evaluations, data, tmp_path):
-  found = results(HUGE, unfinished=[(HUGE, 1)])
-  _evaluate(found, data, tmp_path)
-  assert len(evaluations) == 1
-  section, table = _table(found, tmp_path)
-  assert table.cells[ROW, 'top-1'].ours is None
-  assert page_parts.status(section).word == 'missing'
-
-
-def test_other_models_of_table_2_are_shown_if_they_are_there(
-  results, evaluations, data, tmp_path
-):
-  found = results(HUGE, LARGE, unfinished=[(HUGE, 0), (HUGE, 1)])
-  _evaluate(found, data, tmp_path)
-  assert [flags['--config'].split(',')[2] for flags in evaluations] == (
-    ['resolution=512'] * 2
-  )
-  _, table = _table(found, tmp_path)
-  assert table.rows == [ROW, 'ViT-L/16, JFT-300M']
-  assert table.cells['ViT-L/16, JFT-300M', 'top-1'].ours.mean == (
-    pytest.approx(65)
-  )
-  assert table.cells['ViT-L/16, JFT-300M', 'top-1'].paper is None
-
-
 def test_keys_that_make_a_run_fit_are_given(
   results, evaluations, data, tmp_path
 ):
@@ -184,23 +158,6 @@ def test_failures_are_told_after_all_evaluations(
     _evaluate(results(HUGE), '/broken', tmp_path)
   assert str(error.value).count('was not evaluated (exit code 1)') == 2
   assert len(evaluations) == 2
-
-
-def test_without_data_one_sentence_says_what_is_missing(results, tmp_path):
-  section, table = _table(results(HUGE), tmp_path)
-  [sentence] = section.missing
-  assert sentence == ITEM.lacking
-  assert '--objectnet=PATH' in sentence
-  assert table.cells[ROW, 'top-1'].paper.value == 61.7
-  assert page_parts.status(section).word == 'missing'
-
-
-def test_the_miniature_says_that_it_has_none(tmp_path):
-  section, table = _table(Results([], {}, comparable=False), tmp_path)
-  [note] = section.notes
-  assert note.startswith('This item does not exist in miniature')
-  assert not any(cell.expected for cell in table.cells.values())
-  assert page_parts.status(section).word == 'not measured'
 
 
 def test_other_folders_are_refused(data, tmp_path):

@@ -5,16 +5,15 @@ import math
 import pytest
 
 from tests.paper import made
-from vit_jax.configs.sweeps import regularisation, reproduce
+from vit_jax.configs.sweeps import reproduce
 from vit_jax.paper import cost, items, numbers
 from vit_jax.paper.claims import regularization_claims
-from vit_jax.paper.design import SCALES, Design
+from vit_jax.paper.design import SCALES
 from vit_jax.paper.numbers import values
 from vit_jax.paper.runs import Pretraining, Transfer
 from vit_jax.sweep import reading
 
 ITEM = items.ITEMS['regularization']
-STRONG, WEAK = (f'ViT-B/16, {of} regularization' for of in ('strong', 'weak'))
 
 
 def _results(scale, strong, weak, resnet, **options):
@@ -64,16 +63,6 @@ def test_only_regularization_differs_between_the_vits(scale, strong, weak):
     assert first.data.train_split == resnet.data.train_split == split
 
 
-def test_weak_settings_are_the_weakest_of_the_sweep():
-  assert regularization_claims.WEAK == {
-    'model.dropout_rate': 0.0,
-    'optimizer.weight_decay': 0.03,
-  }
-  axes = regularisation.AXES
-  assert min(axes['weight_decay']) == 0.03
-  assert min(axes['dropout']) == 0
-
-
 def test_the_papers_own_regularization_is_that_of_figure_3():
   strong, weak, resnet = ITEM.nodes
   assert strong == Transfer(
@@ -83,14 +72,6 @@ def test_the_papers_own_regularization_is_that_of_figure_3():
   assert weak.name == 'ViT-B/16, ImageNet, weak regularization to ImageNet'
   assert resnet.name == 'BiT-R50x2, ImageNet to ImageNet'
   assert ITEM in items.find(['all'])
-
-
-@pytest.mark.parametrize('scale', SCALES)
-def test_all_runs_of_a_scale_are_shown_and_in_claims(scale):
-  shown = {node.pretraining for node in ITEM.shown_at(scale)}
-  asked = {start for claim in ITEM.claims(scale) for start in claim.starts()}
-  assert shown == asked
-  assert len(Design(scale, 3).nodes(ITEM)) == 9
 
 
 @pytest.mark.parametrize('scale', SCALES)
@@ -129,67 +110,3 @@ def test_the_resnet_is_that_of_nearest_compute(scale):
 def test_claims_follow_the_numbers(scale, strong, weak, resnet, key, ahead):
   results = _results(scale, strong, weak, resnet)
   assert made.answered(ITEM, results) == {'key': key, 'resnet_ahead': ahead}
-
-
-def test_the_evidence_names_the_resnet_and_its_compute():
-  found = made.said(ITEM, _results('paper', 78.0, 74.0, 77.0))['resnet_ahead']
-  assert 'Lead of BiT-R50x2 over ViT-B/16 with weak regularization: +3.00' in (
-    found.evidence
-  )
-  assert 'BiT-R50x2 199 exaFLOPs, ViT-B/16 224 exaFLOPs' in found.evidence
-
-
-@pytest.mark.parametrize('scale', SCALES)
-def test_the_table_has_our_accuracies_beside_the_papers_words(scale, tmp_path):
-  results = _results(scale, 78.0, 74.0, 77.0)
-  [table] = ITEM.render(results, tmp_path).blocks
-  resnet = regularization_claims.RESNETS[scale]
-  assert table.rows == [STRONG, WEAK, resnet]
-  cells = {row: table.cells[row, 'ImageNet'] for row in table.rows}
-  means = [cell.ours.mean for cell in cells.values()]
-  # Three pre-trainings of two fine-tuning runs each.
-  assert means == pytest.approx([78.105, 74.105, 77.105])
-  assert cells[STRONG].paper.printed == '77.91'
-  assert cells[STRONG].difference == pytest.approx(0.195)
-  assert cells[WEAK].paper.printed == (
-    'a few percentage points below ResNets of comparable size'
-  )
-  assert cells[WEAK].difference is None
-  assert cells[resnet].paper is None
-
-
-@pytest.mark.parametrize('scale', SCALES)
-def test_without_runs_all_is_missing(scale, tmp_path):
-  def unfinished(node, seed):
-    return None
-
-  results = made.of_item(ITEM, unfinished, scale=scale)
-  [table] = ITEM.render(results, tmp_path).blocks
-  assert all(
-    cell.expected and cell.ours is None for cell in table.cells.values()
-  )
-  assert {*made.answered(ITEM, results).values()} == {'missing'}
-
-
-@pytest.mark.parametrize(
-  ('scale', 'decays', 'more'),
-  [
-    ('paper', ('0.3', '0.03'), '90 epochs of SGD'),
-    ('mini', ('0.09', '0.009'), 'have about 800 steps'),
-    ('midi', ('0.3', '0.03'), 'have about 1,800 steps'),
-  ],
-)
-def test_notes_state_the_settings_of_the_scale(scale, decays, more, tmp_path):
-  results = _results(scale, 78.0, 74.0, 77.0)
-  notes = ITEM.render(results, tmp_path).notes
-  for name, dropout, decay in zip(
-    ('strong', 'weak'), ('0.1', '0'), decays, strict=True
-  ):
-    assert (
-      f'Here, {name} regularization is a dropout rate of {dropout} and a weight'
-      f' decay of {decay}.'
-    ) in notes
-  assert any('times 0.3' in note for note in notes) == (scale == 'mini')
-  assert any('the weakest that configs/sweeps/' in note for note in notes)
-  assert more in notes[-1]
-  assert ('has already seen' in notes[0]) == (scale == 'paper')

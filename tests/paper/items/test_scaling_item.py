@@ -151,9 +151,7 @@ def test_claims_follow_the_numbers(sign, scale, answer, tmp_path):
   )
 
 
-@pytest.mark.parametrize(
-  ('scale', 'depths'), [('mini', '1, 2, 3, 4 and 5'), ('midi', '1, 2, 4, 8')]
-)
+@pytest.mark.parametrize(('scale', 'depths'), [('midi', '1, 2, 4, 8')])
 def test_the_miniature_states_its_depths(tmp_path, monkeypatch, scale, depths):
   def exaflops(workdir):
     what = workdir.name.rpartition(', ')[2]
@@ -175,20 +173,11 @@ def test_the_miniature_states_its_depths(tmp_path, monkeypatch, scale, depths):
   assert f'4, 8, 16, 32 and 64 blocks become {depths}' in section.notes[-1]
 
 
-def test_a_run_with_a_missing_metric_appears_in_one_panel_only(tmp_path):
-  nodes = [_node('width 512', 8, 512, 2048, 8)]
-  nodes.append(_node('MLP 1024', 8, 1024, 1024, 16))
-  runs = {node: {9: {fewshot.IMAGENET: 0.4}} for node in nodes}
-  runs[nodes[1]] = {9: {PETS: 0.6}}
-  _, rows = _render(tmp_path, fewshot.results(tmp_path, runs))
-  assert rows['mean'].to_dict() == {
-    ('ImageNet 5shot', 'Width'): 0.4,
-    ('Average 5shot', 'Width'): 0.4,
-    ('Average 5shot', 'Width MLP'): 0.6,
-  }
-
-
-def test_points_and_claims_with_a_missing_seed_are_missing(tmp_path):
+def test_points_and_claims_with_a_missing_seed_are_missing(
+  tmp_path, monkeypatch
+):
+  # Counting the operations of all models takes seconds.
+  monkeypatch.setattr(scaling_item.cost, 'exaflops', lambda run: _blocks(run))
   gone = _node('depth 32', 32, 1024, 2048, 16, seed=1)
   results = fewshot.of_item(
     tmp_path,
@@ -200,11 +189,3 @@ def test_points_and_claims_with_a_missing_seed_are_missing(tmp_path):
   assert len(rows.loc[('ImageNet 5shot', 'Depth')]) == 4
   found = made.answered(ITEM, results)
   assert [key for key in found if found[key] == 'missing'] == ['depth']
-
-
-def test_without_runs_figure_8_is_empty_and_its_claims_missing(tmp_path):
-  results = fewshot.results(tmp_path, {})
-  section, rows = _render(tmp_path, results)
-  assert rows.empty
-  assert [*made.answered(ITEM, results).values()] == ['missing'] * 4
-  assert (tmp_path / f'{section.blocks[0].stem}.png').exists()

@@ -1,6 +1,5 @@
 """Guards: Figure 12 is drawn from files, which a separate process measures."""
 
-import shlex
 import types
 
 import pytest
@@ -18,7 +17,6 @@ ENTRIES = (
 
 
 MINI = Results([], {}, comparable=False)
-PAPER = Results([], {})
 SIZE = len(networks.pairs((), (), 'mini'))
 
 
@@ -37,31 +35,6 @@ def _write(path, **settings):
   )
   for entry in ENTRIES:
     found = store.add(path, found, entry)
-
-
-def test_the_item_needs_no_runs():
-  item = speed_items.figure12()
-  assert (item.name, item.nodes) == ('figure12', ())
-
-
-def test_without_measurements_the_figure_is_empty_and_a_note_has_the_command(
-  tmp_path,
-):
-  tmp_path /= 'a b'
-  section = speed_items.figure12().render(MINI, tmp_path / 'figures')
-  [note] = section.missing
-  # Five models at five sizes, and three axial ones at one.
-  assert section.measured == (0, SIZE)
-  assert page_parts.status(section).word == 'missing'
-  # At this scale, the models are miniatures on every device.
-  assert 'python -m vit_jax.inference_speed --mini --to=' in note
-  assert str(tmp_path / 'measured' / 'figure12.json') in note
-  last = shlex.split(note)[-1]
-  assert last.startswith(f'--to={tmp_path}/measured/')
-  assert [block.stem for block in _pictures(section)] == ['figures/figure12']
-  assert _answers(section) == ['missing'] * 3
-  rows = (tmp_path / 'figures' / 'figure12.csv').read_text().split('\n')
-  assert len(rows) == 2  # Only the header, and the end of its line.
 
 
 def test_each_measurement_file_becomes_a_figure_12(tmp_path):
@@ -124,51 +97,3 @@ def test_speed_is_measured_in_another_process(
   code = 3
   with pytest.raises(ValueError, match=r"'--to=a b/.*' ended with exit code 3"):
     measure(scale, speed_items.pathlib.Path('a b'))
-
-
-def test_the_platform_is_the_default_of_jax():
-  assert speed_items._platform() == 'cpu'
-
-
-@pytest.mark.parametrize(
-  ('code', 'out', 'err'), [(1, '', 'a\nno chip'), (0, '', 'no chip')]
-)
-def test_without_a_device_the_error_gives_the_reason(
-  monkeypatch, code, out, err
-):
-  monkeypatch.setattr(
-    speed_items.subprocess,
-    'run',
-    lambda *args, **options: types.SimpleNamespace(
-      returncode=code, stdout=out, stderr=err
-    ),
-  )
-  with pytest.raises(ValueError, match=rf'\(exit code {code}\): no chip End'):
-    speed_items._platform()
-
-
-def test_files_of_the_other_scale_are_left_out(tmp_path):
-  folder = tmp_path / 'measured'
-  _write(folder / 'figure12.json', scale='mini')
-  _write(folder / 'figure12_v3.json', scale='paper')
-  for results, stem in ((MINI, 'figure12'), (PAPER, 'figure12_v3')):
-    section = speed_items.figure12().render(results, tmp_path / 'figures')
-    [picture] = _pictures(section)
-    assert picture.stem == f'figures/{stem}'
-    assert ('In miniature' in picture.caption) == (results is MINI)
-  # The paper does not have the size 24 px.
-  total = len(networks.pairs((), (), 'paper'))
-  assert speed_items.progress('paper', folder) == (0, total)
-  assert speed_items.progress('mini', folder) == (2, SIZE)
-
-
-def test_the_figure_is_complete_if_all_pairs_are_measured(tmp_path):
-  path = tmp_path / 'measured' / 'figure12.json'
-  settings = store.Settings('cpu', 'mini', 'device', 1, 'float32')
-  found = store.Measured(settings)
-  for model, size in networks.pairs((), (), 'mini'):
-    found = store.add(path, found, store.Entry(model, size, 1.0, 8, 8))
-  section = speed_items.figure12().render(MINI, tmp_path / 'figures')
-  assert page_parts.status(section).word == 'complete'
-  # All models are equally fast, at all sizes.
-  assert _answers(section) == ['seen once', 'not seen', 'not seen']

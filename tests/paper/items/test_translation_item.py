@@ -1,15 +1,11 @@
 """Guards: answers to shifted images have Figure 4's runs and their numbers."""
 
 import pytest
-from etils import epath
 
 from tests.paper import made
-from vit_jax.paper import items, rendering
+from vit_jax.paper import items
 from vit_jax.paper.design import SCALES, Design
 from vit_jax.paper.items import translation_item
-from vit_jax.paper.runs import Results
-from vit_jax.sweep import Sweep
-from vit_jax.sweep.commands import Folders
 
 ITEM = items.ITEMS['translation']
 # Changed answers in percent: ViT with 9M images and with all, ResNet likewise.
@@ -50,10 +46,6 @@ def test_it_needs_no_run_but_those_of_figure_4(scale):
   assert len(nodes) == 12
 
 
-def test_all_leaves_it_out():
-  assert ITEM not in items.find(['all'])
-
-
 @pytest.mark.parametrize('scale', ['paper', 'mini'])
 @pytest.mark.parametrize(('sign', 'answer'), [(1, 'yes'), (-1, 'no')])
 def test_the_claims_follow_the_numbers(scale, sign, answer):
@@ -61,11 +53,6 @@ def test_the_claims_follow_the_numbers(scale, sign, answer):
   assert found == dict.fromkeys(
     ('resnet_steadier_on_few', 'vit_learns_it', 'gap_shrinks'), answer
   )
-
-
-def test_a_missing_number_is_missing():
-  found = made.answered(ITEM, made.of_item(ITEM, lambda *_: {}))
-  assert {*found.values()} == {'missing'}
 
 
 @pytest.fixture
@@ -110,27 +97,3 @@ def test_the_table_and_the_chart_have_the_numbers(scale, tmp_path, drawn):
   assert any('shapes:shape+colour' in n for n in section.notes) == (
     scale == 'mini'
   )
-
-
-def test_without_numbers_cells_are_missing(tmp_path, drawn):
-  section = ITEM.render(Results([], {}), tmp_path)
-  assert {cell.ours for cell in section.blocks[0].cells.values()} == {None}
-  assert drawn[0][1].empty
-
-
-def test_all_of_its_numbers_are_measured_of_all_seeds(tmp_path, monkeypatch):
-  asked = {}
-
-  def measure(wanted, results, folder):
-    asked.update(wanted)
-    return {}, []
-
-  monkeypatch.setattr(rendering.weight_numbers, 'measure', measure)
-  design = Design('mini', 2)
-  where = Folders(tmp_path, epath.Path(tmp_path))
-  rendering.sections([ITEM], Sweep([]), where, design)
-  kinds = {'shift_quarter', 'shift_eighth', 'shift_accuracy', 'shift_loss'}
-  assert asked == dict.fromkeys(design.nodes(ITEM), kinds)
-  asked.clear()
-  rendering.sections([items.ITEMS['figure4']], Sweep([]), where, design)
-  assert asked == {}

@@ -78,29 +78,6 @@ def test_table_9_means_match_the_paper_if_accuracies_do(full, tmp_path):
   assert '12.4 million images' in note
 
 
-def test_table_9_expects_only_tasks_with_a_miniature_stand_in(mini, tmp_path):
-  section = items.ITEMS['table9'].render(mini, tmp_path)
-  [table] = section.blocks
-  column = 'ViT-L/16, ImageNet-21k'
-  expected = [row for row in table.rows if table.cells[row, column].expected]
-  assert expected == ['CIFAR-100', 'Pets', 'EuroSAT', 'dSpr-Ori', 'Mean']
-  # The mean of 84.1, 92.7, 95.6 and 64.9.
-  assert table.cells['Mean', column].ours.mean == pytest.approx(84.325)
-  [note] = section.notes
-  assert 'over 4 of the 19 tasks' in note
-  assert (
-    '2 of 7 Natural tasks, 1 of 4 Specialized tasks, 1 of 8 Structured tasks'
-  ) in note
-
-
-def test_vtab_cells_are_not_expected_without_tasks(tmp_path):
-  results = made.results(NODES, metrics, left_out=NODES, comparable=False)
-  [table] = items.ITEMS['table9'].render(results, tmp_path).blocks
-  assert not any(cell.expected or cell.ours for cell in table.cells.values())
-  table = items.ITEMS['table2'].render(results, tmp_path).blocks[0]
-  assert not table.cells['VTAB', 'ViT-H/14, JFT-300M'].expected
-
-
 def test_table_2_has_the_vtab_score(full, mini, tmp_path):
   section = items.ITEMS['table2'].render(full, tmp_path)
   table = section.blocks[0]
@@ -141,27 +118,6 @@ def test_figure_2_shows_our_groups_and_the_papers(full, tmp_path):
   assert resnet['Natural'] == pytest.approx(vit['Natural'] / 2)
   assert (rows.source == 'paper').sum() == 10
   assert section.notes == []
-
-
-def test_figure_2_states_the_number_of_tasks(mini, tmp_path, monkeypatch):
-  shown = {}
-  figure2 = items.vtab_items.plots.figure2
-
-  def spy(*args, **options):
-    figure = figure2(*args, **options)
-    shown.update(
-      titles=[axes.get_title() for axes in figure.axes],
-      overlay=options['overlay'],
-    )
-    return figure
-
-  monkeypatch.setattr(items.vtab_items.plots, 'figure2', spy)
-  section = items.ITEMS['figure2'].render(mini, tmp_path)
-  assert shown == {
-    'titles': ['VTAB (4 tasks)', 'Natural', 'Specialized', 'Structured'],
-    'overlay': False,
-  }
-  assert len(section.notes) == 1
 
 
 @pytest.mark.parametrize('scale', ['paper', 'mini'])

@@ -40,21 +40,6 @@ def test_tables_are_parsed_and_dashes_become_no_cells():
   }
 
 
-def test_cells_rows_and_columns_by_label():
-  table = _table()
-  assert table['another', 'c'].value == 2.5
-  assert table['a row', 'd'] is None
-  assert table.row('a row') == {'c': 1.0}
-  assert table.row('another') == {'c': 2.5, 'd': 'x'}
-  assert table.column('c') == {'a row': 1.0, 'another': 2.5}
-  assert table.column('d') == {'another': 'x'}
-
-
-def test_a_special_cell_overrides_only_the_given_fields():
-  table = _table(special={('another', 'd'): {'value': 8.0, 'note': 'why'}})
-  assert table['another', 'd'] == Value(8.0, note='why', printed='x')
-
-
 @pytest.mark.parametrize(
   'look_up',
   [lambda t: t['row', 'c'], lambda t: t.row('row')],

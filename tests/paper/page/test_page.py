@@ -59,31 +59,6 @@ def test_the_status_of_a_section(section, word, details):
   assert (status.word, status.details) == (word, details)
 
 
-def test_contents_list_the_items_with_their_status():
-  sections = (
-    Section('table5', 'Five', (WHOLE,)),
-    Section('figure7', 'Seven', (pages.TABLE,)),
-    Section('masked_patch', 'Masked', (EMPTY,)),
-  )
-  contents = pages.markdown(*sections).split('\n\n')[2].split('\n')
-  assert contents == [
-    '| Item | About | Status | Details |',
-    '| --- | --- | --- | --- |',
-    '| [Table 5](#table5) | Five | ● complete | 1 of 1 number |',
-    '| [Figure 7](#figure7) | Seven | ◐ partly there | 3 of 4 numbers |',
-    '| [Masked patch](#masked_patch) | Masked | ○ missing | 0 of 1 number |',
-  ]
-  nav = pages.html_page(*sections).split('<nav')[1].split('</nav>')[0]
-  assert re.findall(r'href="#(\w+)"><i class="mark ([\w-]+)"', nav) == [
-    ('table5', 'complete'),
-    ('figure7', 'partly-there'),
-    ('masked_patch', 'missing'),
-  ]
-  assert '<small>partly there: 3 of 4 numbers</small>' in nav
-  text = re.sub(r'<[^>]*>', '', nav.split('<p class="summary">')[1])
-  assert text.startswith('● 1 complete ◐ 1 partly there ○ 1 missing')
-
-
 def test_two_sections_with_the_same_name_are_refused():
   with pytest.raises(ValueError, match='same name: table5'):
     pages.html_page(Section('table5', 'T'), Section('table5', 'T'))
@@ -133,52 +108,6 @@ def test_answers_have_a_mark_and_a_word(answer, mark):
   assert f'class="claim {answer.replace(" ", "-")}"' in pages.html_page(section)
 
 
-def test_claims_of_all_sections_are_listed_first():
-  said = [
-    Claim(f'It {i}.', answer, '') for i, answer in enumerate(('no', 'yes'))
-  ]
-  sections = (
-    Section('table5', 'T', (said[0],)),
-    Section('table6', 'T', (said[1], said[1])),
-  )
-  text = pages.markdown(*sections)
-  assert re.findall(
-    r'^\| (It \d\.) \| (.*) \| \[.*\]\(#(.*)\) \|$', text, re.M
-  ) == [
-    ('It 0.', '✗ no', 'table5'),
-    *[('It 1.', '✓ yes', 'table6')] * 2,
-  ]
-  assert text.index('## Claims') < text.index('## Table 5')
-  text = pages.html_page(*sections)
-  claims = text.split('<main>')[1].split('</section>')[0]
-  assert '<p class="status">2 yes, 1 no</p>' in claims
-  assert re.findall(r'<li class="(\w+)">.*href="#(\w+)"', claims) == [
-    ('no', 'table5'),
-    *[('yes', 'table6')] * 2,
-  ]
-  without = Section('table5', 'T', (WHOLE,))
-  assert 'Claims' not in pages.html_page(without) + pages.markdown(without)
-
-
-def test_a_title_is_not_repeated(tmp_path):
-  picture = dataclasses.replace(pages.draw(tmp_path), title='T')
-  once = Section('table5', 'T', (WHOLE, picture))
-  assert '<figcaption>' not in pages.html_page(once, pictures=tmp_path)
-  assert '### ' not in pages.markdown(once)
-  twice = dataclasses.replace(once, title='Five')
-  assert pages.html_page(twice, pictures=tmp_path).count('<figcaption>T<') == 2
-  assert pages.markdown(twice).count('### T\n') == 2
-
-
-def test_picture_width_follows_the_drawn_size(tmp_path):
-  picture = pages.draw(tmp_path)
-  drawn = bytearray(pages.PNG)
-  drawn[16:20] = (1400).to_bytes(4)  # 7 inches.
-  (tmp_path / f'{picture.stem}.png').write_bytes(drawn)
-  text = pages.html_page(Section('t', 'T', (picture,)), pictures=tmp_path)
-  assert 'width="805"' in text
-
-
 def test_an_unknown_answer_is_refused():
   with pytest.raises(ValueError, match=r"'maybe'; expected one of 'yes', 'no'"):
     pages.html_page(Section('t', 'T', (Claim('S', 'maybe', ''),)))
@@ -221,32 +150,6 @@ def test_runs_are_listed_with_unknown_values():
   assert summary in text
   for row in grid:
     assert f'| {" | ".join(row)} |' in text
-
-
-def test_a_short_run_is_not_shown_as_zero_hours():
-  run = dataclasses.replace(DONE, hours=0.004)
-  text = '1 of 1 run finished, &lt; 0.01 device hours'
-  assert text in pages.html_page(Section('t', 'T', (), (run,)))
-  assert text in pages.markdown(Section('t', 'T', (), (run,)))
-
-
-def test_notes_and_facts_are_shown():
-  section = Section('t', 'T', notes=('Digits stand for it.',))
-  text = pages.markdown(section, title='All', scale='mini', runs='3 of 5')
-  assert text.startswith('# All\n\n- scale: mini\n- runs: 3 of 5\n')
-  assert '\n- Digits stand for it.' in text
-  text = pages.html_page(section, title='All', scale='mini')
-  assert '<h1>All</h1>' in text
-  assert '<dt>scale</dt><dd>mini</dd>' in text
-  assert '<li>Digits stand for it.</li>' in text
-  listing = report.Listing(('Paper', 'Here'), [('JFT', 'a|<b>')])
-  head = dict(title='All', facts={'a': 1}, about=['Of <all>.', listing])
-  text = page.markdown([section], **head)
-  assert '- a: 1\n\nOf \\<all\\>.\n\n| Paper | Here |\n' in text
-  assert '| JFT | a\\|\\<b\\> |' in text
-  text = page.html([section], **head, pictures='.').split('</header>')[0]
-  assert '<p class="about">Of &lt;all&gt;.</p>' in text
-  assert '<tr><td>JFT</td><td>a|&lt;b&gt;</td></tr>' in text
 
 
 # Well-formed and safe. --------------------------------------------------------
@@ -306,37 +209,7 @@ def test_markdown_escapes_everything(tmp_path):
     assert shown in text or field == 'section', field
 
 
-def test_markdown_tables_have_the_same_cells_in_each_line(tmp_path):
-  sections = (
-    _evil_section(tmp_path),
-    Section('t|', 'T', (pages.TABLE,), (DONE, UNDONE)),
-  )
-  text = pages.markdown(*sections, **PAGE)
-  tables = re.findall(r'(?:^\|.*\n)+', text, re.MULTILINE)
-  counts = [
-    {len(re.findall(r'(?<!\\)\|', line)) - 1 for line in table.splitlines()}
-    for table in tables
-  ]
-  assert counts == [{4}, {3}, {3}, {5}, {3}, {5}]
-
-
 # Writing. ---------------------------------------------------------------------
-
-
-def test_only_the_two_files_are_written(tmp_path):
-  sections = (Section('t', 'T', (pages.TABLE,)),)
-  page.write(sections, tmp_path / 'new' / 'out', title='R', facts={'scale': 1})
-  folder = tmp_path / 'new' / 'out'
-  assert {path.name for path in folder.iterdir()} == {
-    'results.md',
-    'index.html',
-  }
-  assert (folder / 'results.md').read_text() == pages.markdown(
-    *sections, title='R', scale=1
-  )
-  assert (folder / 'index.html').read_text() == pages.html_page(
-    *sections, title='R', scale=1
-  )
 
 
 def test_the_old_page_stays_if_a_section_is_refused(tmp_path):
@@ -362,12 +235,3 @@ def test_sections_that_nobody_asked_for_are_folded():
       < text.index(page_parts.UNFOLD)
       < text.index('77.20')
     )
-
-
-def test_runs_can_be_counted_without_listing_them():
-  runs = [report.Run('a/seed=0', 'configs/a.py', True)]
-  section = report.Section('table5', 'Accuracies', runs=runs)
-  brief = page.markdown([section], title='T', facts={}, list_runs=False)
-  assert '1 of 1 run' in brief
-  assert 'a/seed=0' not in brief
-  assert 'a/seed=0' in page.markdown([section], title='T', facts={})

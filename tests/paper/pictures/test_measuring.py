@@ -81,14 +81,3 @@ def test_filters_of_few_components_stand_out():
   assert measuring.filter_share(random) == pytest.approx(0, abs=0.02)
   few = rng.normal(size=(8, 8, 3, 4)) @ rng.normal(size=(4, 128))
   assert measuring.filter_share(few + 0.1 * random) > 0.5
-
-
-def test_a_failing_kind_leaves_the_others(monkeypatch):
-  def fail(path):
-    raise ValueError(f'{path} has\nno weights.')
-
-  monkeypatch.setattr(measuring, 'KINDS', {'good': lambda path: 2, 'bad': fail})
-  found = measuring.answer({'run': {'workdir': '/a', 'kinds': ['bad', 'good']}})
-  assert found == {
-    'run': {'numbers': {'good': 2.0}, 'failures': ['bad: /a has no weights.']}
-  }

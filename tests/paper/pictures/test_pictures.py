@@ -1,6 +1,5 @@
 """Guards: pictures of weights are drawn when needed; a note says if not."""
 
-import json
 import os
 import sys
 
@@ -101,19 +100,6 @@ def test_changed_runs_are_drawn_again(change, runs, draw, tmp_path):
   assert len(_calls(tmp_path)) == 2
 
 
-def test_another_version_draws_again(runs, draw, tmp_path, monkeypatch):
-  draw(runs)
-  monkeypatch.setattr(pictures, 'VERSION', pictures.VERSION + 1)
-  draw(runs)
-  assert len(_calls(tmp_path)) == 2
-
-
-def test_other_panels_are_drawn_again(runs, draw, tmp_path):
-  draw(runs)
-  draw(runs, panels=[Panel('filters', 'one', _ONE, 3), _PANELS[1]])
-  assert len(_calls(tmp_path)) == 2
-
-
 def test_moved_runs_are_not_drawn_again(runs, draw, tmp_path):
   draw(runs)
   runs[_ONE] = runs[_ONE].rename(tmp_path / 'moved')
@@ -130,12 +116,6 @@ def test_a_missing_run_is_noted_once(runs, draw, tmp_path):
   assert drawn.titles == ()
   assert len(drawn.notes) == 2
   assert len(_calls(tmp_path)) == 1
-
-
-def test_a_failed_drawing_becomes_a_note_and_is_retried(runs, draw, tmp_path):
-  for _ in range(2):
-    assert draw(runs, failures=['No data.']).notes == ('No data.',)
-  assert len(_calls(tmp_path)) == 2
 
 
 def test_a_killed_drawing_process_becomes_a_note(runs, draw, tmp_path):
@@ -179,11 +159,3 @@ def test_a_run_without_checkpoints_starts_no_process(runs, tmp_path):
   assert [note.split(':')[0] for note in drawn.notes] == 2 * ['Not drawn']
   assert 'checkpoint' in drawn.notes[0]
   assert not (tmp_path / 'figures').exists()
-
-
-def test_the_stamp_names_its_runs(runs, draw, tmp_path):
-  draw(runs)
-  stamp = json.loads((tmp_path / 'figures/figure9.drawn.json').read_text())
-  assert stamp['version'] == pictures.VERSION
-  assert [panel['run'] for panel in stamp['panels']] == [_ONE.name, _TWO.name]
-  assert [panel['ended'] for panel in stamp['panels']] == 2 * [['20', 1000]]

@@ -18,10 +18,6 @@ def test_answers_are_compared_with_each_other_and_with_labels():
   assert shifting.accuracy(before, np.array([0, 1, 2, 2])) == 87.5
 
 
-def test_shifts_go_in_all_four_directions():
-  assert {*shifting.shifts(2)} == {(2, 0), (-2, 0), (0, 2), (0, -2)}
-
-
 @pytest.mark.parametrize(
   ('size', 'patch'), [(224, 32), (64, 16), (24, 8), (384, 54)]
 )
@@ -58,25 +54,7 @@ def test_without_a_shift_the_accuracy_is_that_of_the_run(workdir, monkeypatch):
   assert 0 < found['shift_loss'] < found['shift_accuracy']
 
 
-def test_no_shift_changes_no_answer(workdir, monkeypatch):
-  monkeypatch.setitem(shifting._PATCHES, 8, 8)
-  monkeypatch.setattr(shifting, 'shifts', lambda pixels: ((0, 0),))
-  found = shifting.measured.__wrapped__(str(workdir))
-  assert [found[k] for k in ('shift_eighth', 'shift_quarter')] == [0, 0]
-  assert found['shift_loss'] == 0
-
-
 def test_a_run_without_the_evaluation_is_refused(tmp_path):
   config_lib.save(tiny_config(), tmp_path)
   with pytest.raises(ValueError, match="no evaluation 'few_shot' whose"):
     shifting.measured(str(tmp_path))
-
-
-def test_the_best_weights_count(tmp_path):
-  assert shifting._weights(str(tmp_path)) == str(tmp_path)
-  (tmp_path / 'best').mkdir()
-  assert shifting._weights(str(tmp_path)) == str(tmp_path / 'best')
-
-
-def test_a_shift_leaves_the_question_in_miniature_the_same():
-  assert shifting._ASKED == {'shapes:colour+position': 'shapes:shape+colour'}

@@ -67,13 +67,6 @@ def test_finished_runs_are_measured_once(results, asked, tmp_path):
   assert asked[1:] == [{ONE.name: ['lines']}]
 
 
-def test_a_repeated_run_is_measured_again(results, asked, tmp_path):
-  weight_numbers.measure({ONE: {'far'}}, results, tmp_path)
-  (tmp_path / 'one' / 'DONE').write_text('10\n')
-  weight_numbers.measure({ONE: {'far'}}, results, tmp_path)
-  assert len(asked) == 2
-
-
 def test_failures_are_named_and_tried_again(results, asked, tmp_path):
   for _ in range(2):
     found, failures = weight_numbers.measure(

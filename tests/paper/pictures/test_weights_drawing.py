@@ -186,70 +186,8 @@ def test_panels_that_fail_are_reported_and_others_are_drawn(
   assert 'masked patches of run of D: ' in texts
 
 
-def test_unexpected_errors_are_reported_too(run, tmp_path, monkeypatch):
-  def broken(workdir, count):
-    raise KeyError('embedding')
-
-  monkeypatch.setitem(weights_drawing.KINDS, 'filters', broken)
-  stamp, table = _answer(tmp_path, ('filters', 'A', run, 0))
-  assert stamp['failures'] == [
-    "Not drawn: filters of run of A: KeyError: 'embedding'"
-  ]
-  assert (stamp['drawn'], table) == ([], None)
-
-
 def test_uniform_attention_at_the_papers_sizes():
   found = attention_maps.uniform_distances((14, 14), (224, 224))
   assert found == pytest.approx((116.49, 73.35), abs=0.01)
   found = attention_maps.uniform_distances((8, 8), (32, 32))
   assert found == pytest.approx((16.55, 10.41), abs=0.01)
-
-
-def test_small_images_are_shown_as_squares():
-  images = np.arange(12, dtype=np.uint8).reshape(1, 2, 2, 3)
-  large = weights_drawing.enlarged(images)
-  assert large.shape == (1, 224, 224, 3)
-  np.testing.assert_array_equal(large[0, ::112, ::112], images[0])
-  np.testing.assert_array_equal(large[0, 111::112, 111::112], images[0])
-  assert weights_drawing.enlarged(large) is large
-
-
-def _measured(kind, title, shown):
-  return weights_drawing.Measured(kind, title, shown, pd.DataFrame())
-
-
-def test_tiled_panels_have_titles():
-  tiles = np.ones((2, 2, 2, 2))
-  names = ('7 epochs', '14 epochs')
-  figure = weights_drawing.compose(
-    [_measured('position_similarity', name, tiles) for name in names]
-  )
-  titles = [part.axes[0].get_title() for part in figure.subfigs]
-  assert titles == ['7 epochs', '14 epochs']
-  figure = weights_drawing.compose(
-    [_measured('position_similarity', 'ViT', tiles)]
-  )
-  [part] = figure.subfigs
-  assert part.axes[0].get_title() == 'Position embedding similarity'
-
-
-def test_distances_share_their_axis():
-  panels = [
-    _measured('attention_distance', name, (np.full((3, 2), px), 224, 117.0))
-    for name, px in (('ViT', 50.0), ('hybrid', 200.0))
-  ]
-  [part] = weights_drawing.compose(panels).subfigs
-  assert [axes.get_title() for axes in part.axes] == [
-    'ViT, 2 heads',
-    'hybrid, 2 heads',
-  ]
-  assert [axes.get_ylim() for axes in part.axes] == 2 * [(0, 210)]
-
-
-@pytest.mark.parametrize(('count', 'numbers'), [(6, 0), (13, 13)])
-def test_many_images_are_numbered(count, numbers):
-  images = np.zeros((count, 8, 8, 3), np.uint8)
-  figure = weights_drawing.compose(
-    [_measured('rollout', 'ViT', (images, np.ones((count, 2, 2))))]
-  )
-  assert sum(len(axes.texts) for axes in figure.axes) == numbers

@@ -6,7 +6,6 @@ import pytest
 
 from tests.paper import drawn
 from vit_jax.paper import numbers, plots
-from vit_jax.paper.numbers.values import Point, Value
 
 # Figure 5. --------------------------------------------------------------------
 
@@ -42,47 +41,6 @@ def test_figure_5_shows_its_families_in_two_panels():
   assert len(looks) == 3
   assert drawn.legend(figure) == [
     *('Transformer (ViT)', 'ResNet (BiT)', 'Hybrid', 'paper')
-  ]
-
-
-def test_points_of_figure_5_have_names_that_hide_no_point():
-  points = {
-    f'{model}, {epochs} epochs': ('Hybrid', compute, {'ImageNet': number})
-    for model, epochs, compute, number in (
-      ('R50+ViT-L/16', 14, 100.0, drawn.number(80.0)),
-      ('ViT-B/32', 7, 101.0, drawn.number(80.1)),
-      ('BiT-R50x1', 7, 102.0, drawn.number(79.9)),
-    )
-  }
-  _, axes = plots.figure5(points).axes
-  texts = {text.get_text(): text for text in axes.texts}
-  assert [*texts] == ['R50+L/16, 14 ep.', 'B/32', 'R50x1']
-  axes.figure.draw_without_rendering()
-  boxes = [text.get_window_extent() for text in texts.values()]
-  places = axes.transData.transform([(100, 80), (101, 80.1), (102, 79.9)])
-  for box in boxes:
-    assert not any(box.contains(*place) for place in places)
-    assert sum(box.overlaps(other) for other in boxes) == 1  # Itself.
-
-
-def test_panels_of_figure_5_follow_the_data_sets_of_the_points():
-  points = {'run': ('Hybrid', 1e-6, {'digits': drawn.number(90.0)})}
-  figure = plots.figure5(points, numbers.FIGURES['figure5'])
-  assert [axes.get_title() for axes in figure.axes] == ['digits']
-  assert drawn.lines(figure.axes[0]) == {'Hybrid': [(1e-6, 90)]}
-  assert drawn.legend(figure) == ['Hybrid']
-
-
-def test_figure_5_csv_rows_match_its_points():
-  paper = numbers.FIGURES['figure5'][:1]
-  assert drawn.csv(plots.figure5_rows(POINTS_5, paper)) == [
-    drawn.HEADER,
-    'ours,Average-5,Transformer (ViT),"ViT-B/32, 7 epochs",55.0,92.5,'
-    '0.7071067811865476,2,run0; run1',
-    'ours,ImageNet,Transformer (ViT),"ViT-B/32, 7 epochs",55.0,80.0,,1,run0',
-    'ours,ImageNet,ResNet (BiT),"BiT-R50x1, 7 epochs",50.0,77.0,,1,run0',
-    'paper,Average-5,Transformer (ViT),"ViT-B/32, 7 epochs",55.0,92.5,,,'
-    'derived from Table 6; x: Table 6',
   ]
 
 
@@ -124,22 +82,6 @@ def test_figure_8_has_a_line_for_each_dimension_that_is_scaled():
   assert drawn.legend(figure) == ['All', 'Width']
 
 
-def test_figure_8_csv_rows_match_its_points():
-  paper = (Point('All', 1.0, Value(0.3, note='read'), 'ImageNet 5shot'),)
-  rows = plots.figure8_rows({('All', 1.0): POINTS_8['All', 1.0]}, paper)
-  assert drawn.csv(rows) == [
-    drawn.HEADER,
-    'ours,ImageNet 5shot,All,,1.0,0.3,,1,run0',
-    'ours,Average 5shot,All,,1.0,0.45,,1,run0',
-    'paper,ImageNet 5shot,All,,1.0,0.3,,,read',
-  ]
-
-
-def test_figure_8_refuses_unknown_dimensions():
-  with pytest.raises(ValueError, match="'Heads'; expected some of All, Depth"):
-    plots.figure8({('Heads', 1.0): {}})
-
-
 # Figure 13. -------------------------------------------------------------------
 
 POINTS_13 = {
@@ -174,22 +116,3 @@ def test_figure_13_has_panels_over_compute_and_speed():
     *((50, 0.5), (55, 0.5625), (108, 0.5875), (224, 0.6375), (426, 0.65))
   ]
   assert drawn.paper(right) == []
-
-
-def test_figure_13_without_speeds_says_so_and_keeps_the_other_axis():
-  figure = plots.figure13({'ViT-B/32': (55.0, None, drawn.number(0.5))})
-  assert drawn.texts(figure) == [[], ['no results yet']]
-  figure.draw_without_rendering()
-  assert any(t.get_text() for t in figure.axes[0].get_yticklabels())
-
-
-def test_figure_13_csv_rows_match_its_points():
-  paper = numbers.FIGURES['figure13'][4:5]
-  points = {'Axial-ViT-B/32': POINTS_13['Axial-ViT-B/32']}
-  assert drawn.csv(plots.figure13_rows(points, paper)) == [
-    drawn.HEADER,
-    'ours,left,Axial-ViT-B/32,,108.0,0.58,,1,run0',
-    'ours,right,Axial-ViT-B/32,,,0.58,,1,run0',
-    'paper,left,AxialResNet50,,,0.5625,,,"approximate: between 0.55 and 0.575,'
-    ' by the order of the figure\'s text"',
-  ]

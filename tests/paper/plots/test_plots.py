@@ -62,42 +62,7 @@ def test_points_of_the_paper_are_drawn_unless_overlay_is_off(name):
     assert ('paper' in drawn.legend(figure)) == overlay
 
 
-@pytest.mark.parametrize('panel', ['ImageNet 5shot', 'Average 5shot'])
-def test_the_legend_prefers_our_marker_to_the_papers(panel):
-  points = {('Width', 1.0): {'ImageNet 5shot': NUMBER}}
-  paper = [
-    Point('Width', 2.0, Value(0.5), panel),
-    Point('Depth', 2.0, Value(0.5), panel),
-  ]
-  figure = plots.figure8(points, paper)
-  assert drawn.legend(figure) == ['Depth', 'Width', 'paper']
-  handles = figure.legends[0].legend_handles
-  assert [chart.is_hollow(handle) for handle in handles] == [True, False, True]
-
-
-@pytest.mark.parametrize('length, columns', [(5, 3), (20, 2), (45, 1)])
-def test_legends_have_as_many_columns_as_fit(length, columns):
-  curves = {letter * length: [(1, NUMBER)] for letter in 'abcdef'}
-  figure = plots.figure9(curves)
-  figure.draw_without_rendering()
-  box = figure.legends[0].get_window_extent()
-  assert 0 < box.x0 < box.x1 < figure.bbox.width
-  places = {text.get_window_extent().x0 for text in figure.legends[0].texts}
-  assert len(places) == columns
-
-
-def test_points_of_the_paper_are_rings_around_ours():
-  paper = [Point('ViT-B/16', 300e6, Value(0.55))]
-  figure = plots.figure4(ALL['figure4'][0], paper=paper)
-  ours, papers = (
-    next(x for x in figure.axes[0].lines if x.get_label() == label)
-    for label in ('ViT-B/16', '_paper')
-  )
-  assert papers.get_zorder() < ours.get_zorder()
-  assert papers.get_markersize() == ours.get_markersize() + 2
-
-
-@pytest.mark.parametrize('name', ALL)
+@pytest.mark.parametrize('name', ['figure2', 'figure3'])
 def test_saved_figures_are_not_cropped(name, tmp_path):
   data, options = ALL[name]
   options = {**options, 'paper': numbers.FIGURES[name]}
@@ -122,25 +87,3 @@ def test_each_series_looks_different():
   styles = chart.styles([f'ViT-{i}' for i in range(20)])
   looks = {(look['color'], look['marker']) for look in styles.values()}
   assert len(looks) == 20
-
-
-@pytest.mark.parametrize(
-  'places, labels',
-  [
-    ((1.0, 10.0), ['1', '2', '5', '10']),
-    ((50.0, 4262.0), ['100', '300', '1000', '3000']),
-    ((1.0, 9000.0), ['1', '10', '100', '1000', '10000']),
-    ((20.0,), ['10', '20']),
-  ],
-)
-def test_logarithmic_axes_have_legible_ticks(places, labels):
-  points = {('All', x): {'ImageNet 5shot': drawn.number(0.5)} for x in places}
-  figure = plots.figure8(points)
-  figure.draw_without_rendering()
-  axes = figure.axes[0]
-  low, high = axes.get_xlim()
-  assert [
-    label.get_text()
-    for label in axes.get_xticklabels()
-    if low <= label.get_position()[0] <= high
-  ] == labels

@@ -44,38 +44,6 @@ def test_figure_2_has_a_bar_for_each_model_and_group():
   assert drawn.legend(figure) == ['A', 'B', 'C', 'paper']
 
 
-def test_axes_of_figure_2_begin_below_the_lowest_bar():
-  bottom, top = plots.figure2(BARS).axes[0].get_ylim()
-  assert 0 < bottom < 60
-  assert 72 + math.sqrt(8) < top < 80
-  # The axis of a single bar does, too.
-  assert plots.figure2(BARS).axes[1].get_ylim() == pytest.approx((77.5, 80.6))
-
-
-def test_axes_that_do_not_begin_at_zero_are_marked():
-  def strokes(axes):
-    return [line for line in axes.lines if line.get_label() == '_break']
-
-  marked, *_ = plots.figure2(BARS).axes
-  assert len(strokes(marked)) == 2
-  low = {'A': {group: drawn.number(2.0) for group in plots.bars.GROUPS}}
-  for axes in plots.figure2(low).axes:
-    assert axes.get_ylim()[0] == 0
-    assert not strokes(axes)
-
-
-def test_figure_2_csv_rows_match_its_bars():
-  assert drawn.csv(plots.figure2_rows(BARS, PAPERS_BARS)) == [
-    drawn.HEADER,
-    'ours,VTAB (19 tasks),A,,VTAB (19 tasks),72.0,2.8284271247461903,2,'
-    'run0; run1',
-    'ours,Natural,A,,Natural,80.0,,1,run0',
-    'ours,VTAB (19 tasks),B,,VTAB (19 tasks),60.0,,1,run0',
-    'paper,VTAB (19 tasks),B,,VTAB (19 tasks),66.0,1.5,,Table 2',
-    'paper,Structured,C,,Structured,50.0,,,Table 9',
-  ]
-
-
 def test_figure_2_refuses_unknown_groups():
   with pytest.raises(ValueError, match=r"'natural'; expected .*Natural, Spec"):
     plots.figure2({'A': {'natural': drawn.number(1.0)}})

@@ -30,27 +30,3 @@ def test_figure_12_has_a_panel_for_speed_and_one_for_the_batch():
   assert [t.get_text() for t in batch.get_xticklabels()] == ['64', '128']
   assert [line.get_linestyle() for line in speed.lines] == ['-', '--']
   assert drawn.legend(figure) == ['ViT-B/32', 'BiT-R50x1']
-
-
-def test_figure_12_labels_name_the_unit():
-  speed, batch = plots.figure12(MEASURED, unit='device').axes
-  assert speed.get_ylabel() == 'Peak speed (images/s/device)'
-  assert batch.get_ylabel() == 'Largest batch that fits a device'
-
-
-def test_figure_12_without_measurements_says_so():
-  figure = plots.figure12({})
-  assert drawn.texts(figure) == [['no results yet']] * 2
-  assert drawn.legend(figure) == []
-
-
-def test_figure_12_csv_rows_match_its_points():
-  assert drawn.csv(plots.figure12_rows(MEASURED)) == [
-    drawn.HEADER,
-    'ours,left,ViT-B/32,,64,2000.0,,1,',
-    'ours,right,ViT-B/32,,64,4000.0,,1,',
-    'ours,left,ViT-B/32,,128,1000.0,,1,',
-    'ours,right,ViT-B/32,,128,2000.0,,1,',
-    'ours,left,BiT-R50x1,,64,900.0,,1,',
-    'ours,right,BiT-R50x1,,64,300.0,,1,',
-  ]

@@ -2,8 +2,6 @@
 
 import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
@@ -13,37 +11,6 @@ from vit_jax.paper.released import command, evaluating
 
 ROOT = pathlib.Path(__file__).parents[3]
 TENCH = 'n01440764'
-
-
-def _reproduce(*words):
-  return subprocess.run(
-    [sys.executable, '-m', 'vit_jax.reproduce', *map(str, words)],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-
-
-@pytest.mark.gate
-def test_the_command_lists_the_files(tmp_path):
-  workdir = tmp_path / 'new'
-  words = ('released', '--list', f'--weights={tmp_path}')
-  found = _reproduce(*words, f'--workdir={workdir}')
-  assert found.returncode == 0, found.stderr
-  assert f'0 of 11 files are in {tmp_path}.' in found.stdout
-  assert not workdir.exists()
-
-
-@pytest.mark.gate
-def test_flags_of_sweeps_are_refused(tmp_path):
-  words = ('released', '--scale=mini', '--parallel=2', '--set=a=1')
-  found = _reproduce(*words, f'--workdir={tmp_path / "new"}')
-  assert found.returncode == 1
-  assert found.stderr == (
-    'error: released starts no sweep and does not take --parallel, --scale; it'
-    ' takes --data, --list, --render, --set, --weights, --workdir.\n'
-  )
 
 
 def test_other_items_and_weights_without_need_are_refused():
@@ -95,13 +62,6 @@ def test_the_pages_are_apart_from_those_of_runs(run, tmp_path, capsys):
 def test_rendering_evaluates_nothing(run, tmp_path):
   assert run(only_render=True) == []
   assert (tmp_path / 'all/released/results.md').exists()
-
-
-def test_without_imagenet_the_page_says_so(run, tmp_path, capsys):
-  run(data='', keys=[f'data.data_dir={tmp_path}'])
-  out = capsys.readouterr().out
-  assert '- images: missing' in out
-  assert out.count('Missing: ImageNet, so there are no accuracies on it.') == 1
 
 
 def test_a_failed_evaluation_ends_with_an_error_after_the_pages(

@@ -107,15 +107,6 @@ def test_only_what_is_missing_and_there_is_evaluated(evaluate, path, tmp_path):
   }
 
 
-def test_keys_of_a_set_are_only_given_where_it_is_evaluated(tmp_path, path):
-  keys = ['evals.real.batch_size=8', 'data.batch_size=4']
-  for sets, given in ((['validation'], keys[1:]), (['real'], keys)):
-    words = evaluating.command(NAME, path, sets, ALL, keys, tmp_path)
-    assert [w for w in words if w.endswith(('=8', '=4'))] == [
-      f'--config.{key}' for key in given
-    ]
-
-
 def test_a_failure_tells_the_error_of_the_log_and_is_tried_again(evaluate):
   evaluate.error = 'No such class.'
   assert evaluate() == (
@@ -147,18 +138,6 @@ def test_images_of_imagenet_and_others(tmp_path):
     f"{spec} has classes that are not ImageNet's WordNet ids, such as 'cat'."
   )
   assert cats.to_show
-
-
-def test_the_split_for_evaluation_is_chosen(tmp_path):
-  for split in ('train', 'val'):
-    made.write_photographs(tmp_path / 'both' / split, {TENCH: 1})
-  assert evaluating.find_images(f'folder:{tmp_path}/both', []).split == 'val'
-  for split in ('a', 'b'):
-    made.write_photographs(tmp_path / 'none' / split, {TENCH: 1})
-  with pytest.raises(ValueError, match='has the splits a, b; expected one of'):
-    evaluating.find_images(f'folder:{tmp_path}/none', [])
-  with pytest.raises(ValueError, match='there is no folder'):
-    evaluating.find_images('folder:/nowhere', [])
 
 
 def _png():

@@ -1,9 +1,6 @@
 """Guards: the list of released files, and where they are found."""
 
-import os
-
 import pytest
-from etils import epath
 
 from tests.interop import tiny
 from tests.paper.released import made
@@ -58,26 +55,3 @@ def test_files_are_found_in_sub_folders_or_without(
   made.write_weights(path, tiny.vit(classes), (8, 8))
   found = {name: files.find(name, tmp_path) for name in files.uses()}
   assert {n: p for n, p in found.items() if p} == dict.fromkeys(names, path)
-
-
-def test_the_listing_has_each_file_and_how_to_get_it(tmp_path):
-  path = tmp_path / made.FINE_TUNED / 'ViT-B_32.npz'
-  made.write_weights(path, tiny.vit(), (8, 8))
-  lines = files.listing(tmp_path).splitlines()
-  assert [line for line in lines if line.startswith('gs://')] == [*ADDRESSES]
-  start = lines.index('gs://vit_models/imagenet21k/ViT-L_32.npz')
-  assert lines[start + 1 : start + 4] == [
-    '  for: figure7',
-    '  missing; fetch it with',
-    f'    curl -fL --create-dirs -o {tmp_path}/imagenet21k/ViT-L_32.npz'
-    ' https://storage.googleapis.com/vit_models/imagenet21k/ViT-L_32.npz',
-  ]
-  assert lines[lines.index([*ADDRESSES][1]) + 2] == f'  found: {path}'
-  assert lines[-2] == f'1 of 11 files are in {tmp_path}.'
-
-
-def test_a_version_has_the_size_and_the_time(tmp_path):
-  path = epath.Path(tmp_path / 'x.npz')
-  path.write_bytes(b'12345')
-  os.utime(path, (7, 7))
-  assert files.version(path) == [5, 7]

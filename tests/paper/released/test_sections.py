@@ -8,62 +8,12 @@ from etils import epath
 from tests.interop import tiny
 from tests.paper.released import made
 from vit_jax.inspection import subject
-from vit_jax.paper import pictures
 from vit_jax.paper.page import page_parts
 from vit_jax.paper.pictures import weights_drawing
-from vit_jax.paper.released import evaluating, files, sections
+from vit_jax.paper.released import evaluating, sections
 from vit_jax.paper.released.evaluating import Images
 
 PHOTOS = Images('classes:/photos', 'train', '', {}, True)
-NOTHING = Images(
-  'tfds:imagenet2012',
-  'validation',
-  '',
-  {'validation': 'No v.', 'real': 'No r.'},
-  False,
-)
-
-
-def _printed(name, which):
-  found = sections.printed(f'{made.FINE_TUNED}{name}', which)
-  return {column: value.value for column, value in found.items()}
-
-
-def test_each_file_is_beside_its_printed_numbers():
-  readme = "Authors' README, "
-  assert _printed('ViT-L_16', 'validation') == {
-    'Table 5': 85.15,
-    'Table 2': 85.30,
-    f'{readme}dropout 0.0': 84.47,
-    f'{readme}dropout 0.1': 85.05,
-  }
-  assert _printed('ViT-L_16', 'real') == {'Table 5': 88.40, 'Table 2': 88.62}
-  assert _printed('ViT-B_32', 'validation') == {
-    'Table 5': 81.28,
-    f'{readme}dropout 0.0': 81.66,
-    f'{readme}dropout 0.1': 81.31,
-  }
-  assert _printed('R50+ViT-B_16', 'validation') == {
-    f'{readme}dropout 0.0': 83.72,
-    f'{readme}dropout 0.1': 85.08,
-  }
-  assert _printed('R50+ViT-B_16', 'real') == {}
-  assert _printed('ViT-B_16-224', 'validation') == {
-    'Table 5': 83.97,
-    f'{readme}224 px': 81.2,
-  }
-  assert _printed('ViT-B_16-224', 'real') == {'Table 5': 88.35}
-
-
-def test_each_printed_number_says_what_differs():
-  for name, column, note in (
-    ('ViT-B_16', 'Table 5', 'another fine-tuning at 384 px, without averaged'),
-    ('ViT-B_16-224', 'Table 5', 'tested at 384 px, the file at 224 px'),
-    ('ViT-L_16', 'Table 2', 'at 512 px with averaged weights; the file is for'),
-    ('ViT-L_16', "Authors' README, dropout 0.1", 'which dropout the file had'),
-  ):
-    name = f'{made.FINE_TUNED}{name}'
-    assert note in sections.printed(name, 'validation')[column].note
 
 
 def _accuracies(tmp_path, monkeypatch, known, images=PHOTOS):
@@ -101,81 +51,6 @@ def test_ours_are_beside_the_printed_numbers(tmp_path, monkeypatch):
   # Each file counts once for each set.
   assert page_parts.status(found).details == '3 of 14 numbers'
   assert 'ImageNet: accuracy on 50,000 images.' in found.notes
-
-
-def test_accuracies_on_a_part_have_no_differences(tmp_path, monkeypatch):
-  known = {'ViT-L_16': {'validation': {'accuracy': 0.5, 'count': 120}}}
-  found = _accuracies(tmp_path, monkeypatch, known)
-  text = page_parts.cell_text(
-    found.blocks[0], 'ViT-L_16.npz, 384 px', 'Table 5'
-  )
-  assert (text.ours, text.difference) == ('50.00', '')
-  assert 'ImageNet: accuracy on 120 images, which are not all.' in found.notes
-
-
-def test_missing_data_and_files_are_told(tmp_path, monkeypatch):
-  found = _accuracies(tmp_path, monkeypatch, {'ViT-B_32': {}}, NOTHING)
-  assert found.missing[:2] == [
-    'Missing: ImageNet, so there are no accuracies on it. No v.',
-    'Missing: ImageNet ReaL, so there are no accuracies on it. No r.',
-  ]
-  assert len(found.missing) == 2 + 6
-  assert found.missing[2] == (
-    'Missing: the file gs://vit_models/imagenet21k+imagenet2012/ViT-B_16.npz.'
-    ' To fetch it: curl -fL --create-dirs -o'
-    ' /w/imagenet21k+imagenet2012/ViT-B_16.npz'
-    ' https://storage.googleapis.com/vit_models/'
-    'imagenet21k%2Bimagenet2012/ViT-B_16.npz'
-  )
-  # Results from before the data were gone are shown.
-  known = {'ViT-B_32': {'real': {'accuracy': 0.8, 'count': 46_837}}}
-  found = _accuracies(tmp_path, monkeypatch, known, NOTHING)
-  assert [m for m in found.missing if 'No' in m] == [
-    'Missing: ImageNet, so there are no accuracies on it. No v.'
-  ]
-
-
-@pytest.mark.parametrize('item', files.FIGURES)
-def test_a_figure_asks_for_its_files_and_images(item, tmp_path, monkeypatch):
-  asked = {}
-
-  def draw(name, wanted, folder, notes):
-    asked[name] = wanted
-    return pictures.Drawn(
-      tuple(p['title'] for p in wanted), tuple(notes), folder
-    )
-
-  monkeypatch.setattr(sections.pictures, 'draw_wanted', draw)
-  path = epath.Path(tmp_path / 'x.npz')
-  path.write_bytes(b'weights')
-  found = dict.fromkeys(files.uses(), path)
-  weights = epath.Path('/w')
-  section = sections.figure(item, found, weights, PHOTOS, tmp_path / 'figures')
-  images = {
-    'figure6': [6],
-    'figure7': [0, 0, 128],
-    'figure11': [128, 128],
-    'figure14': [128],
-  }[item]
-  assert [panel['images'] for panel in asked[item]] == images
-  source = {'dataset': 'classes:/photos', 'split': 'train', 'data_dir': ''}
-  for panel in asked[item]:
-    assert panel.get('images_from') == (source if panel['images'] else None)
-    assert panel['workdir'] == str(path)
-  caption = section.blocks[0].caption
-  for _, name in files.FIGURES[item]:
-    assert f'{name}.npz (' in caption
-  assert ' no weights that saw JFT-300M are public.' in caption
-
-  # Without images, only the weights themselves are drawn.
-  section = sections.figure(item, found, weights, NOTHING, tmp_path / 'figures')
-  assert [p['images'] for p in asked[item]] == [n for n in images if not n]
-  assert section.missing[0].endswith('No v.')
-  section = sections.figure(item, {}, weights, PHOTOS, tmp_path / 'figures')
-  assert asked[item] == []
-  assert all(
-    why.startswith('Missing: the file gs://') for why in section.missing
-  )
 
 
 @pytest.mark.gate
