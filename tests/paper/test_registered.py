@@ -152,3 +152,12 @@ def test_the_registered_set_up_is_as_it_was_written():
   assert known.first_seed % registered.STEP == 0 < known.first_seed
   assert {*known.parts} == {'claims', 'runs', 'method'}
   assert len(known.parts['claims']) > 40
+
+
+def test_the_registration_that_was_confirmed_still_holds(parts):
+  known = registered.read()
+  both = parts['runs'].keys() & known.parts['runs'].keys()
+  assert both
+  assert {n: parts['runs'][n] for n in both} == {
+    n: known.parts['runs'][n] for n in both
+  }

@@ -14,7 +14,8 @@ _CONFIG = 'config.'
 _UNINTERESTING = (
   *('evals.', 'log.', 'checkpoint.', 'guard.', 'profile.'),
   *('data.data_dir', 'data.num_examples', 'data.threads', 'data.workers'),
-  *('data.prefetch', 'data.max_pixels'),
+  *('data.prefetch', 'data.max_pixels', 'data.uneven_classes'),
+  'init.max_inflation',
 )
 # Keys to tell of even if all runs have the same value, and to show first if
 # they differ.

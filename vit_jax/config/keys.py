@@ -425,8 +425,10 @@ def _check_sections(config: ml_collections.ConfigDict) -> None:
     chosen, choices = _choice(parent, config)
     if chosen not in choices:
       own = 'name' if parent in SECTIONS else 'kind'
+      table = 'SECTIONS' if parent in SECTIONS else 'EVALUATIONS'
       raise ValueError(
-        f'{parent}.{own}={chosen!r} must be one of {list(choices)}.'
+        f'{parent}.{own}={chosen!r} must be one of {list(choices)}. One of your'
+        f' own needs an entry in vit_jax.config.{table}, see docs/extend.md.'
       )
     if set(config[parent]) != choices[chosen].keys():
       raise ValueError(
@@ -439,7 +441,7 @@ def _check_sections(config: ml_collections.ConfigDict) -> None:
 def validate(
   config: ml_collections.ConfigDict, *, complete: bool = True
 ) -> None:
-  """Checks the values that no constructor checks.
+  """Checks what the tables say of each key, and what keys say together.
 
   Args:
     config: the config; not changed.
@@ -460,7 +462,8 @@ def validate(
   for name, value in flat.items():
     key = find(name, config)
     rule = key and key.rule
-    if rule and value is not None and not rule.holds(value):
+    unset = value is None and (rule is None or rule.may_be_unset)
+    if rule and not unset and not rule.holds(value):
       raise ValueError(f'{name}={value!r} must be {rule.expected}.')
   if bool(config.total_steps) == bool(config.epochs):
     raise ValueError(

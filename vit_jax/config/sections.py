@@ -21,10 +21,12 @@ class Check(NamedTuple):
   Attributes:
     holds: whether a value is right.
     expected: says in a message what is right, after "must be".
+    may_be_unset: whether None is right, too.
   """
 
   holds: Callable[[Any], bool]
   expected: str
+  may_be_unset: bool = True
 
 
 def at_least(low: float) -> Check:
@@ -50,7 +52,7 @@ def different(each: Check) -> Check:
 
 def one_of(*choices: str) -> Check:
   """Returns the check of a choice."""
-  return Check(choices.__contains__, f'one of {list(choices)}')
+  return Check(choices.__contains__, f'one of {list(choices)}', False)
 
 
 class Key(NamedTuple):
@@ -334,7 +336,9 @@ def schedule(name: str, **values: Any) -> ml_collections.ConfigDict:
     name: 'linear', 'cosine', 'constant' or 'staircase'.
     **values: its keys in `SECTIONS`; all that have no default.
   """
-  return _section(_SCHEDULES[name], name=name, **values)
+  # `validate` names the choices if there is no such schedule.
+  keys = _SCHEDULES.get(name, _SCHEDULE)
+  return _section(keys, name=name, **values)
 
 
 def softmax(label_smoothing: float = 0.0) -> ml_collections.ConfigDict:

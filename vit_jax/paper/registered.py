@@ -89,6 +89,8 @@ def _config(run: Run) -> dict[str, Any]:
   config['data']['scaled_decoding'] = False
   config['init']['max_inflation'] = 16.0
   config['guard']['report_after'] = 600.0
+  config['log']['upload_every'] = 30.0
+  config['mesh']['slices'] = 0
   for key in _LATER:
     section, name = key.split('.')
     if config[section][name] is None:

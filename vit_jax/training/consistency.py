@@ -1,5 +1,6 @@
 """Checks that all launches of a run agree on its data and directory."""
 
+import contextlib
 import json
 import secrets
 import time
@@ -103,11 +104,9 @@ def check_shared(workdir: epath.Path, patience: float = _PATIENCE) -> None:
     path.write_text(token)
   distributed.barrier()  # The file is written.
   end = time.monotonic() + patience
-  while (
-    unseen := files.content(path) != token.encode()
-  ) and time.monotonic() < end:
+  while not (seen := _holds(path, token)) and time.monotonic() < end:
     time.sleep(0.2)
-  unseen = distributed.any_true(unseen)
+  unseen = distributed.any_true(not seen)
   if jax.process_index() == 0:
     path.unlink()
   if unseen:
@@ -116,3 +115,9 @@ def check_shared(workdir: epath.Path, patience: float = _PATIENCE) -> None:
       ' must be on storage that all hosts share, such as gs://BUCKET/PATH or a'
       ' network file system.'
     )
+
+
+def _holds(path: epath.Path, text: str) -> bool:
+  with contextlib.suppress(OSError):  # It may still appear.
+    return path.read_text() == text
+  return False

@@ -94,7 +94,8 @@ def _complete(
     raise ValueError(
       f'{config.data.dataset} has no split called test, validation or val: name'
       ' the split to evaluate on with eval=SPLIT. A run on these data holds out'
-      f' eval={config.evals.held_out.split}.'
+      f' eval={config.evals.held_out.split}, for which pass also'
+      f' --config.data.train_split={config.data.train_split!r}.'
     )
   config = _resolve(
     warm_start.with_model(config, workdir), source.info.num_classes
@@ -127,8 +128,10 @@ def _prepare_as_weights_say(
     return
   if weights.image_size != tuple(config.image_size):
     logging.warning(
-      '%s are for images of %s px, prepared by %r; here they see others.',
+      '%s are for images of %s px, prepared by %r. Here they see %s px,'
+      ' prepared by %r.',
       *(weights.origin, weights.image_size, weights.preprocessing),
+      *(tuple(config.image_size), default),
     )
     return
   for name in names:
@@ -197,9 +200,8 @@ def _check_loss(config: ml_collections.ConfigDict) -> None:
   if trained != own and not _only_features(config):
     raise ValueError(
       f'{checkpoint} was trained with loss.name={trained}, but the evaluations'
-      f' are for loss.name={own}: pass --config.loss.name={trained}, or the'
-      f' config of such a run. The kinds {list(config_lib.FEATURES)} work with'
-      ' any loss.'
+      f' are for loss.name={own}: use a config with the loss of the weights.'
+      f' Evaluations of the kinds {list(config_lib.FEATURES)} work with any.'
     )
 
 

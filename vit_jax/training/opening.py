@@ -94,7 +94,8 @@ class Run:
     """
 
     def on_batch():
-      self.started()
+      if self.view is None:  # Nothing is trained: no first step follows.
+        self.started()
       self.watchdog.beat('batch of an evaluation')
       if self.notice.requested():
         raise preemption.StopRequested

@@ -111,6 +111,8 @@ def train_and_evaluate(
     # ---- The loop ------------------------------------------------------------
     # First the evaluations that earlier launches left out.
     left_out = missing if start_step == total_steps else recorder.left_out
+    if left_out:  # Their results are worth keeping: a signal must wait.
+      run.notice.nothing_to_save = False
     if recorder.evaluate(left_out, state, start_step):
       raise recorder.stopped(start_step)
     if start_step < total_steps:
@@ -161,11 +163,7 @@ def train_and_evaluate(
     recorder.wait(total_steps)
     run.started()
     recorder.save_params(checkpoint_lib.FINAL, state, total_steps)
-    logging.info(
-      'Done: %s. Classify images: python -m vit_jax.predict --checkpoint=%s'
-      ' IMAGE...',
-      *(run.goodput.summary(), workdir),
-    )
+    logging.info('Done: %s.', run.goodput.summary())
     recorder.close()
     if jax.process_index() == 0:
       config_lib.save(config, workdir)
