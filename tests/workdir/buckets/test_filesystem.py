@@ -4,6 +4,7 @@ import concurrent.futures
 import socket
 import time
 
+import fsspec
 import pytest
 from etils import epath
 
@@ -11,6 +12,7 @@ from vit_jax.runtime import errors
 from vit_jax.workdir import buckets
 
 gcsfs = pytest.importorskip('gcsfs')
+filesystem = pytest.importorskip('vit_jax.workdir.buckets.filesystem')
 RUN = epath.Path('gs://bucket/run')
 
 
@@ -46,11 +48,15 @@ def test_requests_fail_after_the_patience(bucket, monkeypatch):
 
 def test_a_silent_service_is_not_waited_for_longer(bucket, monkeypatch):
   monkeypatch.setattr(buckets, 'patience', 0.5)
+  monkeypatch.setattr(filesystem, '_SILENCE', 0.2)
   with socket.create_server(('127.0.0.1', 0)) as silent:
     url = f'http://127.0.0.1:{silent.getsockname()[1]}'
     monkeypatch.setenv('STORAGE_EMULATOR_HOST', url)
     with pytest.raises(errors.StoreError, match=r'0\.5 s \(silence\)'):
       (RUN / 'a').write_text('text')
+    # A large object takes its time, but not without a byte.
+    with pytest.raises(errors.StoreError, match=r'0\.5 s \(Timeout on read'):
+      fsspec.filesystem('gs').cat_file('bucket/run/a')
 
 
 def test_the_patience_of_one_thread_is_its_own(bucket):
