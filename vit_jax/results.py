@@ -145,7 +145,11 @@ def unevaluated(
   """
   # The numbers of an evaluation are written together.
   found = {
-    key.partition('/')[0] for row in rows if row['step'] == step for key in row
+    key.partition('/')[0]
+    for row in rows
+    if row['step'] == step
+    for key in row
+    if '/' in key
   }
   last = step == config.total_steps
   return [

@@ -15,6 +15,7 @@ from vit_jax.export import description, forms, parity, timm_folder, writing
 from vit_jax.export.program import Program
 from vit_jax.inspection import subject
 from vit_jax.models.shared import normalize
+from vit_jax.runtime import installed
 
 ALL = ('stablehlo', 'onnx', 'huggingface', 'timm')
 
@@ -132,6 +133,6 @@ def test_models_that_others_lack_are_refused(
   tmp_path, monkeypatch, options, form, reason
 ):
   program = _program(tmp_path, tiny.vit(**options), (8, 8))
-  monkeypatch.setattr('importlib.util.find_spec', lambda _: True)
+  monkeypatch.setattr(installed, 'require', lambda *_, **__: None)
   with pytest.raises(ValueError, match=reason):
     forms.FORMS[form].check(program)

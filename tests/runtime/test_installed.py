@@ -18,14 +18,17 @@ def test_all_that_is_installed_becomes_a_requirements_file(
   def add(name, version, url=None, folder='site'):
     info = tmp_path / folder / f'{name}-{version}.dist-info'
     info.mkdir(parents=True)
-    (info / 'METADATA').write_text(f'Name: {name}\nVersion: {version}\n')
+    text = f'Name: {name}\n' + (f'Version: {version}\n' if version else '')
+    (info / 'METADATA').write_text(text)
     if url:
       (info / 'direct_url.json').write_text(url)
 
   add('Some_Package', '1.2')
   add('vit-paper-jax', '9')
   add('mine', '0.1', '{"url": "https://me:token@example.org/mine"}')
-  add('jax', '0.10.2', 'damaged')
+  add('jax', '0.10.2')
+  add('odd', '3', 'damaged')
+  add('broken', '')
   add('some-package', '0.9', folder='later')
   monkeypatch.setattr(sys, 'path', [f'{tmp_path}/site', f'{tmp_path}/later'])
   found = installed.everything()
@@ -33,8 +36,14 @@ def test_all_that_is_installed_becomes_a_requirements_file(
     f'# Python {platform.python_version()}',
     'jax==0.10.2',
     '# mine 0.1, not from an index: https://example.org/mine',
+    '# odd 3, not from an index: unknown',
     'some-package==1.2',  # The first on the path.
   ]
+
+
+def test_devices_that_do_not_answer_are_not_waited_for(monkeypatch):
+  monkeypatch.setattr(installed, '_DEVICES_PATIENCE', 0.01)
+  assert list(installed.report())[-1].endswith('no answer within 0.01 s')
 
 
 def test_the_programs_that_start_runs_need_only_the_standard_library():

@@ -9,8 +9,8 @@ import numpy as np
 from vit_jax.runtime import installed
 from vit_jax.workdir import environment
 
-FIRST = {'jax': '0.10.2', 'numpy': '2.4.6', 'old': '1.0'}
-SECOND = {'jax': '0.12.0', 'numpy': '2.4.6', 'me': '1, not from an index: a'}
+FIRST = {'etils': '1.10.2', 'rich': '2.4.6', 'old': '1.0'}
+SECOND = {'etils': '1.12.0', 'rich': '2.4.6', 'me': '1, not from an index: a'}
 
 
 def _launch(
@@ -36,7 +36,7 @@ def test_each_launch_adds_a_line(tmp_path, monkeypatch, caplog):
   assert lines[0]['jax'] == jax.__version__
   assert lines[0]['flax'] == flax.__version__
   assert (lines[0]['devices'], lines[0]['processes']) == (1, 1)
-  assert lines[0]['installed'] == FIRST
+  assert [line.get('installed') for line in lines] == [FIRST, *[None] * 3]
   assert not caplog.text
 
 
@@ -46,29 +46,32 @@ def test_what_changed_is_named(tmp_path, monkeypatch, caplog):
   [text] = caplog.messages
   for change in (
     *('devices 1 -> 8', "mesh {'data': 1} -> {'data': 2, 'fsdp': 4}"),
-    *('jax 0.10.2 -> 0.12.0', 'old 1.0 -> none', 'me none -> 1, not from'),
+    *('etils 1.10.2 -> 1.12.0', 'old 1.0 -> none', 'me none -> 1, not from'),
     'from step 9 on',
   ):
     assert change in text
-  assert 'numpy' not in text
+  assert 'rich' not in text
   listed = (tmp_path / 'requirements.txt').read_text()
   assert listed.endswith(
-    'jax==0.12.0\nnumpy==2.4.6\n# me 1, not from an index: a\n'
+    'etils==1.12.0\nrich==2.4.6\n# me 1, not from an index: a\n'
   )
 
 
 def test_a_line_of_an_earlier_version_is_compared(
   tmp_path, monkeypatch, caplog
 ):
-  earlier = {'step': 0, 'flax': '0.1', 'devices': 1}
-  (tmp_path / environment.FILE).write_text(json.dumps(earlier) + '\n')
+  (tmp_path / environment.FILE).write_text(
+    json.dumps({'step': 0, 'flax': '0.1', 'devices': 1}) + '\n'
+  )
   _launch(tmp_path, monkeypatch, 9)
   assert f'before: flax 0.1 -> {flax.__version__}. The run' in caplog.text
+  # The line says nothing of what was installed; the next has all.
+  assert environment.read(tmp_path)[-1]['installed'] == FIRST
 
 
-def test_a_directory_that_cannot_be_written_ends_no_run(
-  tmp_path, monkeypatch, caplog
-):
+def test_a_record_that_fails_ends_no_run(tmp_path, monkeypatch, caplog):
   (tmp_path / 'file').touch()
   _launch(tmp_path / 'file', monkeypatch, 0)
-  assert 'is not recorded: ' in caplog.text
+  monkeypatch.setattr(installed, 'versions', lambda: 1 / 0)
+  _launch(tmp_path, monkeypatch, 0)
+  assert caplog.text.count('is not recorded: ') == 2

@@ -64,14 +64,31 @@ def test_an_owner_on_another_machine_is_waited_for_longer(
     assert time.monotonic() - before > 1.5
 
 
+def _fail(monkeypatch, number):
+  def flock(*_):
+    raise OSError(number, os.strerror(number))
+
+  monkeypatch.setattr(ownership.fcntl, 'flock', flock)
+
+
+@pytest.mark.parametrize(
+  'number, words',
+  [(errno.EACCES, 'is in use by'), (errno.EIO, r'owner\.json: Input/output')],
+)
+def test_locks_that_fail_are_not_taken(tmp_path, monkeypatch, number, words):
+  monkeypatch.setattr(ownership, 'PATIENCE', 0.0)
+  _fail(monkeypatch, number)
+  with (
+    pytest.raises(ValueError, match=words),
+    ownership.held(epath.Path(tmp_path)),
+  ):
+    pass
+
+
 def test_file_systems_without_locks_are_accepted(tmp_path, monkeypatch):
   with ownership.held(epath.Path('s3://bucket/run')):
     pass
-
-  def flock(*_):
-    raise OSError(errno.ENOLCK, 'No locks available')
-
-  monkeypatch.setattr(ownership.fcntl, 'flock', flock)
+  _fail(monkeypatch, errno.ENOLCK)
   with (
     ownership.held(epath.Path(tmp_path)),
     ownership.held(epath.Path(tmp_path)),

@@ -112,6 +112,13 @@ def test_a_tracker_that_fails_warns_once(
   assert caplog.text.count('wandb gets no more metrics of this run') == 1
 
 
+@pytest.mark.usefixtures('told')
+def test_a_file_of_ids_that_cannot_be_read_warns(tmp_path, caplog):
+  (tmp_path / trackers.FILE).mkdir()
+  _writer(tmp_path).close()
+  assert 'wandb gets no more metrics of this run' in caplog.text
+
+
 def test_what_is_missing_is_told_before_the_run(tmp_path, monkeypatch):
   with pytest.raises(ValueError, match=r"'tensorbord'; name some of .*wandb"):
     trackers.parse('tensorbord')

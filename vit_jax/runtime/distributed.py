@@ -149,7 +149,7 @@ def _facts() -> dict[str, Any]:
   return {
     'command line': re.sub(
       rf'--?({place})[= ]\S+ *', '', ' '.join(sys.argv[1:])
-    ),
+    ).strip(),
     'versions': installed.versions(),
     'vit_jax source (SHA-256)': digest.hexdigest()[:12],
   }

@@ -32,9 +32,10 @@ _REMEDIES = {
 def described(error: OSError) -> str:
   """Returns the path, what the system refused there, and what to do."""
   path, reason = error.filename2 or error.filename, error.strerror
+  path = path if isinstance(path, str) else ''  # A number is no help.
   if not reason:
     return str(error)  # It is not of the system, and has a text of its own.
-  whole = pathlib.Path(path if isinstance(path, str) else '')
+  whole = pathlib.Path(path)
   for part in reversed([whole, *whole.parents]):
     if os.path.islink(part) and not os.path.exists(part):
       reason += f': {part} is a link to {part.readlink()}, which is not there'

@@ -15,6 +15,7 @@ import pathlib
 import platform
 import re
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 
 # The libraries that may affect a step's numbers, its speed or checkpoints.
@@ -23,7 +24,7 @@ LIBRARIES = (
   *('jax-cuda12-plugin', 'jax-cuda12-pjrt'),
   *('jax-cuda13-plugin', 'jax-cuda13-pjrt'),
   *('flax', 'optax', 'orbax-checkpoint', 'numpy'),
-  *('ml_dtypes', 'tensorstore', 'array_record'),
+  *('ml-dtypes', 'tensorstore', 'array-record'),
   *('opencv-python-headless', 'simplejpeg'),
 )
 # The current and the former name of this code's own distribution.
@@ -31,6 +32,7 @@ _OWN = ('vit-paper-jax', 'vit-jax')
 _ROOT = pathlib.Path(__file__).parents[2]
 # Seconds: a repository on a network disk must not hold up a run.
 _GIT_PATIENCE = 10.0
+_DEVICES_PATIENCE = 60.0
 # Flag -> the folder of the files that it can name without a path.
 _FOLDERS = {
   'config': 'configs',
@@ -64,8 +66,7 @@ def require(*packages: str, extra: str, what: str = 'This') -> None:
   missing = [
     name
     for name in packages
-    if not (spec := importlib.util.find_spec(name))
-    or getattr(spec, 'origin', '') is None
+    if not (spec := importlib.util.find_spec(name)) or spec.origin is None
   ]
   if missing:
     raise ValueError(
@@ -82,16 +83,18 @@ def everything() -> dict[str, str]:
   """
   found = {}
   for one in importlib.metadata.distributions():
-    # A broken distribution has no name. Python imports the first on the path.
-    name = re.sub(r'[-_.]+', '-', one.metadata.get('Name') or '').lower()
-    if not name or name in {*_OWN, *found}:
+    # A broken distribution lacks these. Python imports the first on the path.
+    name, version = (one.metadata.get(key) or '' for key in ('Name', 'Version'))
+    name = re.sub(r'[-_.]+', '-', name).lower()
+    if not name or not version or name in {*_OWN, *found}:
       continue
-    found[name] = one.version
+    found[name] = version
     if origin := one.read_text('direct_url.json'):  # PEP 610
+      url = 'unknown'
       with contextlib.suppress(ValueError, KeyError, TypeError):
         # Without a user name or token.
         url = re.sub(r'//[^/@]*@', '//', json.loads(origin)['url'])
-        found[name] += f', not from an index: {url}'
+      found[name] += f', not from an index: {url}'
   return dict(sorted(found.items()))
 
 
@@ -125,14 +128,24 @@ def report() -> Iterator[str]:
     'system': platform.platform(),
   }
   yield from (f'{name} {found}' for name, found in lines.items())
-  import jax
-
-  # Last, because one host of a slice waits here for the others.
+  # In a process with a limit: one host of a slice would wait for the others.
+  code = (
+    'import jax; found = jax.devices();'
+    ' print(len(found), found[0].platform, found[0].device_kind)'
+  )
   try:
-    found = jax.devices()
-    yield f'devices {len(found)} {found[0].platform} {found[0].device_kind}'
-  except RuntimeError as error:  # Another process has the TPU, for example.
-    yield f'devices unknown: {" ".join(str(error).split())}'
+    done = subprocess.run(
+      [sys.executable, '-c', code],
+      capture_output=True,
+      text=True,
+      timeout=_DEVICES_PATIENCE,
+      check=True,
+    )
+    yield f'devices {done.stdout.strip()}'
+  except subprocess.TimeoutExpired:
+    yield f'devices unknown: no answer within {_DEVICES_PATIENCE:g} s'
+  except subprocess.CalledProcessError as error:  # Another one has the TPU.
+    yield f'devices unknown: {"".join(error.stderr.splitlines()[-1:])}'
 
 
 def commit(root: pathlib.Path = _ROOT) -> str:

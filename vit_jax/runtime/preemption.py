@@ -13,7 +13,6 @@ import itertools
 import os
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
@@ -259,11 +258,16 @@ class Watchdog:
 
 def _described(what: str, still: float) -> str:
   try:
-    with tempfile.TemporaryFile('w+', errors='replace') as file:
-      faulthandler.dump_traceback(file)
-      file.seek(0)
-      stacks = file.read()
-  except OSError as error:  # No room, for example.
+    # In memory, because a disk may be what hangs.
+    if hasattr(os, 'memfd_create'):
+      with open(os.memfd_create('stacks'), 'w+', errors='replace') as file:
+        faulthandler.dump_traceback(file)
+        file.seek(0)
+        stacks = file.read()
+    else:
+      faulthandler.dump_traceback()
+      stacks = 'above, where this process writes its errors'
+  except OSError as error:  # Too many open files, for example.
     stacks = f'unknown: {error}'
   return (
     f'Nothing finished for {printable.duration(still)}. The last was: {what}.'

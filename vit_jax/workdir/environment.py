@@ -1,9 +1,10 @@
 """Records the code, libraries and devices of each launch in the work directory.
 
 `WORKDIR/environment.jsonl` has a line for each launch that had steps to do, so
-it shows whether a run was resumed with other code. `WORKDIR/requirements.txt`
-lists what was installed at the newest launch, for pip; launch/worker/setup.sh
-can install exactly these versions.
+it shows whether a run was resumed with other code. A line has `installed` only
+if that differs from the last line that has it. `WORKDIR/requirements.txt` lists
+what was installed at the newest launch, for pip; launch/worker/setup.sh can
+install exactly these versions.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from absl import logging
 from etils import epath
 
 import vit_jax
-from vit_jax.runtime import errors, installed, json_text
+from vit_jax.runtime import installed, json_text
 from vit_jax.workdir import files
 
 FILE = 'environment.jsonl'
@@ -29,16 +30,24 @@ def write(workdir: epath.PathLike, step: int, mesh: jax.sharding.Mesh) -> None:
   """Records this launch; call this only in process 0.
 
   Warns if the launch before had other devices, another mesh or other libraries,
-  and says what that changes. If the directory cannot be written, this only
-  warns, because other files of the run raise the error.
+  and says what that changes. If the environment cannot be read or written, this
+  only warns: other files of the run raise the error.
 
   Args:
     workdir: an existing directory.
     step: the step that the launch starts from.
     mesh: the device mesh.
   """
-  workdir, device = epath.Path(workdir), mesh.devices.flat[0]
-  libraries = installed.everything()
+  try:
+    _write(epath.Path(workdir), step, mesh)
+  except Exception as error:  # Such as of a broken distribution.
+    logging.warning(
+      'The environment is not recorded: %s: %s', type(error).__name__, error
+    )
+
+
+def _write(workdir: epath.Path, step: int, mesh: jax.sharding.Mesh) -> None:
+  device, libraries = mesh.devices.flat[0], installed.everything()
   line = {
     'time': time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime()),
     'step': step,
@@ -51,26 +60,22 @@ def write(workdir: epath.PathLike, step: int, mesh: jax.sharding.Mesh) -> None:
     'devices': mesh.size,
     'mesh': dict(mesh.shape),
     'processes': jax.process_count(),
-    'installed': libraries,
   }
-  try:
-    # Writes the whole file again, because object stores cannot append. It is
-    # short. Damaged lines are dropped.
-    earlier = read(workdir)
-    last = earlier[-1] if earlier else line
-    lines = ''.join(json.dumps(one) + '\n' for one in [*earlier, line])
-    files.write_shared(workdir / FILE, lines.encode())
-    files.write_shared(
-      workdir / REQUIREMENTS, installed.requirements(libraries).encode()
-    )
-  except OSError as error:
-    logging.warning(
-      'The environment is not recorded: %s', errors.described(error)
-    )
-    return
-  old, new = ({**one, **one.get('installed', {})} for one in (last, line))
+  earlier = read(workdir)
+  recorded = [one['installed'] for one in earlier if 'installed' in one]
+  if recorded[-1:] != [libraries]:
+    line['installed'] = libraries
+  # Writes the whole file again, because object stores cannot append. It is
+  # short. Damaged lines are dropped.
+  lines = ''.join(json.dumps(one) + '\n' for one in [*earlier, line])
+  files.write_shared(workdir / FILE, lines.encode())
+  files.write_shared(
+    workdir / REQUIREMENTS, installed.requirements(libraries).encode()
+  )
+  new = libraries | line
+  old = (recorded or [{}])[-1] | (earlier or [new])[-1]
   # A launch of an earlier version has recorded less.
-  names = old | new if 'installed' in old else old.keys() & new.keys()
+  names = old | new if recorded else old.keys() & new.keys()
   if changed := [
     f'{key} {old.get(key, "none")} -> {new.get(key, "none")}'
     for key in sorted(names)
@@ -80,8 +85,8 @@ def write(workdir: epath.PathLike, step: int, mesh: jax.sharding.Mesh) -> None:
       'This launch has another environment than the one before: %s. The run'
       ' goes on, but from step %d on its numbers may differ, in the last digits'
       " or by more. With other devices and dropout_rng='rbg', the masks of"
-      ' dropout differ, too. Images and their order do not change. %s has both'
-      ' environments.',
+      ' dropout differ, too. Images and their order do not change. %s has what'
+      ' each launch recorded.',
       *(', '.join(changed), step, workdir / FILE),
     )
 

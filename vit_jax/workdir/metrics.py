@@ -194,17 +194,14 @@ class _Mirror:
     begin = time.monotonic()
     if begin < self._due:
       return
-    patience = buckets.patience
-    buckets.patience = min(patience, _SHORT_PATIENCE)
     try:
-      self.upload()
+      with buckets.at_most(_SHORT_PATIENCE):
+        self.upload()
     except errors.StoreError as error:
       logging.warning('%s The run goes on, and tries again.', error)
-    finally:
-      buckets.patience = patience
     now = time.monotonic()
-    pause = min(max(1.0, 100 * (now - begin) / _UPLOAD_EVERY), 10.0)
-    self._due = now + pause * _UPLOAD_EVERY
+    pause = max(_UPLOAD_EVERY, 100 * (now - begin))
+    self._due = now + min(pause, 10 * _UPLOAD_EVERY)
 
   def upload(self) -> None:
     """Uploads the files that have grown.
@@ -231,9 +228,8 @@ class _Mirror:
 
   def close(self, in_time: bool) -> None:
     """Uploads the rest; waits a short time only if not `in_time`."""
-    if not in_time:
-      buckets.patience = min(buckets.patience, _SHORT_PATIENCE)
-    self.upload()
+    with buckets.at_most(math.inf if in_time else _SHORT_PATIENCE):
+      self.upload()
     self._temporary.cleanup()
 
 

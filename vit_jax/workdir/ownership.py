@@ -1,6 +1,7 @@
 """Locks a work directory, so that two runs never write to it together."""
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -117,13 +118,19 @@ def is_held(workdir: epath.Path) -> bool | None:
 
 
 def _lock(file: IO, kind: int) -> bool | None:
-  """Tries to lock a file; returns whether it is taken, None if no locks."""
+  """Tries to lock a file; returns whether it is taken, None if no locks.
+
+  Raises:
+    OSError: the disk or the server failed.
+  """
   try:
     fcntl.flock(file, kind | fcntl.LOCK_NB)
-  except BlockingIOError:
-    return True
-  except OSError:  # The file system has none.
-    return None
+  except OSError as error:
+    if error.errno in (errno.EAGAIN, errno.EACCES):
+      return True
+    if error.errno in (errno.EIO, errno.ESTALE):
+      raise OSError(error.errno, error.strerror, file.name) from error
+    return None  # The file system has none.
   return False
 
 

@@ -15,6 +15,7 @@ import json
 import os
 import queue
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +33,7 @@ _PROJECT = 'vit_jax'
 # Seconds to wait at the end for what is not yet sent; few after an error,
 # because the machine may be taken away soon.
 _PATIENCE, _PATIENCE_AFTER_ERROR = 60.0, 10.0
+_LOCK = threading.Lock()  # Held while `FILE` is written.
 
 
 class _Wandb:
@@ -122,31 +124,26 @@ def check(text: str) -> None:
     installed.require(name, extra=name, what=f'log.trackers={text!r}')
 
 
-class Trackers(threading.Thread):
-  """The trackers of a run, in their own thread; only process 0 makes one.
-
-  A tracker that fails gets nothing more, with a warning.
-  """
+class Trackers:
+  """The trackers of a run; only process 0 makes one."""
 
   def __init__(self, workdir: epath.PathLike, text: str, config: str):
-    """Starts the thread, if there are trackers.
+    """Starts a thread for each tracker.
 
     Args:
       workdir: the run's work directory, which exists.
       text: see `parse`.
       config: the resolved config as JSON.
     """
-    super().__init__(name='trackers', daemon=True)
-    self._workdir, self._names = epath.Path(workdir), parse(text)
-    self._config = traverse_util.flatten_dict(json.loads(config), sep='.')
-    # Rows, and at the end what ended the run.
-    self._rows: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    if self._names:
-      self.start()
+    flat = traverse_util.flatten_dict(json.loads(config), sep='.')
+    self._threads = [
+      _Thread(name, epath.Path(workdir), flat) for name in parse(text)
+    ]
 
   def add(self, step: int, values: Mapping[str, float]) -> None:
     """Sends a row, in the background."""
-    self._rows.put((step, dict(values)))
+    for thread in self._threads:
+      thread.rows.put((step, dict(values)))
 
   def close(self, error: BaseException | None) -> None:
     """Ends the trackers' runs; waits a while for what is not yet sent.
@@ -154,38 +151,48 @@ class Trackers(threading.Thread):
     Args:
       error: what ended the run; None if it was done.
     """
-    self._rows.put(error)
-    if self._names:
-      patience = _PATIENCE if error is None else _PATIENCE_AFTER_ERROR
-      self.join(patience)
-      if self.is_alive():
+    patience = _PATIENCE if error is None else _PATIENCE_AFTER_ERROR
+    end = time.monotonic() + patience
+    for thread in self._threads:
+      thread.rows.put(error)
+    for thread in self._threads:
+      thread.join(max(end - time.monotonic(), 0.0))
+      if thread.is_alive():
         logging.warning(
-          '%s did not take all metrics within %.0f s.',
-          *(' and '.join(self._names), patience),
+          '%s did not take all metrics within %.0f s.', thread.name, patience
         )
+
+
+class _Thread(threading.Thread):
+  """Works for one tracker until it fails."""
+
+  def __init__(self, name: str, workdir: epath.Path, config: Mapping):
+    super().__init__(name=name, daemon=True)
+    self._workdir, self._config = workdir, config
+    # Rows, and at the end what ended the run.
+    self.rows: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    self.start()
 
   def run(self):
     path = self._workdir / FILE
-    ids = {}
-    with contextlib.suppress(FileNotFoundError, ValueError):
-      ids = json_text.read(path)
-    opened = {name: _KINDS[name] for name in self._names}
+    try:
+      old = _ids(path).get(self.name)
+      tracker = _KINDS[self.name](self._workdir, self._config, old)
+      with _LOCK:
+        ids = _ids(path) | {self.name: tracker.id}
+        files.write_shared(path, json.dumps(ids).encode())
+      while isinstance(row := self.rows.get(), tuple):
+        tracker.write(*row)
+      tracker.end(row)
+    except Exception as error:  # Each tracker has its own errors.
+      logging.warning(
+        '%s gets no more metrics of this run: %s: %s. All are in'
+        ' %s/metrics.jsonl.',
+        *(self.name, type(error).__name__, error, self._workdir),
+      )
 
-    def each(function):
-      for name, tracker in list(opened.items()):
-        try:
-          opened[name] = function(name, tracker) or tracker
-        except Exception as error:  # Each tracker has its own errors.
-          del opened[name]
-          logging.warning(
-            '%s gets no more metrics of this run: %s: %s. All are in'
-            ' %s/metrics.jsonl.',
-            *(name, type(error).__name__, error, self._workdir),
-          )
 
-    each(lambda name, kind: kind(self._workdir, self._config, ids.get(name)))
-    ids |= {name: tracker.id for name, tracker in opened.items()}
-    each(lambda *_: files.write_shared(path, json.dumps(ids).encode()))
-    while isinstance(row := self._rows.get(), tuple):
-      each(lambda _, tracker, row=row: tracker.write(*row))
-    each(lambda _, tracker: tracker.end(row))
+def _ids(path: epath.Path) -> dict[str, str]:
+  with contextlib.suppress(FileNotFoundError, ValueError):
+    return json_text.read(path)
+  return {}

@@ -1,7 +1,10 @@
 """Guards: requests wait for a service that does not answer, but not forever."""
 
+import concurrent.futures
+import socket
 import time
 
+import fsspec
 import pytest
 from etils import epath
 
@@ -9,6 +12,7 @@ from vit_jax.runtime import errors
 from vit_jax.workdir import buckets
 
 gcsfs = pytest.importorskip('gcsfs')
+filesystem = pytest.importorskip('vit_jax.workdir.buckets.filesystem')
 RUN = epath.Path('gs://bucket/run')
 
 
@@ -40,6 +44,41 @@ def test_requests_fail_after_the_patience(bucket, monkeypatch):
   # A missing answer does not mean that the file does not exist.
   with pytest.raises(errors.StoreError):
     RUN.exists()
+
+
+def test_a_silent_service_is_not_waited_for_longer(bucket, monkeypatch):
+  monkeypatch.setattr(buckets, 'patience', 0.5)
+  monkeypatch.setattr(filesystem, '_SILENCE', 0.2)
+  with socket.create_server(('127.0.0.1', 0)) as silent:
+    url = f'http://127.0.0.1:{silent.getsockname()[1]}'
+    monkeypatch.setenv('STORAGE_EMULATOR_HOST', url)
+    with pytest.raises(errors.StoreError, match=r'0\.5 s \(silence\)'):
+      (RUN / 'a').write_text('text')
+    # A large object takes its time, but not without a byte.
+    with pytest.raises(errors.StoreError, match=r'0\.5 s \(Timeout on read'):
+      fsspec.filesystem('gs').cat_file('bucket/run/a')
+
+
+def test_the_patience_of_one_thread_is_its_own(bucket):
+  (RUN / 'a').write_text('text')
+  with concurrent.futures.ThreadPoolExecutor() as other, buckets.at_most(0.3):
+    bucket.fail(1.5)
+    found = other.submit((RUN / 'a').read_text)
+    with pytest.raises(errors.StoreError, match=r'no answer for 0\.3 s'):
+      (RUN / 'a').read_text()
+    assert found.result() == 'text'
+
+
+@pytest.mark.parametrize('code', [401, '401'])
+def test_missing_credentials_are_an_error_of_the_system(
+  bucket, monkeypatch, code
+):
+  async def refused(*_, **__):
+    raise gcsfs.retry.HttpError({'code': code, 'message': 'Anonymous caller'})
+
+  monkeypatch.setattr(gcsfs.core.GCSFileSystem, '_request', refused)
+  with pytest.raises(OSError, match='run/a: Anonymous caller'):
+    (RUN / 'a').read_text()
 
 
 @pytest.mark.parametrize('retryable', [False, True])

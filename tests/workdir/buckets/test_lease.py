@@ -99,6 +99,22 @@ def test_a_missing_right_is_named_before_a_run_begins(bucket, right):
     ownership.held(RUN),
   ):
     pass
+  # Without the right to delete, the lease of this run cannot be returned.
+  assert bucket.names() == [NAME] * (right == 'objects.delete')
+
+
+def test_a_lease_that_was_not_taken_in_full_is_returned(bucket, monkeypatch):
+  write = lease.Lease._write
+
+  def write_once(self, replacing):
+    if replacing != '0':
+      raise errors.StoreError('no answer')
+    return write(self, replacing)
+
+  monkeypatch.setattr(lease.Lease, '_write', write_once)
+  with pytest.raises(errors.StoreError), ownership.held(RUN):
+    pass
+  assert bucket.names() == []
 
 
 def test_a_missing_bucket_is_named(bucket):

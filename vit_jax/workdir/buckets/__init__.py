@@ -5,11 +5,32 @@ service does not answer. `lease` replaces file locks. gcsfs is imported only if
 a bucket is used.
 """
 
+import contextlib
+import contextvars
+import math
 import os
+from collections.abc import Iterator
 
 # Seconds for which each request is tried again. A run sets this to its
 # `checkpoint.timeout`.
 patience = 60.0
+_own_patience = contextvars.ContextVar('own_patience', default=math.inf)
+
+
+@contextlib.contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+  """Lowers the patience inside, for requests of this thread only."""
+  token = _own_patience.set(seconds)
+  try:
+    yield
+  finally:
+    _own_patience.reset(token)
+
+
+def limit() -> float:
+  """Returns the patience with a request of this thread, in seconds."""
+  # fsspec carries the context of the thread into its own thread.
+  return min(patience, _own_patience.get())
 
 
 def register() -> None:

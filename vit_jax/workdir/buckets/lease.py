@@ -56,14 +56,19 @@ class Lease:
     self._renewed = time.monotonic()
     bucket, _ = buckets.split(path)
     try:
-      # Orbax reads the bucket's metadata to delete a checkpoint. Writing the
-      # object twice needs the permissions to create and to delete. A run that
-      # lacks one would end late.
+      # Orbax reads the bucket's metadata to delete a checkpoint. A run that
+      # lacks this or another permission would end late.
       self._files.call('GET', 'b/{}', bucket)
     except FileNotFoundError:
       raise ValueError(f'there is no bucket gs://{bucket}.') from None
-    self._generation = self._write(self._take())
-    self._look()
+    self._look()  # Before it writes what it may not read.
+    self._generation = self._take()
+    try:
+      # To write again needs the permission to delete.
+      self._generation = self._write(self._generation)
+    except BaseException:
+      self.__exit__()
+      raise
     threading.Thread(target=self._work, name='lease', daemon=True).start()
 
   def __enter__(self):
@@ -71,10 +76,9 @@ class Lease:
 
   def __exit__(self, *_):
     self._end.set()
-    # If this fails, the next run finds a dead owner.
-    buckets.patience = min(buckets.patience, _LAST_PATIENCE)
     if self._lock.acquire(timeout=_LAST_PATIENCE):
-      with contextlib.suppress(Exception):
+      # If this fails, the next run finds a dead owner.
+      with contextlib.suppress(Exception), buckets.at_most(_LAST_PATIENCE):
         self._files.call(
           *('DELETE', 'b/{}/o/{}', *buckets.split(self._path)),
           ifGenerationMatch=self._generation,
