@@ -265,6 +265,15 @@ def test_progressive_jpegs_and_trailing_bytes_are_accepted():
     assert ops.decode(progressive + trailer, 3).shape == (32, 48, 3)
 
 
+def test_what_the_decoder_leaves_as_it_was_in_memory_is_no_picture():
+  jpeg = jpeg_of(noise(64, 64), '420', cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
+  # It breaks off in a table between two scans.
+  cut = jpeg.rfind(b'\xff\xc4') + 10
+  for options in ({}, {'rows': 9}):
+    with pytest.raises(ops.CorruptImageError):
+      ops.decode(jpeg[:cut] + b'\xff\xd9', 3, **options)
+
+
 def test_a_complete_thumbnail_does_not_hide_truncation():
   thumbnail = encode(noise(8, 8), '.jpg')
   jpeg = with_exif(encode(noise(32, 32), '.jpg'), thumbnail=thumbnail)

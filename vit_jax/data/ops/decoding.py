@@ -40,6 +40,12 @@ _TILE_WIDTH, _TILE_LENGTH = 322, 323  # Tags of a TIFF.
 # What the JPEG decoder warns of if it meets the end before the last row: in the
 # middle of the data, or where a restart marker should be.
 _ENDS_EARLY = ('premature end', 'found marker 0xd9')
+# All that it may warn of besides. After any other message, it has left rows as
+# they were in memory.
+_TOLERABLE = (
+  *('corrupt jpeg data', 'inconsistent progression', 'invalid sos parameters'),
+  *('unknown adobe color', 'unknown jfif'),
+)
 # Pixels that the threads of a process may hold decoded at once, 1.6 GB; the
 # size of an image that never waits; and the larger ones that are held.
 _ROOM = 2**29
@@ -337,7 +343,9 @@ def _decode_jpeg(
     raise _truncated('JPEG', data)
   if buffer is not None and 'extraneous' in warning:
     return buffer
-  try:  # Other warnings are tolerated.
+  if not any(words in warning for words in _TOLERABLE):
+    return None
+  try:
     return simplejpeg.decode_jpeg(data, strict=False, **options)
   except ValueError:  # OpenCV knows more kinds of JPEG.
     return None

@@ -127,9 +127,9 @@ class Preprocess:
 
   def _header(self, image: bytes | np.ndarray) -> decoding.Header:
     """Reads the header of an encoded image; zeros for one that is decoded."""
-    if isinstance(image, bytes):
-      return decoding.header(image, self.max_pixels)
-    return decoding.Header(0, 0)
+    if isinstance(image, np.ndarray):
+      return decoding.Header(0, 0)
+    return decoding.header(image, self.max_pixels)
 
   def _is_upright(self, image: bytes | np.ndarray) -> bool:
     """Whether this is a JPEG whose stored rows are those of the result."""
