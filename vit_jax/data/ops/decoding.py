@@ -164,7 +164,7 @@ def _jpeg_header(data: bytes) -> Header:
     marker = data[position + 1]
     if marker == _SCAN:
       return Header(height, width, frame, position)
-    if marker in _FRAMES:
+    if marker in _FRAMES and not frame:  # No decoder takes two.
       frame = position
       height = _integer(data[frame + 5 : frame + 7])
       width = _integer(data[frame + 7 : frame + 9])
