@@ -303,6 +303,6 @@ def test_large_images_wait_for_room():
       ]
       small = encode(noise(9, 9), '.png')
       assert pool.submit(parsed, small, rng).result().shape == (8, 8, 3)
-      assert not futures.wait(waiting, timeout=0.2).done
+      assert not futures.wait(waiting, timeout=1).done
     assert waiting[0].result(60).shape == (8, 8, 3)
     assert waiting[1].result(60)[0].shape == (8, 8, 3)
