@@ -36,7 +36,7 @@ def assert_close(found, expected, most):
   assert np.abs(found.astype(int) - expected.astype(int)).max() <= most
 
 
-# Single augment.
+# Single changes.
 
 
 @pytest.mark.parametrize('channels', [1, 3])
@@ -149,6 +149,13 @@ def test_rotations_are_pillows(degrees, shape):
 def test_wrong_arguments(text, message):
   with pytest.raises(ValueError, match=message):
     ops.parse(text, image_size=8, channels=3)
+
+
+@pytest.mark.parametrize('op', ['rand_augment(1)', 'colour_jitter'])
+def test_colours_need_one_channel_or_three(op):
+  parsed = ops.parse(op, image_size=8, channels=4)
+  with pytest.raises(ValueError, match='of 4 channels has no colours'):
+    parsed(np.zeros((8, 8, 4), np.uint8), generator())
 
 
 # Random erasing.

@@ -2,6 +2,8 @@
 
 import io
 import struct
+import zlib
+from concurrent import futures
 
 import cv2
 import numpy as np
@@ -10,6 +12,7 @@ import simplejpeg
 from PIL import Image
 
 from vit_jax.data import ops
+from vit_jax.data.ops import decoding
 
 
 def noise(height, width, channels=3, seed=0):
@@ -59,6 +62,52 @@ def test_the_colours_of_a_cielab_tiff_are_pillows():
   assert np.abs(decoded - np.asarray(image, int)).mean() < 2
   with pytest.raises(ops.CorruptImageError):
     ops.decode(file.getvalue()[:-600], 3)
+
+
+def jpeg_of_scans(scans, *, marker=0xC2, side=1024, between=b''):
+  """Builds a flat grey JPEG that is stored in many scans, byte by byte.
+
+  Args:
+    scans: their number; of colour, one more for each of the two colours.
+    marker: of the frame, whose scans hold one component each.
+    side: height and width in pixels.
+    between: bytes before each scan.
+  """
+
+  def segment(marker, payload):
+    return bytes([0xFF, marker]) + struct.pack('>H', len(payload) + 2) + payload
+
+  components = (1,) if marker == 0xC2 else (1, 2, 3)
+  data = b'\xff\xd8' + segment(0xDB, bytes([0]) + bytes([8] * 64))
+  # All codes are 0: no difference of the mean, no other coefficient.
+  for kind in (0x00, 0x10):
+    data += segment(0xC4, bytes([kind, 1] + [0] * 15 + [0]))
+  frame = struct.pack('>BHHB', 8, side, side, len(components))
+  frame += b''.join(bytes([i, 0x11, 0]) for i in components)
+  data += segment(marker, frame)
+  last = 0 if marker == 0xC2 else 63
+  content = bytes(side * side // 64)  # At least a bit of each of two codes.
+  for number in (1,) * scans + components[1:]:
+    data += between + segment(0xDA, bytes([1, number, 0, 0, last, 0])) + content
+  return data + b'\xff\xd9'
+
+
+@pytest.mark.parametrize('marker', [0xC0, 0xC2])
+def test_scans_are_counted_before_decoding(marker, monkeypatch):
+  few = jpeg_of_scans(90, marker=marker)
+  decoded = ops.decode(few, 3)
+  np.testing.assert_array_equal(decoded, np.full((1024, 1024, 3), 128))
+  # Bytes that look like a scan in a film after the picture, or a comment.
+  comment = b'\xff\xfe' + struct.pack('>H', 302) + b'\xff\xda' * 150
+  many = b'\xff\xda' * 200
+  for data in (few + many, few[:2] + comment + few[2:]):
+    np.testing.assert_array_equal(ops.decode(data, 3), decoded)
+  monkeypatch.setattr(simplejpeg, 'decode_jpeg', None)
+  # No length follows a TEM marker, so it hides no scan.
+  for between in (b'', b'\xff\x01'):
+    data = jpeg_of_scans(120, marker=marker, between=between)
+    with pytest.raises(ops.CorruptImageError, match='more than 100 scans'):
+      ops.decode(data, 3)
 
 
 @pytest.mark.parametrize('preprocess', ['resize', 'inception_crop'])
@@ -173,6 +222,22 @@ def test_max_pixels_is_checked_before_decoding(suffix, monkeypatch):
     parsed(data, None)
 
 
+def test_a_tile_is_no_larger_than_an_image():
+  def tiff(side):
+    tags = [(256, 8), (257, 8), (258, 8), (259, 8), (262, 1), (277, 1)]
+    data = zlib.compress(bytes([77]) * side * side)
+    tags += [(322, side), (323, side), (324, 8), (325, len(data))]
+    start = struct.pack('<I', 8 + len(data))
+    tags = [struct.pack('<HHII', tag, 4, 1, value) for tag, value in tags]
+    tags = struct.pack('<H', len(tags)) + b''.join(tags) + bytes(4)
+    return b'II*\0' + start + data + tags
+
+  decoded = ops.decode(tiff(48), 3, max_pixels=48 * 48)
+  np.testing.assert_array_equal(decoded, np.full((8, 8, 3), 77))
+  with pytest.raises(ops.CorruptImageError, match=r'48 x 48 pixels .*tile'):
+    ops.decode(tiff(48), 3, max_pixels=48 * 48 - 1)
+
+
 @pytest.mark.parametrize('cut', [1, 2, 10, 300])
 def test_truncated_jpeg(cut):
   jpeg = encode(noise(32, 32), '.jpg')
@@ -200,6 +265,15 @@ def test_progressive_jpegs_and_trailing_bytes_are_accepted():
     assert ops.decode(progressive + trailer, 3).shape == (32, 48, 3)
 
 
+def test_what_the_decoder_leaves_as_it_was_in_memory_is_no_picture():
+  jpeg = jpeg_of(noise(64, 64), '420', cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
+  # It breaks off in a table between two scans.
+  cut = jpeg.rfind(b'\xff\xc4') + 10
+  for options in ({}, {'rows': 9}):
+    with pytest.raises(ops.CorruptImageError):
+      ops.decode(jpeg[:cut] + b'\xff\xd9', 3, **options)
+
+
 def test_a_complete_thumbnail_does_not_hide_truncation():
   thumbnail = encode(noise(8, 8), '.jpg')
   jpeg = with_exif(encode(noise(32, 32), '.jpg'), thumbnail=thumbnail)
@@ -215,3 +289,20 @@ def test_a_complete_thumbnail_does_not_hide_truncation():
 def test_undecodable_bytes(data):
   with pytest.raises(ops.CorruptImageError):
     ops.decode(data, 3)
+
+
+def test_large_images_wait_for_room():
+  large = encode(np.zeros((2100, 2100, 3), np.uint8), '.png')
+  parsed = ops.parse('resize', image_size=8, channels=3)
+  rng = np.random.default_rng(0)
+  with futures.ThreadPoolExecutor() as pool:
+    with decoding.room(2**40):  # More than there is, so all of it.
+      waiting = [
+        pool.submit(parsed, large, rng),
+        pool.submit(parsed.without_chance, large),
+      ]
+      small = encode(noise(9, 9), '.png')
+      assert pool.submit(parsed, small, rng).result().shape == (8, 8, 3)
+      assert not futures.wait(waiting, timeout=1).done
+    assert waiting[0].result(60).shape == (8, 8, 3)
+    assert waiting[1].result(60)[0].shape == (8, 8, 3)

@@ -102,16 +102,54 @@ class UnpicklableError(Exception):
     self.lock = threading.Lock()
 
 
-def raise_in_a_worker(parent, batch, row):
-  if os.getpid() != parent:
-    raise UnpicklableError
-  return row_of(batch, row)
+def raise_in_a_worker(parent, kind, batch, row):
+  if os.getpid() == parent:
+    return row_of(batch, row)
+  if kind is ValueError:
+    raise ValueError('it is locked', threading.Lock())
+  raise kind
 
 
-def test_an_error_of_a_worker_that_cannot_be_pickled():
-  load = functools.partial(raise_in_a_worker, os.getpid())
-  with pytest.raises(RuntimeError, match='UnpicklableError: it is locked'):
+@pytest.mark.parametrize(
+  'kind, expected', [(UnpicklableError, RuntimeError), (ValueError, ValueError)]
+)
+def test_an_error_of_a_worker_that_cannot_be_pickled(kind, expected):
+  load = functools.partial(raise_in_a_worker, os.getpid(), kind)
+  with pytest.raises(expected, match='it is locked'):
     collections.deque(make(load, workers=1), maxlen=0)
+
+
+class Elsewhere:
+  """Data that only the parent can open."""
+
+  def __call__(self, batch, row):
+    return row_of(batch, row)
+
+  def __reduce__(self):
+    return open, ('/nowhere/data',)
+
+
+def test_a_worker_that_cannot_open_the_data_says_why(capfd):
+  batches = make(Elsewhere(), workers=1)
+  with pytest.raises(RuntimeError, match='did not start, or ended early'):
+    collections.deque(batches, maxlen=0)
+  assert "No such file or directory: '/nowhere/data'" in capfd.readouterr().err
+
+
+def test_a_worker_that_cannot_start_ends_the_others(monkeypatch):
+  started = []
+
+  def start(*args, **kwargs):
+    if started:
+      raise OSError(24, 'Too many open files')
+    started.append(popen(*args, **kwargs))
+    return started[0]
+
+  popen = loader.subprocess.Popen
+  monkeypatch.setattr(loader.subprocess, 'Popen', start)
+  with pytest.raises(RuntimeError, match=r'worker 1 of 2 .* ulimit -n'):
+    make(workers=2)
+  assert started[0].returncode == -signal.SIGKILL
 
 
 def waiting(cores, monkeypatch, *, load_sec, step_sec, count=None):

@@ -292,7 +292,15 @@ class Batches(Iterator[Batch]):
     task = self._make, self._slots, self._worker_threads, reads
     workers = _Workers(self._threads, cloudpickle.dumps(task), most)
     self._workers.append(workers)  # So they end, even if one can't start.
-    workers.start(self._most_workers)
+    try:
+      workers.start(self._most_workers)
+    except OSError as error:
+      self.close()
+      raise RuntimeError(
+        f'worker {len(workers.processes)} of {self._most_workers} for the data'
+        f' cannot start: {error}. Use fewer: --config.data.workers=N; 0 does'
+        ' without them. Or let this process open more files: ulimit -n 65536'
+      ) from error
 
 
 class _Workers:
@@ -351,6 +359,7 @@ class _Workers:
       worker.recv()
       self._begun.append(worker)
       if len(self._begun) == self._number:
+        self._task = b''  # It may hold the names of millions of files.
         self._threads.retire()
         self.ready.set()
         logging.info('%d worker processes make batches.', self._number)
@@ -360,7 +369,7 @@ class _Workers:
           logging.warning('%s', message)
         future = sent.pop(piece)
         future.set_exception(error) if error else future.set_result(None)
-    except (EOFError, OSError) as error:
+    except Exception as error:
       failure = RuntimeError(
         'a data worker process did not start, or ended early. If memory was'
         ' short (SIGKILL), use fewer of them: --config.data.workers=N; 0 does'
@@ -421,9 +430,10 @@ def serve(file: int) -> None:
     try:
       _fill(piece, reads, make, slots)
     except Exception as found:
-      error = found
-      # Another may not survive pickling.
-      if type(found) not in (ValueError, errors.ReadError):
+      # The text alone, as other parts of an error may not survive pickling.
+      if type(found) in (ValueError, errors.ReadError):
+        error = type(found)(str(found))
+      else:
         error = RuntimeError(f'{type(found).__name__}: {found}')
     with contextlib.suppress(IndexError):  # Other threads take some, too.
       while True:
@@ -431,7 +441,8 @@ def serve(file: int) -> None:
     with sending:
       parent.send_bytes(pickle.dumps((piece, error, said)))
 
-  with contextlib.suppress(EOFError, OSError):  # The parent is gone.
+  with contextlib.suppress(EOFError, ConnectionError):  # The parent is gone.
+    # Any other error must be seen, such as one of opening the data.
     make, slots, number, read_ahead = pickle.loads(parent.recv_bytes())
     threads = _Threads(number)
     readers = _Threads(read_ahead) if read_ahead else None

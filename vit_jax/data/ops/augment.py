@@ -269,6 +269,14 @@ RAND_AUGMENT: dict[
 _CHANGES = tuple(RAND_AUGMENT.values())
 
 
+def _check_channels(image: np.ndarray) -> None:
+  if image.shape[2] not in (1, 3):
+    raise ValueError(
+      f'an image of {image.shape[2]} channels has no colours to change; '
+      'rand_augment and colour_jitter need 1 or 3 channels'
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class RandAugment:
   """Applies `n` random changes of magnitude `m` (arXiv:1909.13719).
@@ -299,6 +307,7 @@ class RandAugment:
       )
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    _check_channels(image)
     for index in rng.integers(len(_CHANGES), size=self.n):
       image = _CHANGES[index](image, self.m / 10, rng)
     return image
@@ -382,6 +391,7 @@ class ColourJitter:
       raise ValueError(f'hue must lie in [0, 0.5] turns, got {self.hue!r}')
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    _check_channels(image)
     kinds = (
       (brightness, self.brightness),
       (contrast, self.contrast),

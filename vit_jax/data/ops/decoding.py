@@ -1,6 +1,10 @@
 """Decodes images to uint8 arrays, and detects truncated files."""
 
+import contextlib
 import io
+import re
+import threading
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import cv2
@@ -26,9 +30,28 @@ _EXIF_START = b'Exif\x00\x00'
 _SCAN = 0xDA
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _SEQUENTIAL = (0xC0, 0xC1)
+# FF followed by anything but a stuffed 00, a marker without a length (TEM or a
+# restart), or a fill byte FF.
+_MARKER = re.compile(rb'\xff[^\x00\x01\xd0-\xd7\xff]')
+# Progressive JPEGs have ten scans, few have thirty. Each costs a pass through
+# the whole picture, even if it takes ten bytes of the file.
+_MOST_SCANS = 100
+_TILE_WIDTH, _TILE_LENGTH = 322, 323  # Tags of a TIFF.
 # What the JPEG decoder warns of if it meets the end before the last row: in the
 # middle of the data, or where a restart marker should be.
 _ENDS_EARLY = ('premature end', 'found marker 0xd9')
+# All that it may warn of besides. After any other message, it has left rows as
+# they were in memory.
+_TOLERABLE = (
+  *('corrupt jpeg data', 'inconsistent progression', 'invalid sos parameters'),
+  *('unknown adobe color', 'unknown jfif'),
+)
+# Pixels that the threads of a process may hold decoded at once, 1.6 GB; the
+# size of an image that never waits; and the larger ones that are held.
+_ROOM = 2**29
+_SMALL = 2**22
+_held: list[int] = []
+_held_changes = threading.Condition()
 
 
 class CorruptImageError(ValueError):
@@ -45,6 +68,28 @@ def own_process() -> None:
   cv2.setNumThreads(0)
   # MAX_PIXELS, or what the caller gives in its place, replaces Pillow's limit.
   Image.MAX_IMAGE_PIXELS = None
+
+
+@contextlib.contextmanager
+def room(pixels: int) -> Iterator[None]:
+  """Waits until other threads leave room for a large image, and holds it.
+
+  Args:
+    pixels: of the image. If there is never so much room, it waits until it is
+      the only one.
+  """
+  if pixels <= _SMALL:
+    yield
+    return
+  with _held_changes:
+    _held_changes.wait_for(lambda: not _held or sum(_held) + pixels <= _ROOM)
+    _held.append(pixels)
+  try:
+    yield
+  finally:
+    with _held_changes:
+      _held.remove(pixels)
+      _held_changes.notify_all()
 
 
 class Header(NamedTuple):
@@ -73,10 +118,10 @@ def header(data: bytes, max_pixels: int = MAX_PIXELS) -> Header:
   """Reads the header of an encoded image.
 
   Raises:
-    CorruptImageError: a JPEG or PNG is truncated, no known header is found, or
-      it states more than `max_pixels` pixels.
+    CorruptImageError: a JPEG or PNG is truncated, no known header is found, it
+      states more than `max_pixels` pixels, or a JPEG has too many scans.
   """
-  found = Header(0, 0)
+  found, tile = Header(0, 0), (0, 0)
   # OpenCV may decode a truncated file to a picture that is partly grey.
   if is_jpeg(data):
     found = _jpeg_header(data)
@@ -88,21 +133,27 @@ def header(data: bytes, max_pixels: int = MAX_PIXELS) -> Header:
     found = Header(_integer(data[20:24]), _integer(data[16:20]))
     if data.rfind(_PNG_END) < 0:
       raise _truncated('PNG', data)
-  if not found.width:
+  if not found.height * found.width:
     try:
       with Image.open(io.BytesIO(data)) as image:
         found = found._replace(
           height=image.height, width=image.width, mode=image.mode
         )
+        tags = getattr(image, 'tag_v2', {})
+        tile = tags.get(_TILE_LENGTH, 0), tags.get(_TILE_WIDTH, 0)
     except Image.DecompressionBombError as error:  # See `own_process`.
       raise CorruptImageError(str(error)) from error
     except Exception as error:  # A damaged header may cause any exception.
       raise _undecodable(data) from error
-  if found.height * found.width > max_pixels:
-    raise CorruptImageError(
-      f'{found.height} x {found.width} pixels (height x width) are more than'
-      f' max_pixels={max_pixels:,}'
-    )
+  # A tile is decoded whole, whatever the image has.
+  for (height, width), of in ((found[:2], ''), (tile, ' of a tile')):
+    if height * width > max_pixels:
+      raise CorruptImageError(
+        f'{height} x {width} pixels (height x width){of} are more than'
+        f' max_pixels={max_pixels:,}'
+      )
+  if is_jpeg(data) and not _is_one_scan(data, found):
+    _check_scans(data, found.scan or len(_JPEG_START))
   return found
 
 
@@ -113,7 +164,7 @@ def _jpeg_header(data: bytes) -> Header:
     marker = data[position + 1]
     if marker == _SCAN:
       return Header(height, width, frame, position)
-    if marker in _FRAMES:
+    if marker in _FRAMES and not frame:  # No decoder takes two.
       frame = position
       height = _integer(data[frame + 5 : frame + 7])
       width = _integer(data[frame + 7 : frame + 9])
@@ -121,6 +172,31 @@ def _jpeg_header(data: bytes) -> Header:
       break  # It is unusual here, and has no length.
     position += 2 + _integer(data[position + 2 : position + 4])
   return Header(height, width, frame)
+
+
+def _is_one_scan(data: bytes, known: Header) -> bool:
+  """Whether a JPEG's frame is stored row by row, in the given scan alone."""
+  frame, scan = known.frame, known.scan
+  if not scan or not frame or data[frame + 1] not in _SEQUENTIAL:
+    return False
+  # The scan must hold all components, else more scans follow it.
+  return len(data) > scan + 5 and data[frame + 9] == data[scan + 4]
+
+
+def _check_scans(data: bytes, position: int) -> None:
+  """Raises CorruptImageError if too many scans follow in a JPEG's picture."""
+  scans = 0
+  while found := _MARKER.search(data, position):
+    end = found.end()
+    if found[0] == _JPEG_END:
+      return
+    scans += data[end - 1] == _SCAN
+    if scans > _MOST_SCANS:
+      raise CorruptImageError(
+        f'JPEG of {len(data)} bytes with more than {_MOST_SCANS} scans, which'
+        ' may take minutes to decode; save it as a baseline JPEG'
+      )
+    position = end + _integer(data[end : end + 2])
 
 
 def _integer(data: bytes) -> int:
@@ -267,7 +343,9 @@ def _decode_jpeg(
     raise _truncated('JPEG', data)
   if buffer is not None and 'extraneous' in warning:
     return buffer
-  try:  # Other warnings are tolerated.
+  if not any(words in warning for words in _TOLERABLE):
+    return None
+  try:
     return simplejpeg.decode_jpeg(data, strict=False, **options)
   except ValueError:  # OpenCV knows more kinds of JPEG.
     return None
@@ -278,14 +356,13 @@ def _rows_to_keep(data: bytes, known: Header, rows: int) -> int:
 
   JPEGs that are stored in several scans, or in CMYK, are decoded whole.
   """
-  frame, scan = known.frame, known.scan
-  if not scan or not frame or data[frame + 1] not in _SEQUENTIAL:
+  if not _is_one_scan(data, known):
     return 0
-  components = data[frame + 9]
-  # The scan must hold all components, else more scans follow it.
-  if components > 3 or data[scan + 4 : scan + 5] != bytes([components]):
+  first = known.frame + 11
+  components = data[first - 2]
+  if not 1 <= components <= 3:
     return 0
-  factors = data[frame + 11 : frame + 11 + 3 * components : 3]
+  factors = data[first : first + 3 * components : 3]
   coarse = max(i & 0x0F for i in factors)  # Rows of a row of colours.
   # Colours are interpolated between their rows, so one more is needed.
   kept = rows + (2 * coarse if coarse > 1 else 0)

@@ -88,12 +88,14 @@ class Preprocess:
       ValueError: the result does not have `image_size`.
     """
     ops = self.ops[made:]
-    if ops and isinstance(ops[0], geometry.Crop) and self._is_upright(image):
-      image, ops = self._crop(image, ops[0], rng), ops[1:]
-    else:
-      image = self._decode(image)
-    for op in ops:
-      image = op(image, rng)
+    known = self._header(image)
+    with decoding.room(known.height * known.width):
+      if ops and isinstance(ops[0], geometry.Crop) and self._is_upright(image):
+        image, ops = self._crop(image, known, ops[0], rng), ops[1:]
+      else:
+        image = self._decode(image, known=known)
+      for op in ops:
+        image = op(image, rng)
     if image.shape[:2] != self.image_size:
       raise ValueError(
         f'{self.text!r} gave an image of {image.shape[0]}x{image.shape[1]} '
@@ -113,13 +115,21 @@ class Preprocess:
       CorruptImageError: the bytes cannot be decoded.
     """
     fixed = itertools.takewhile(lambda op: not isinstance(op, RANDOM), self.ops)
-    image = smallest = self._decode(image)
-    made = 0
-    for number, op in enumerate(fixed, start=1):
-      image = op(image, None)
-      if image.size <= smallest.size:
-        smallest, made = image, number
+    known = self._header(image)
+    with decoding.room(known.height * known.width):
+      image = smallest = self._decode(image, known=known)
+      made = 0
+      for number, op in enumerate(fixed, start=1):
+        image = op(image, None)
+        if image.size <= smallest.size:
+          smallest, made = image, number
     return smallest, made
+
+  def _header(self, image: bytes | np.ndarray) -> decoding.Header:
+    """Reads the header of an encoded image; zeros for one that is decoded."""
+    if isinstance(image, np.ndarray):
+      return decoding.Header(0, 0)
+    return decoding.header(image, self.max_pixels)
 
   def _is_upright(self, image: bytes | np.ndarray) -> bool:
     """Whether this is a JPEG whose stored rows are those of the result."""
@@ -130,18 +140,17 @@ class Preprocess:
     )
 
   def _decode(self, image: bytes | np.ndarray, **options) -> np.ndarray:
-    defaults = {
-      'upright': self.upright,
-      'jpeg_dct': self.jpeg_dct,
-      'max_pixels': self.max_pixels,
-    }
+    defaults = {'upright': self.upright, 'jpeg_dct': self.jpeg_dct}
     return decoding.decode(image, self.channels, **(defaults | options))
 
   def _crop(
-    self, image: bytes, op: geometry.Crop, rng: np.random.Generator
+    self,
+    image: bytes,
+    known: decoding.Header,
+    op: geometry.Crop,
+    rng: np.random.Generator,
   ) -> np.ndarray:
     """Decodes a JPEG down to the end of a crop, a tenth faster than whole."""
-    known = decoding.header(image, self.max_pixels)
     before = rng.bit_generator.state
     box = op.box(known.height, known.width, rng)
     rows = box[0] + box[2]
