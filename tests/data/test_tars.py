@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import pickle
 import tarfile
 
@@ -196,10 +197,50 @@ def test_a_large_index_is_kept(tmp_path, monkeypatch):
   # A changed tar file is walked again.
   _write(root, {'a.tar': _files('dog/1.jpg', 'cat/2.jpg', 'cat/3.jpg')})
   assert len(_records(f'tar:{root}')) == 3
-  # A damaged index is made again.
-  for path in tmp_path.glob('cache/vit_jax/members/*/letters.npy'):
-    path.write_bytes(path.read_bytes()[:-4])
-  assert len(_records(f'tar:{root}')) == 3
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+  """Returns a data set, the index of which is kept, and the index's folder."""
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  monkeypatch.setattr(members, 'KEPT_FROM', 2)
+  root = _write(tmp_path / 'x', {'a.tar': _files('dog/1.jpg', 'cat/2.jpg')})
+  data.open_source(f'tar:{root}')
+  [place] = tmp_path.glob('cache/vit_jax/members/*/*')
+  return root, place
+
+
+@pytest.mark.parametrize('length', [-4, 0])
+def test_a_damaged_index_is_made_again(kept, monkeypatch, length):
+  root, place = kept
+  whole = {path: path.read_bytes() for path in place.iterdir()}
+  for path, content in whole.items():
+    path.write_bytes(content[:length])
+  assert len(_records(f'tar:{root}')) == 2
+  assert {path: path.read_bytes() for path in place.iterdir()} == whole
+  monkeypatch.setattr(members, '_walk', None)
+  assert len(_records(f'tar:{root}')) == 2
+
+
+def test_an_index_that_another_process_kept_first_stays(kept):
+  root, place = kept
+  before = place.stat().st_ino
+  members._keep(members._walk([str(root / 'a.tar')]), str(place))
+  assert place.stat().st_ino == before
+  assert list(place.parent.iterdir()) == [place]
+
+
+def test_outdated_indexes_are_removed(kept):
+  root, first = kept
+  _write(root, {'a.tar': _files('dog/1.jpg', 'cat/2.jpg', 'cat/3.jpg')})
+  data.open_source(f'tar:{root}')
+  [second] = set(first.parent.iterdir()) - {first}
+  # The first may still be in use, or another process may be writing it.
+  os.utime(first, (0, 0))
+  _write(root, {'a.tar': _files('dog/1.jpg', 'cat/2.jpg', 'cat/3.jpg', 'd/4')})
+  data.open_source(f'tar:{root}')
+  assert not first.exists()
+  assert second.exists()
 
 
 def test_a_remote_tar_file(monkeypatch):
