@@ -211,20 +211,29 @@ class WebDataset(_Archived):
       # 1.jpg is more likely than 1.mask.png.
       image = files[min(images, key=lambda suffix: suffix.count('.'))]
       found[splits[number]].append((image, self._label_of(files, image)))
-    texts = {label for of in found.values() for _, label in of}
+    labels = {label for of in found.values() for _, label in of}
+    numbers = all(label.isdecimal() for label in labels)
+    if numbers:
+      labels = set(map(int, labels))
+      found = {
+        split: [(row, int(label)) for row, label in of]
+        for split, of in found.items()
+      }
     beside = (
       epath.Path(folder) / _CLASS_FILE
       for folder in sorted({root, *map(os.path.dirname, archives)})
     )
     file = next((path for path in beside if path.exists()), None)
-    listed = file and file.read_text().rstrip().split('\n')
-    if all(text.isdecimal() for text in texts):
-      found = {
-        split: [(row, int(label)) for row, label in of]
-        for split, of in found.items()
-      }
-    elif listed:  # Among numbers, an empty line is a class without a name.
+    if file is None:
+      return found, None
+    listed = file.read_text().rstrip().split('\n')
+    if not numbers:  # Else an empty line is a class without a name.
       listed = list(filter(None, listed))
+    if unknown := labels.difference(range(len(listed)) if numbers else listed):
+      raise ValueError(
+        f'the class {min(unknown)!r} is not among the {len(listed):,} of'
+        f' {printable.name(str(file))}. Correct the list.'
+      )
     return found, listed
 
   def _label_of(self, files: dict[str, int], image: int) -> str:
