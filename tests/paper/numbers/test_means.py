@@ -74,6 +74,14 @@ def test_vtab_means_of_table_9(
   )
 
 
+def test_vtab_groups_match_the_data_package():
+  assert tuple(numbers.VTAB_GROUPS) == tasks.GROUPS
+  for group, titles in numbers.VTAB_GROUPS.items():
+    assert titles == tuple(
+      task.title for task in tasks.TASKS.values() if task.group == group
+    )
+
+
 def test_vtab_means_equal_those_of_the_command():
   accuracies = {name: i**2 for i, name in enumerate(tasks.TASKS)}
   titles = {
