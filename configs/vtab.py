@@ -105,7 +105,7 @@ def _config(model, task, part):
     # training data, and no setting may be chosen on them.
     config.evals.test = config_lib.evaluation(task.test)
   else:
-    config.data.train_split = task.train800
+    config.data.train_split = vtab_tasks.TRAIN800
     config.data.num_examples = 800
     config.evals.validation = config_lib.evaluation(
       task.val200, every=STEPS // 5

@@ -93,8 +93,13 @@ def test_the_digest_tells_lists_apart_and_counts(tmp_path, birds):
     ({'names': ['train/1']}, "'names' .* 'train/1' in the list, and 'train/3'"),
     ({'excluded': [10], 'names': ['train/10']}, "'excluded' .* 10 .*None"),
     ({'excluded': [3, 2], 'names': ['train/3', 'train/2']}, "'excluded' .* 3"),
+    # The list may be for a larger data set.
+    ({'examples': 90, 'excluded': list(range(10))}, "'examples' .* has 90"),
     (
-      {'excluded': list(range(10)), 'names': [''] * 10},
+      {
+        'excluded': list(range(10)),
+        'names': [f'train/{i}' for i in range(10)],
+      },
       'excludes all examples',
     ),
     ({'facts': 'other'}, "'facts' .* 'other'"),
@@ -117,5 +122,12 @@ def test_files_that_are_no_lists_are_refused(tmp_path):
   path = _list(tmp_path, {'test': [0]})
   content = pathlib.Path(path).read_text().replace('"test": {', '"val": {')
   (tmp_path / 'exclude.json').write_text(content)
-  with pytest.raises(ValueError, match=r"the split 'val' has 4 .* None in"):
+  with pytest.raises(ValueError, match=r"'val', .* \['test', 'train'\]\. Comp"):
     exclusion.Excluding(Numbers(), path)
+
+
+def test_further_keys_of_a_list_are_ignored(tmp_path):
+  path = _list(tmp_path, {'train': [3]})
+  _edit(path, comment='by hand')
+  source = exclusion.Excluding(Numbers(), path)
+  assert source.info.splits == {'train': 9, 'test': 4}

@@ -152,15 +152,43 @@ def test_files_with_other_suffixes_are_counted(tmp_path, warnings):
 
 
 @pytest.mark.parametrize(
-  'link, target',
+  'links',
   [
-    ('train/a/b/up', 'train/a'),
-    ('train/a/self', 'train/a/self'),
-    ('train/a/b/self.jpg', 'train/a/b/self.jpg'),
+    {'train/a/b/up': 'train/a'},
+    {'train/a/top': ''},
+    {'train/a/b/c': 'train/c', 'train/c/a': 'train/a'},  # Mutual links.
+    {'train/a/b/out': '../out', '../out/in': 'train'},
+    {'train/a/one': '../out', 'train/c/two': '../out', '../out/in': 'train/c'},
   ],
 )
-def test_cyclic_links_are_refused(tmp_path, link, target):
+def test_links_to_folders_that_they_lie_in_are_refused(tmp_path, links):
   root = _make(tmp_path / 'set', ['train/a/b/1.jpg', 'train/c/1.jpg'])
-  os.symlink(f'{root}/{target}', f'{root}/{link}')
+  (tmp_path / 'out').mkdir()
+  for link, target in links.items():
+    os.symlink(f'{root}/{target}', f'{root}/{link}')
+  words = f'^folder:{root}: {root}/.* links to a folder that it lies in; remove'
+  with pytest.raises(ValueError, match=words):
+    data.open_source(f'folder:{root}')
+
+
+@pytest.mark.parametrize('link', ['train/a/self', 'train/a/b/self.jpg'])
+def test_links_to_themselves_are_refused(tmp_path, link):
+  root = _make(tmp_path / 'set', ['train/a/b/1.jpg', 'train/c/1.jpg'])
+  os.symlink(f'{root}/{link}', f'{root}/{link}')
   with pytest.raises(OSError, match='symbolic links'):
     data.open_source(f'folder:{root}')
+
+
+def test_other_links_are_followed(tmp_path):
+  root = _make(tmp_path / 'set', ['train/a/1.jpg', 'train/c/2.jpg'])
+  _make(tmp_path / 'out', ['d/3.jpg'])
+  os.symlink('../a', f'{root}/train/c/a')
+  os.symlink(f'{root}/train/c', f'{root}/train/e')
+  for name in ('f', 'g'):
+    os.symlink(tmp_path / 'out' / 'd', f'{root}/train/{name}')
+  source = data.open_source(f'folder:{root}')
+  names = [source.name('train', i) for i in range(source.info.splits['train'])]
+  assert [name.removeprefix(f'{root}/train/') for name in names] == [
+    *('a/1.jpg', 'c/2.jpg', 'c/a/1.jpg', 'e/2.jpg', 'e/a/1.jpg'),
+    *('f/3.jpg', 'g/3.jpg'),
+  ]

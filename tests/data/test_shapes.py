@@ -94,3 +94,22 @@ def test_kept_scenes_are_read_again_and_damaged_ones_are_not(
     np.testing.assert_array_equal(again.image, expected.image)
     assert again.label == record.label == expected.label
   assert drawn == [('test', 0), ('test', 1), ('test', 2)]
+
+
+@pytest.mark.parametrize('place', ['gs://bucket/scenes', '{}/file'])
+def test_a_folder_that_cannot_be_used_costs_one_warning(
+  tmp_path, monkeypatch, place
+):
+  (tmp_path / 'file').write_bytes(b'')  # A user who is root can write anywhere.
+  place = place.format(tmp_path)
+  lines = []
+  monkeypatch.setattr(
+    shapes.logging, 'warning', lambda text, *args: lines.append(text % args)
+  )
+  source = shapes.Shapes(data_dir=place)
+  for split, index in (('train', 0), ('train', 1), ('test', 0)):
+    image, _ = shapes.render(split, index)
+    np.testing.assert_array_equal(source.read(split, index).image, image)
+  [line] = lines
+  assert place in line
+  assert "Set data.data_dir to a writable local folder, or to ''." in line

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import pickle
 import tarfile
 
@@ -196,10 +197,50 @@ def test_a_large_index_is_kept(tmp_path, monkeypatch):
   # A changed tar file is walked again.
   _write(root, {'a.tar': _files('dog/1.jpg', 'cat/2.jpg', 'cat/3.jpg')})
   assert len(_records(f'tar:{root}')) == 3
-  # A damaged index is made again.
-  for path in tmp_path.glob('cache/vit_jax/members/*/letters.npy'):
-    path.write_bytes(path.read_bytes()[:-4])
-  assert len(_records(f'tar:{root}')) == 3
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+  """Returns a data set, the index of which is kept, and the index's folder."""
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  monkeypatch.setattr(members, 'KEPT_FROM', 2)
+  root = _write(tmp_path / 'x', {'a.tar': _files('dog/1.jpg', 'cat/2.jpg')})
+  data.open_source(f'tar:{root}')
+  [place] = tmp_path.glob('cache/vit_jax/members/*/*')
+  return root, place
+
+
+@pytest.mark.parametrize('length', [-4, 0])
+def test_a_damaged_index_is_made_again(kept, monkeypatch, length):
+  root, place = kept
+  whole = {path: path.read_bytes() for path in place.iterdir()}
+  for path, content in whole.items():
+    path.write_bytes(content[:length])
+  assert len(_records(f'tar:{root}')) == 2
+  assert {path: path.read_bytes() for path in place.iterdir()} == whole
+  monkeypatch.setattr(members, '_walk', None)
+  assert len(_records(f'tar:{root}')) == 2
+
+
+def test_an_index_that_another_process_kept_first_stays(kept):
+  root, place = kept
+  before = place.stat().st_ino
+  members._keep(members._walk([str(root / 'a.tar')]), str(place))
+  assert place.stat().st_ino == before
+  assert list(place.parent.iterdir()) == [place]
+
+
+def test_outdated_indexes_are_removed(kept):
+  root, first = kept
+  _write(root, {'a.tar': _files('dog/1.jpg', 'cat/2.jpg', 'cat/3.jpg')})
+  data.open_source(f'tar:{root}')
+  [second] = set(first.parent.iterdir()) - {first}
+  # The first may still be in use, or another process may be writing it.
+  os.utime(first, (0, 0))
+  _write(root, {'a.tar': _files('dog/1.jpg', 'cat/2.jpg', 'cat/3.jpg', 'd/4')})
+  data.open_source(f'tar:{root}')
+  assert not first.exists()
+  assert second.exists()
 
 
 def test_a_remote_tar_file(monkeypatch):
@@ -265,3 +306,19 @@ def test_blank_lines_between_class_names(tmp_path):
   source = data.open_source(f'wds:{root}')
   assert source.info.class_names == ('ant', 'dog')
   assert source.labels('train').tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+  'listed, label, words',
+  [
+    ('ant', 2, 'class 2 is not among the 1 of'),
+    ('ant\nbee', 'cat', "class 'cat' is not among the 2 of"),
+    ('', 'ant', "class 'ant' is not among the 0 of"),
+  ],
+)
+def test_a_label_that_the_list_lacks_is_refused(tmp_path, listed, label, words):
+  root = _shards(tmp_path / 'x', [(b'one', label)])
+  (root / 'classes.txt').write_text(listed)
+  words = f'^wds:{root}: the {words} {root}/classes.txt. Correct the list.'
+  with pytest.raises(ValueError, match=words):
+    data.open_source(f'wds:{root}')

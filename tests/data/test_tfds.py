@@ -120,14 +120,17 @@ def test_a_function_computes_labels(data_dir):
 @pytest.mark.parametrize(
   'keys, reason',
   [
-    ({}, "no feature image_key='image'.*'picture': 'Image'"),
     (
-      {'image_key': 'picture', 'label_key': 'lable'},
-      "label_key='lable'.*'ratio': 'Tensor'",
+      {'label_key': 'tags'},
+      "no feature image_key='image' that is an Image; .*'picture': 'Image'",
     ),
     (
-      {'image_key': 'ratio', 'label_key': 'tags'},
-      'that is an Image',
+      {'image_key': 'picture', 'label_key': 'lable'},
+      "no feature label_key='lable'; .*'ratio': 'Tensor'",
+    ),
+    (
+      {'image_key': 'ratio'},
+      "image_key='ratio' that is an Image, and none label_key='label'; ",
     ),
     ({'image_key': 'picture', 'label_key': 'ratio'}, 'expected a ClassLabel'),
     ({'image_key': 'picture', 'label_key': 'number'}, 'set num_classes'),
@@ -144,6 +147,15 @@ def test_a_function_computes_labels(data_dir):
 def test_feature_errors(data_dir, keys, reason):
   with pytest.raises(ValueError, match=reason):
     data.open_source('tfds:tiny', data_dir=data_dir, **keys)
+
+
+@pytest.mark.parametrize(
+  'folder, words',
+  [('absent', 'there is no folder .*/absent. Correct'), ('', 'holds 0 data')],
+)
+def test_a_folder_without_a_data_set(tmp_path, folder, words):
+  with pytest.raises(ValueError, match=f'{words}.*vit_jax.prepare_data'):
+    data.open_source(f'arrayrecord:{tmp_path}/{folder}')
 
 
 def _set_formats(tmp_path, folder, **formats):

@@ -8,7 +8,7 @@ from tests.vtab import made_data
 from vit_jax import data
 from vit_jax.data import splits
 from vit_jax.data.ops import decoding
-from vit_jax.vtab.tasks import TASKS
+from vit_jax.vtab.tasks import TASKS, TRAIN800
 
 # TFDS name -> examples of the splits, and of the reported accuracy.
 _SIZES = """
@@ -62,7 +62,7 @@ def test_training_splits_have_1000_images_and_exclude_the_test_split(name):
   task = TASKS[name]
   *sizes, tested = SIZES[task.builder.split(':')[0]]
   sizes = {k: int(n) for k, n in (size.split('=') for size in sizes)}
-  [first] = splits.resolve(task.train800, sizes).parts
+  [first] = splits.resolve(TRAIN800, sizes).parts
   [held_out] = splits.resolve(task.val200, sizes).parts
   assert first == ('train', 0, 800)
   start = FIRST_OF_200.get(name, 0)

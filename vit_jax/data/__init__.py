@@ -38,25 +38,21 @@ __all__ = [
 ]
 
 
-# Kind of a data spec -> (what opens it, its form). The former is a class or
-# function, or MODULE:CLASS, which is imported when a data set is opened: some
-# need large libraries.
-SOURCES: dict[str, tuple[str | Callable[..., Source], str]] = {
-  'digits': ('vit_jax.data.sources.digits:Digits', 'digits[:13589]'),
-  'shapes': ('vit_jax.data.sources.shapes:Shapes', 'shapes[:FACTOR]'),
-  'folder': ('vit_jax.data.sources.folder:Folder', 'folder:PATH'),
-  'classes': ('vit_jax.data.sources.folder:Classes', 'classes:PATH'),
-  'tfds': ('vit_jax.data.sources.tfds:Tfds', 'tfds:NAME[/CONFIG][:VERSION]'),
-  'arrayrecord': ('vit_jax.data.sources.tfds:ArrayRecord', 'arrayrecord:PATH'),
-  'tar': ('vit_jax.data.sources.tars:Tar', 'tar:PATH'),
-  'wds': ('vit_jax.data.sources.tars:WebDataset', 'wds:PATH'),
-  'parquet': ('vit_jax.data.sources.tables:Parquet', 'parquet:PATH'),
-  'hf': ('vit_jax.data.sources.tables:HuggingFace', 'hf:NAME_OR_PATH'),
-  'mix': (
-    'vit_jax.data.sources.mixture:Mixture',
-    'mix:SPEC@WEIGHT+SPEC@WEIGHT',
-  ),
-  'vtab': ('vit_jax.vtab.source:Vtab', 'vtab:TASK'),
+# Kind of a data spec -> the class or function that opens it. MODULE:CLASS is
+# imported when a data set is opened, as some need large libraries.
+SOURCES: dict[str, str | Callable[..., Source]] = {
+  'digits': 'vit_jax.data.sources.digits:Digits',
+  'shapes': 'vit_jax.data.sources.shapes:Shapes',
+  'folder': 'vit_jax.data.sources.folder:Folder',
+  'classes': 'vit_jax.data.sources.folder:Classes',
+  'arrayrecord': 'vit_jax.data.sources.tfds:ArrayRecord',
+  'tfds': 'vit_jax.data.sources.tfds:Tfds',
+  'tar': 'vit_jax.data.sources.tars:Tar',
+  'wds': 'vit_jax.data.sources.tars:WebDataset',
+  'parquet': 'vit_jax.data.sources.tables:Parquet',
+  'hf': 'vit_jax.data.sources.tables:HuggingFace',
+  'mix': 'vit_jax.data.sources.mixture:Mixture',
+  'vtab': 'vit_jax.vtab.source:Vtab',
 }
 
 
@@ -104,19 +100,26 @@ def open_source(
   if excluded:
     return exclusion.Excluding(open_part(base), excluded)
   kind, _, argument = spec.partition(':')
-  opener, _ = SOURCES.get(kind, (None, ''))
-  if opener is None or not (argument or kind in ('digits', 'shapes')):
-    forms = '\n  '.join(form for _, form in SOURCES.values())
-    raise ValueError(
-      f'Data spec {spec!r} is unknown or incomplete; docs/data.md explains the'
-      f' choices:\n  {forms}'
-    )
+  if kind not in SOURCES:
+    raise _spec_error(spec)
+  opener = SOURCES[kind]
   if isinstance(opener, str):
     module, _, name = opener.partition(':')
     opener = getattr(importlib.import_module(module), name)
   options['open_part'] = open_part
-  taken = inspect.signature(opener).parameters
-  return opener(
-    *[argument] * bool(argument),
-    **{key: value for key, value in options.items() if key in taken},
+  signature = inspect.signature(opener)
+  arguments = [argument] * bool(argument)
+  taken = {k: v for k, v in options.items() if k in signature.parameters}
+  try:
+    signature.bind(*arguments, **taken)
+  except TypeError as error:  # An argument is missing, or there is none.
+    raise _spec_error(spec) from error
+  return opener(*arguments, **taken)
+
+
+def _spec_error(spec: str) -> ValueError:
+  return ValueError(
+    f'Data spec {spec!r} is unknown or incomplete; expected KIND or'
+    f' KIND:ARGUMENT, where KIND is one of {", ".join(SOURCES)}. docs/data.md'
+    ' explains them.'
   )

@@ -222,16 +222,21 @@ def _check(
   spec: str, whole: source.Source, name: str, entry: Mapping[str, Any]
 ) -> None:
   """Raises ValueError unless a list of the data would have the same entry."""
-  size, indices = whole.info.splits.get(name, 0), entry.get('excluded', ())
-  if size and len(indices) == size:
-    raise ValueError(f'{spec}: the list excludes all examples of {name!r}.')
-  own = {}
-  if size:
-    own = _entry(whole, name, sorted({i for i in indices if 0 <= i < size}))
-  # Older lists lack the facts.
-  for key in dict.fromkeys(['examples', 'excluded', 'names', *entry]):
+  remedy = (
+    'Compare this copy of the data set with the one that the list was made'
+    f' for, or {_REMEDY} for this one.'
+  )
+  size, indices = whole.info.splits.get(name), entry.get('excluded', ())
+  if size is None:
+    raise ValueError(
+      f'{spec}: the list is for other data: it is about the split {name!r}, and'
+      f' the splits of the data are {sorted(whole.info.splits)}. {remedy}'
+    )
+  own = _entry(whole, name, sorted({i for i in indices if 0 <= i < size}))
+  for key in ('examples', 'excluded', 'names', 'facts'):
     expected, found = entry.get(key), own.get(key)
-    if expected == found:
+    # Older lists lack the facts.
+    if expected == found or (key == 'facts' and expected is None):
       continue
     if isinstance(expected, list) and isinstance(found, list):
       pairs = itertools.zip_longest(expected, found)
@@ -239,6 +244,7 @@ def _check(
     raise ValueError(
       f'{spec}: the list is for other data, or is damaged: {key!r} of the split'
       f' {name!r} has {expected!r} in the list, and {found!r} in the data.'
-      ' Compare this copy of the data set with the one that the list was made'
-      f' for, or {_REMEDY} for this one.'
+      f' {remedy}'
     )
+  if size and len(indices) == size:
+    raise ValueError(f'{spec}: the list excludes all examples of {name!r}.')

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -219,7 +219,12 @@ def find_images(words: Sequence[str]) -> list[epath.Path]:
     if not path.is_dir():
       found.append(weight_files.existing_file(path))
       continue
-    inside = sorted(_walk(path))
+    inside = sorted(
+      path / folder / name
+      for folder, names in listing.walk(os.fspath(path))
+      for name in names
+      if name.lower().endswith(listing.SUFFIXES)
+    )
     if not inside:
       raise ValueError(
         f'{path} holds no images; their suffixes are'
@@ -227,15 +232,6 @@ def find_images(words: Sequence[str]) -> list[epath.Path]:
       )
     found += inside
   return list(dict.fromkeys(found))
-
-
-def _walk(path: epath.Path) -> Iterator[epath.Path]:
-  """Yields the images in a folder and its subfolders."""
-  for name, is_folder in listing.entries(os.fspath(path)):
-    if is_folder:
-      yield from _walk(path / name)
-    elif name.lower().endswith(listing.SUFFIXES):
-      yield path / name
 
 
 def choose(

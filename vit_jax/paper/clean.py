@@ -30,15 +30,16 @@ def lists(
 ) -> dict[tuple[str, str], str]:
   """Returns (pre-training set, task) -> the path of its list.
 
-  Lists of other data sets are left out.
+  Lists of other data sets are left out. Whether a list is for this copy of the
+  data is checked when the data set is opened.
 
   Args:
     folder: DIR, local or in a bucket.
     tests: task -> its data spec, and the split that is reported.
 
   Raises:
-    ValueError: there is no usable list, a list is damaged or not of the split
-      that is reported, or a task has several.
+    ValueError: there is no usable list, a file is no list, a list is not of the
+      split that is reported, or a task has several.
   """
   root = files.absolute(folder)
   tasks = {spec: task for task, (spec, _) in tests.items()}

@@ -46,6 +46,10 @@ smallnorb_elevation  sNORB-Elev  structured  smallnorb:2.*.*         test[:200] 
 """  # noqa: E501
 
 
+# Split expression of each task's training images while choosing settings.
+TRAIN800 = 'train[:800]'
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
   """One of the 19 tasks.
@@ -60,7 +64,6 @@ class Task:
     num_classes: number of classes.
     crop: whether training images are cropped at random.
     flip: whether training images are mirrored at random.
-    train800: split expression of the training images while choosing settings.
     label: function of a record's features that returns its class.
     reads: the features that `label` reads -> of a sequence, its parts.
     class_names: names of the classes; if empty, those of the feature `label`.
@@ -77,7 +80,6 @@ class Task:
   num_classes: int
   crop: bool
   flip: bool
-  train800: str = 'train[:800]'
   label: Callable[[Mapping[str, Any]], int] = labels.plain_label
   reads: Mapping[str, tuple[str, ...]] = dataclasses.field(
     default_factory=lambda: {'label': ()}
@@ -89,7 +91,7 @@ class Task:
   @property
   def train800val200(self) -> str:
     """Split expression of the 1,000 images of the final training."""
-    return f'{self.train800}+{self.val200}'
+    return f'{TRAIN800}+{self.val200}'
 
 
 def _dsprites(key: str, word: str, values: int) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class Folder(source.Labelled):
       ValueError: `path` is not a folder, or not laid out as described.
     """
     spec = f'{self._KIND}:{path}'
-    self._root = os.path.expanduser(path)
+    self._root = os.path.expanduser(path).rstrip('/') or '/'
     if not epath.Path(self._root).is_dir():
       raise ValueError(f'{spec}: there is no folder {self._root}.')
     try:

@@ -57,7 +57,7 @@ class Numbered(source.Labelled):
     multi = any(isinstance(one, list) for of in labels.values() for one in of)
     known = set()
     for of in labels.values():
-      known.update(itertools.chain(*of) if multi else of)
+      known.update(itertools.chain.from_iterable(of) if multi else of)
     kinds = sorted({type(one).__name__ for one in known})
     if kinds == ['str']:
       names = tuple(names or sorted(known))

@@ -37,22 +37,45 @@ def walk(root: str) -> Iterator[tuple[str, list[str]]]:
     comes before those in it; otherwise, the order is arbitrary.
 
   Raises:
-    OSError: a folder is gone, or a link leads to a folder that it lies in.
+    ValueError: a link leads to a folder that it lies in, perhaps by others.
+    OSError: a folder is gone, or a link leads to itself.
   """
-  waiting = ['']
+  entries = _remote if is_remote(root) else _local
+  waiting = [('', ())]
   while waiting:
-    folder = waiting.pop()
-    names = []
-    for name, is_folder in (_remote if is_remote(root) else _local)(
-      f'{root.rstrip("/")}/{folder}'
-    ):
+    folder, passed = waiting.pop()
+    path, names = f'{root.rstrip("/")}/{folder}', []
+    for name, is_folder in entries(path):
       if name.startswith('.') or name in _CLUTTER:
         continue
-      if is_folder:
-        waiting.append(f'{folder}{name}/')
-      else:
+      if not is_folder:
         names.append(name)
+      elif is_remote(root):
+        waiting.append((f'{folder}{name}/', ()))
+      else:
+        waiting.append((f'{folder}{name}/', _pass(path + name, passed)))
     yield folder, names
+
+
+def _pass(path: str, passed: tuple[str, ...]) -> tuple[str, ...]:
+  """Returns the folders in which the links on the way to a folder lie.
+
+  Args:
+    path: the folder, which may be a link itself.
+    passed: what this returned for the folder that `path` lies in.
+
+  Raises:
+    ValueError: the walk would come back to one of these links.
+  """
+  if not os.path.islink(path):
+    return passed
+  passed = (*passed, os.path.realpath(os.path.dirname(path)))
+  target = os.path.realpath(path)
+  if any(os.path.commonpath([target, one]) == target for one in passed):
+    raise ValueError(
+      f'{printable.name(path)} links to a folder that it lies in; remove it.'
+    )
+  return passed
 
 
 def _remote(path: str) -> Iterator[tuple[str, bool]]:

@@ -7,6 +7,7 @@ bytes of each file begin. An index of many files is kept on disk, in
 the processes of a machine share: walking ImageNet-1k takes minutes.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import io
@@ -15,6 +16,7 @@ import os
 import shutil
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from concurrent import futures
 
@@ -34,6 +36,12 @@ _LOOK = 2**16
 # An index of fewer files is not kept, as making it takes a few seconds.
 KEPT_FROM = 50_000
 _ARRAYS = ('letters', 'ends', 'archive', 'start', 'size')
+# Part of an index's place, so that those of other versions are made again.
+_FORMAT = 1
+# What reading an index raises if it is missing or damaged.
+_DAMAGED = (OSError, ValueError, EOFError)
+# An outdated index is not removed before, as another process may be writing it.
+_DAY = 24 * 3600
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,25 +109,31 @@ def find(archives: Sequence[str]) -> Members:
   with futures.ThreadPoolExecutor(16) as pool:
     states = list(pool.map(_state, archives))
   cache = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
-  # Other tar files, or other sizes and times of these, have another place.
-  key = hashlib.sha256(json.dumps([archives, states]).encode()).hexdigest()[:16]
-  place = os.path.join(cache, 'vit_jax', 'members', key)
+  # Other sizes and times of the same tar files have another place beside it.
+  place = os.path.join(
+    *(cache, 'vit_jax', 'members', _key(archives), _key([_FORMAT, states]))
+  )
   try:
     return _load(archives, place)
-  except (OSError, ValueError):  # Missing or damaged.
+  except _DAMAGED:
     made = _walk(archives)
   if len(made.names) < KEPT_FROM or made.damaged:
     return made
   try:
     _keep(made, place)
+    _remove_outdated(place)
     return _load(archives, place)
-  except (OSError, ValueError) as error:
+  except _DAMAGED as error:
     logging.warning(
       'The index of tar files cannot be kept in %s, so every start makes it'
       ' again: %s. Set XDG_CACHE_HOME to another folder.',
       *(place, getattr(error, 'strerror', None) or error),
     )
     return made
+
+
+def _key(facts: list) -> str:
+  return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def _state(path: str) -> list[int | str]:
@@ -142,11 +156,26 @@ def _keep(made: Members, place: str) -> None:
       np.save(f'{temporary}/{name}.npy', values)
     try:
       os.rename(temporary, place)
+      return
     except OSError:  # Another process was faster, or what is there is damaged.
+      pass
+    try:
+      _load(made.archives, place)
+    except _DAMAGED:
       shutil.rmtree(place, ignore_errors=True)
       os.rename(temporary, place)
   finally:
     shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove_outdated(place: str) -> None:
+  """Removes indexes of earlier states of the same tar files."""
+  with os.scandir(os.path.dirname(place)) as scan:
+    for entry in scan:
+      with contextlib.suppress(OSError):  # Another process was faster.
+        old = time.time() - entry.stat().st_mtime > _DAY
+        if old and entry.name != os.path.basename(place):
+          shutil.rmtree(entry.path)
 
 
 def _load(archives: list[str], place: str) -> Members:

@@ -15,6 +15,7 @@ scene, 0.7 GB for all).
 
 import colorsys
 import contextlib
+import errno
 import functools
 import itertools
 import os
@@ -155,8 +156,7 @@ def _read(
   of both. A record that nobody has written yet, or half of one, has a wrong
   checksum. Processes need no locks, as all of them write the same bytes.
   """
-  local = folder and not listing.is_remote(folder)
-  file = _open(folder, split) if local else None
+  file = _open(folder, split) if folder else None
   if file is None:
     return render(split, index)
   record = os.pread(file, _RECORD, index * _RECORD)
@@ -186,14 +186,25 @@ def _open(folder: str, split: str) -> int | None:
   for index in range(_PROBES):
     image, labels = render(split, index)
     digest = zlib.crc32(bytes(labels.values()), zlib.crc32(image, digest))
-  folder = os.path.expanduser(folder)
+  local = os.path.expanduser(folder)
   try:
-    os.makedirs(f'{folder}/shapes', exist_ok=True)
-    path = f'{folder}/shapes/{split}-{digest:08x}'
+    if listing.is_remote(folder):
+      raise OSError(errno.EINVAL, 'it is not a local folder')
+    os.makedirs(f'{local}/shapes', exist_ok=True)
+    path = f'{local}/shapes/{split}-{digest:08x}'
     return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
   except OSError as error:
-    logging.warning('Scenes are drawn at every read: %s', error)
+    _warn(folder, error.strerror)
     return None
+
+
+@functools.cache  # Once for all splits.
+def _warn(folder: str, reason: str) -> None:
+  logging.warning(
+    'Scenes are drawn at every read, as none can be kept in %s: %s. Set'
+    " data.data_dir to a writable local folder, or to ''.",
+    *(folder, reason),
+  )
 
 
 def render(split: str, index: int) -> tuple[np.ndarray, dict[str, int]]:

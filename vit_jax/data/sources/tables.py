@@ -76,9 +76,8 @@ class Parquet(labels_lib.Numbered):
     self._image_key = image_key
     # Split -> [(path, index of the row group, and the time of its opening)].
     self._groups = {}
-    now = (
-      time.time_ns()
-    )  # The files may change until another source opens them.
+    # The files may change until another source opens them.
+    now = time.time_ns()
     labels, ends, names, largest = {}, {}, None, 0
     try:
       paths = listing.shards(root, ('.parquet',))

@@ -12,12 +12,14 @@
 are one example, such as 00017.jpg and 00017.cls.
 """
 
+import array
 import collections
 import importlib.resources
 import itertools
 import os
 import posixpath
 import re
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -35,8 +37,12 @@ _ILSVRC = {
   'ILSVRC2012_img_test': 'test',
 }
 _CLASS_FILE = 'classes.txt'
-# Split -> [(number of a record among the members, label)].
-_Found = dict[str, list[tuple[int, int | str]]]
+# Split -> the numbers of the records among the members, and their labels.
+_Found = dict[str, tuple[Sequence[int], list[int | str]]]
+
+
+def _no_records() -> _Found:
+  return collections.defaultdict(lambda: (array.array('q'), []))
 
 
 class _Archived(labels_lib.Numbered):
@@ -85,12 +91,11 @@ class _Archived(labels_lib.Numbered):
       raise ValueError(f'{spec}: {error}') from error
     # Split -> the members that are its records.
     self._rows = {
-      split: np.array([row for row, _ in found[split]], np.int64)
-      for split in sorted(found)
+      split: np.array(found[split][0], np.int64) for split in sorted(found)
     }
     super().__init__(
       spec,
-      {split: [label for _, label in found[split]] for split in self._rows},
+      {split: found[split][1] for split in self._rows},
       names,
       is_remote=listing.is_remote(root),
     )
@@ -139,7 +144,7 @@ class Tar(_Archived):
   _KIND = 'tar'
 
   def _find(self, root, others):
-    found = collections.defaultdict(list)
+    found = _no_records()
     flat = collections.defaultdict(list)  # Images without a class.
     archives, names = self._members.archives, self._members.names
     prefixes = [_prefix(archive, root) for archive in archives]
@@ -162,7 +167,9 @@ class Tar(_Archived):
         'train' if is_class else listing.shard_split(archives[number], root),
       )
       if folders:
-        found[split].append((row, folders[-1]))
+        rows, labels = found[split]
+        rows.append(row)
+        labels.append(sys.intern(folders[-1]))
       else:
         flat[split].append(row)
     for split, rows in flat.items():
@@ -176,8 +183,7 @@ class Tar(_Archived):
       others['images of the test split, without a class'] = unknown
     if rows := flat.get('validation'):
       rows.sort(key=names.__getitem__)
-      labels = _ilsvrc_labels(len(rows))
-      found['validation'] = list(zip(rows, labels, strict=True))
+      found['validation'] = rows, _ilsvrc_labels(len(rows))
     return found, None
 
 
@@ -192,7 +198,7 @@ class WebDataset(_Archived):
   _KIND = 'wds'
 
   def _find(self, root, others):
-    found = collections.defaultdict(list)
+    found = _no_records()
     archives, names = self._members.archives, self._members.names
     splits = [listing.shard_split(archive, root) for archive in archives]
 
@@ -210,21 +216,32 @@ class WebDataset(_Archived):
         continue
       # 1.jpg is more likely than 1.mask.png.
       image = files[min(images, key=lambda suffix: suffix.count('.'))]
-      found[splits[number]].append((image, self._label_of(files, image)))
-    texts = {label for of in found.values() for _, label in of}
+      chosen, labels = found[splits[number]]
+      chosen.append(image)
+      labels.append(self._label_of(files, image))
+    known = set().union(*(labels for _, labels in found.values()))
+    numbers = all(label.isdecimal() for label in known)
+    if numbers:
+      known = set(map(int, known))
+      found = {
+        split: (rows, [*map(int, labels)])
+        for split, (rows, labels) in found.items()
+      }
     beside = (
       epath.Path(folder) / _CLASS_FILE
       for folder in sorted({root, *map(os.path.dirname, archives)})
     )
     file = next((path for path in beside if path.exists()), None)
-    listed = file and file.read_text().rstrip().split('\n')
-    if all(text.isdecimal() for text in texts):
-      found = {
-        split: [(row, int(label)) for row, label in of]
-        for split, of in found.items()
-      }
-    elif listed:  # Among numbers, an empty line is a class without a name.
+    if file is None:
+      return found, None
+    listed = file.read_text().rstrip().split('\n')
+    if not numbers:  # Else an empty line is a class without a name.
       listed = list(filter(None, listed))
+    if unknown := known.difference(range(len(listed)) if numbers else listed):
+      raise ValueError(
+        f'the class {min(unknown)!r} is not among the {len(listed):,} of'
+        f' {printable.name(str(file))}. Correct the list.'
+      )
     return found, listed
 
   def _label_of(self, files: dict[str, int], image: int) -> str:

@@ -151,10 +151,15 @@ class Tfds(Prepared):
     kinds = {key: type(features[key]).__name__ for key in sorted(features)}
     images = {k for k in kinds if isinstance(features[k], tfds.features.Image)}
     function = _find_function(label_key)
-    if image_key not in images or not (function or label_key in kinds):
+    missing = []
+    if image_key not in images:
+      missing.append(f'image_key={image_key!r} that is an Image')
+    if not (function or label_key in kinds):
+      missing.append(f'label_key={label_key!r}')
+    if missing:
       raise ValueError(
-        f'{spec} has no feature image_key={image_key!r} that is an Image, or'
-        f' none label_key={label_key!r}; its features are {kinds}.'
+        f'{spec} has no feature {", and none ".join(missing)}; its features are'
+        f' {kinds}.'
       )
     if function:
       feature = tfds.features.Scalar(np.int64)
@@ -239,10 +244,18 @@ def _find_version(path: str, spec: str) -> epath.Path:
   root = epath.Path(path)
   if (root / _INFO).exists():
     return root
+  remedy = (
+    'prepare data: python -m vit_jax.prepare_data --source=SPEC'
+    f' --to={shlex.quote(path)}'
+  )
+  if not root.is_dir():
+    raise ValueError(
+      f'{spec}: there is no folder {path}. Correct the path, or {remedy}'
+    )
   levels = ('*', '*/*', '*/*/*')  # NAME/CONFIG/VERSION is the deepest.
   versions = [
     info.parent
-    for level in (levels if root.is_dir() else ())
+    for level in levels
     for info in root.glob(f'{level}/{_INFO}')
     if tfds.core.Version.is_valid(info.parent.name)
   ]
@@ -251,8 +264,7 @@ def _find_version(path: str, spec: str) -> epath.Path:
     raise ValueError(
       f'{spec}: {path} holds {len(found)} data sets {sorted(found)}, and not'
       f' one, as {_INFO} in folders of versions (such as 1.0.0). Choose one, or'
-      ' prepare data: python -m vit_jax.prepare_data --source=SPEC'
-      f' --to={shlex.quote(path)}'
+      f' {remedy}'
     )
   return max(versions, key=lambda folder: tfds.core.Version(folder.name))
 

@@ -17,7 +17,7 @@ AVERAGE5 = (
 )
 
 # Tasks as Table 9 prints them, by group. `vtab.tasks` has the same, but
-# imports TFDS.
+# imports NumPy.
 VTAB_GROUPS = {
   'natural': (
     *('Caltech101', 'CIFAR-100', 'DTD', 'Flowers102', 'Pets', 'Sun397'),
