@@ -3,9 +3,12 @@
 import pytest
 
 from vit_jax.inference_speed import networks
+from vit_jax.paper.numbers.panels import AXIAL_SERIES, PANELS
 
 
 def test_the_default_models_are_those_of_figures_12_and_13():
+  assert networks.MODELS == PANELS['figure12'][0].series
+  assert set(networks.AXIAL_MODELS) == {*AXIAL_SERIES} - {*networks.MODELS}
   found = networks.pairs((), (), 'paper')
   assert len(found) == 8 * 5 + 3
   assert found[:2] == [('BiT-R50x1', 64), ('BiT-R50x1', 128)]
