@@ -7,7 +7,7 @@ from vit_jax.paper.numbers.panels import AXIAL_SERIES, PANELS
 
 
 def test_the_default_models_are_those_of_figures_12_and_13():
-  assert networks.MODELS == PANELS['figure12'][0].series
+  assert PANELS['figure12'][0].series == networks.MODELS
   assert set(networks.AXIAL_MODELS) == {*AXIAL_SERIES} - {*networks.MODELS}
   found = networks.pairs((), (), 'paper')
   assert len(found) == 8 * 5 + 3
