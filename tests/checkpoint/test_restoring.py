@@ -137,6 +137,19 @@ def test_falls_back_from_damage(run, saved, caplog, damage):
   assert states.names(run / 'damaged_checkpoints') == ['8']
 
 
+def test_a_missing_array_is_damage(run, saved, caplog):
+  path = run / 'checkpoints/8/default/_METADATA'
+  metadata = json.loads(path.read_text())
+  entry = metadata['tree_metadata']["('ema_params', 'embedding', 'kernel')"]
+  entry['value_metadata'] |= {'value_type': 'None', 'skip_deserialize': True}
+  path.write_text(json.dumps(metadata))
+  assert checkpoint.read_params(run)[1].name == '4'
+  assert '1 of 2 arrays differ or are missing: ema_params/' in caplog.text
+  target = states.abstract(saved[1][4])
+  assert checkpoint.restore_newest(run, target)[1] == 4
+  assert '1 of 11 arrays differ or are missing: ema_params/' in caplog.text
+
+
 def test_changed_values_are_named(run, saved, monkeypatch, caplog):
   _, both = saved
   real = reading._read_arrays
