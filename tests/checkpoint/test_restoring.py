@@ -59,7 +59,7 @@ def test_another_models_state_is_listed_in_full(tmp_path):
   assert (
     '\n  missing (1):\n    params/c (3, 1) float32'
     '\n  extra (1):\n    params/b (3,) float32'
-    '\n  wrong shape (2):\n    params/a is (2,) float32, expected (4,) float32'
+    '\n  different (2):\n    params/a is (2,) float32, expected (4,) float32'
     '\n    params/e is (1,) float32, expected (1,) bfloat16\n'
   ) in str(error.value)
   assert states.names(tmp_path) == ['checkpoints']

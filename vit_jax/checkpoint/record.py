@@ -170,7 +170,7 @@ def mismatch(
   expected: Mapping[str, Any],
   found: Mapping[str, Any],
 ) -> str:
-  """Lists all differences between two sets of named shapes; '' if none."""
+  """Lists all differences between two sets of named arrays; '' if none."""
   groups = {
     'missing': [
       f'{k} {expected[k]}' for k in sorted(expected.keys() - found.keys())
@@ -178,7 +178,7 @@ def mismatch(
     'extra': [
       f'{k} {found[k]}' for k in sorted(found.keys() - expected.keys())
     ],
-    'wrong shape': [
+    'different': [
       f'{k} is {found[k]}, expected {expected[k]}'
       for k in sorted(expected.keys() & found.keys())
       if expected[k] != found[k]

@@ -268,8 +268,10 @@ class ViT(nn.Module):
         channels], the ResNet's output. All are in the compute dtype.
 
     Raises:
-      ValueError: the images are not float, are not of rank 4, are smaller than
-        one patch, or have another size than the parameters' position embedding.
+      ValueError: the images are not float, are not of rank 4, or are smaller
+        than one patch.
+      flax.errors.ScopeParamShapeError: the parameters' position embedding is
+        for images of another size; `position.resize` adapts it.
     """
     check_images(images)
     grid = self.token_grid(images.shape[1:3])
