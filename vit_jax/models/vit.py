@@ -188,7 +188,7 @@ class ViT(nn.Module):
     remat: what the backward pass recomputes of a block; see
       `shared.REMAT_POLICIES`.
     scan: run the blocks as one loop, which compiles faster. The blocks'
-      parameters are then stacked (`stack_blocks`). Equal values give equal
+      parameters are then stacked (`unstack_blocks`). Equal values give equal
       logits, but a random key gives other initial values and dropout masks.
     quantization: a key of QUANTIZATIONS; `build` returns the `quantized` model.
     patch_outputs: how many numbers to predict for each patch, in place of the
