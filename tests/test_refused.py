@@ -63,19 +63,18 @@ def no_training(monkeypatch):
     ),
     (
       {'mesh.data': 9},
-      'mesh.data=9 x mesh.fsdp=1 x mesh.tensor=1 = 9, but JAX sees 8 device(s):'
-      ' the product must not exceed that.',
+      'mesh.data=9 x mesh.fsdp=1 x mesh.tensor=1 does not fit the 8 device(s)'
+      ' that JAX sees: use sizes of at least 1 whose product is at most that,',
     ),
     (
       {'mesh.fsdp': 3},
-      'mesh.fsdp=3 x mesh.tensor=1 = 3, and mesh.data is -1, but JAX sees 8'
-      ' device(s): the product must divide that.',
+      'mesh.data=-1 x mesh.fsdp=3 x mesh.tensor=1 does not fit the 8',
     ),
     (
       {'mesh.tensor': -1},
-      'mesh.data and mesh.tensor are -1; only mesh.data and mesh.fsdp can',
+      'mesh.data=-1 x mesh.fsdp=1 x mesh.tensor=-1 does not fit the 8',
     ),
-    ({'mesh.tensor': 0}, 'mesh.tensor=0 must be -1 (all that the other axes'),
+    ({'mesh.tensor': 0}, 'mesh.tensor=0 does not fit the 8 device(s)'),
     (
       {'mesh.tensor': 4},
       'mesh.tensor=4 must divide the 2 heads of Transformer/encoderblock_0/',
@@ -181,7 +180,7 @@ def test_a_checkpoint_of_another_model(tmp_path):
   assert (
     '  missing (1):\n    cls (1, 1, 16)\n'
     '  extra (1):\n    embedding/scale (3,)\n'
-    '  wrong shape (1):\n'
+    '  different (1):\n'
     '    embedding/kernel is (2, 2, 1, 16), expected (4, 4, 1, 16)\n'
   ) in str(error.value)
 

@@ -1,6 +1,10 @@
 """Guards: brief faults are retried, and unreadable is not taken for damaged."""
 
+import gc
+import weakref
+
 import jax
+import numpy as np
 import pytest
 
 from tests.checkpoint import states
@@ -11,6 +15,7 @@ from vit_jax.runtime import errors
 NO_MEMORY = jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory')
 DISK = OSError(5, 'Input/output error')
 MISSING = FileNotFoundError(2, 'No such file')
+CLIENT = type('HttpError', (Exception,), {'__module__': 'gcsfs.retry'})
 TENSORSTORE = ValueError('UNAVAILABLE: Error reading "a"')
 
 
@@ -62,6 +67,11 @@ def test_brief_faults_are_retried(run, monkeypatch, pauses, error):
   [
     *((DISK, OSError), (NO_MEMORY, OSError), (MemoryError(), OSError)),
     *((PermissionError(13, 'Denied'), OSError), (_wrapped(DISK), OSError)),
+    (ValueError("UNKNOWN: Error reading [os_error_code='5']"), OSError),
+    (ValueError("INTERNAL: Too many files [os_error_code='24']"), OSError),
+    (ValueError('PERMISSION_DENIED: Error opening "zarr"'), OSError),
+    *((TENSORSTORE, OSError), (_wrapped(TENSORSTORE), OSError)),
+    (_wrapped(CLIENT('401: Unauthorized')), OSError),
     (errors.StoreError('gs://a: no answer'), errors.StoreError),
   ],
 )
@@ -83,16 +93,60 @@ def test_an_unreachable_checkpoint_is_not_moved(
   assert checkpoint.latest_step(run) == 8
 
 
-def test_files_that_cannot_be_opened_are_out_of_reach(run, monkeypatch):
-  # The libraries wrap the errors of the system in their own.
-  _fails(monkeypatch, TENSORSTORE)
-  file = run / 'checkpoints/8/default/link'
-  file.symlink_to(file)
-  with pytest.raises(OSError, match=r'8 cannot be read: .*symbolic links'):
-    checkpoint.restore_newest(run, TARGET)
-  file.unlink()
+@pytest.mark.parametrize(
+  'error',
+  [
+    ValueError("NOT_FOUND: Error opening [os_error_code='2']"),
+    ValueError('DATA_LOSS: Error reading "a"'),
+    *(MISSING, OSError(22, 'Invalid argument'), KeyError('a')),
+  ],
+)
+def test_a_damaged_checkpoint_is_moved(run, monkeypatch, error):
+  _fails(monkeypatch, error)
   assert checkpoint.restore_newest(run, TARGET)[1] == 4
   assert states.names(run / 'damaged_checkpoints') == ['8']
+
+
+def test_files_that_cannot_be_opened_are_out_of_reach(run):
+  # TensorStore reports the system's error as a ValueError.
+  for file in (run / 'checkpoints/8/default/d').iterdir():
+    file.unlink()
+    file.symlink_to(file)
+  with pytest.raises(OSError, match=r'8 cannot be read: .*symbolic links'):
+    checkpoint.restore_newest(run, TARGET)
+  assert states.names(run) == ['checkpoints']
+
+
+def test_a_store_that_does_not_answer_may_be_tried_again(run, monkeypatch):
+  monkeypatch.setattr(reading.buckets, 'is_store', lambda _: True)
+  _fails(monkeypatch, _wrapped(TENSORSTORE))
+  with pytest.raises(errors.StoreError, match='8 cannot be read: '):
+    checkpoint.restore_newest(run, TARGET)
+
+
+def test_a_state_that_is_foreign_to_one_process_is_damaged(run, monkeypatch):
+  other = ['foreign', 'another shape']
+  monkeypatch.setattr(reading.distributed, 'gather', lambda mine: [mine, other])
+  with pytest.raises(ValueError, match='8 is damaged: process 1: another sha'):
+    checkpoint.restore_newest(run, TARGET)
+
+
+def test_the_arrays_of_a_failed_attempt_are_freed(run, monkeypatch):
+  held = []
+
+  def fail(*_, **__):
+    array = np.ones(3)
+    held.append(weakref.ref(array))
+    raise OSError(5, 'Input/output error')
+
+  monkeypatch.setattr(reading, '_read_arrays', fail)
+  gc.disable()
+  try:
+    with pytest.raises(OSError, match='cannot be read'):
+      checkpoint.restore_newest(run, TARGET)
+    assert [array() for array in held] == [None] * 4
+  finally:
+    gc.enable()
 
 
 def test_a_save_that_a_bucket_refuses_may_be_tried_again(tmp_path, monkeypatch):

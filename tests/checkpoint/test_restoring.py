@@ -59,7 +59,7 @@ def test_another_models_state_is_listed_in_full(tmp_path):
   assert (
     '\n  missing (1):\n    params/c (3, 1) float32'
     '\n  extra (1):\n    params/b (3,) float32'
-    '\n  wrong shape (2):\n    params/a is (2,) float32, expected (4,) float32'
+    '\n  different (2):\n    params/a is (2,) float32, expected (4,) float32'
     '\n    params/e is (1,) float32, expected (1,) bfloat16\n'
   ) in str(error.value)
   assert states.names(tmp_path) == ['checkpoints']
@@ -135,6 +135,19 @@ def test_falls_back_from_damage(run, saved, caplog, damage):
   assert line.startswith(f'The checkpoint {run}/checkpoints/8 is damaged: ')
   assert states.names(run / 'checkpoints') == ['4']
   assert states.names(run / 'damaged_checkpoints') == ['8']
+
+
+def test_a_missing_array_is_damage(run, saved, caplog):
+  path = run / 'checkpoints/8/default/_METADATA'
+  metadata = json.loads(path.read_text())
+  entry = metadata['tree_metadata']["('ema_params', 'embedding', 'kernel')"]
+  entry['value_metadata'] |= {'value_type': 'None', 'skip_deserialize': True}
+  path.write_text(json.dumps(metadata))
+  assert checkpoint.read_params(run)[1].name == '4'
+  assert '1 of 2 arrays differ or are missing: ema_params/' in caplog.text
+  target = states.abstract(saved[1][4])
+  assert checkpoint.restore_newest(run, target)[1] == 4
+  assert '1 of 11 arrays differ or are missing: ema_params/' in caplog.text
 
 
 def test_changed_values_are_named(run, saved, monkeypatch, caplog):

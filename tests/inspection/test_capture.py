@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.interop import tiny
+from tests.models import stacking
 from vit_jax import models
 from vit_jax.inspection import capture
 
@@ -132,7 +133,7 @@ def test_scanned_and_rematerialised_models_have_the_same_weights():
   assert not np.allclose(expected[0], expected[1])
   scanned = capture.attention_weights(
     tiny.vit(depth=3, scan=True, remat='full'),
-    models.stack_blocks(params),
+    stacking.stack_blocks(params),
     images,
   )
   np.testing.assert_array_equal(scanned, expected)

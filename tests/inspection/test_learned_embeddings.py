@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.interop import tiny
-from vit_jax import models
+from tests.models import stacking
 from vit_jax.inspection import learned_embeddings
 
 
@@ -99,7 +99,7 @@ def test_each_block_has_its_own_similarity_where_it_has_its_own_table(scan):
     {'Transformer': {'posembed_input': table}}, (2, 2)
   )
   if scan:
-    params = models.stack_blocks(params)
+    params = stacking.stack_blocks(params)
   assert learned_embeddings.own_blocks(params) == 2
   found = learned_embeddings.position_similarity(params, (2, 2), block=1)
   np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -196,7 +196,7 @@ OUR_BIAS = 'Transformer/encoderblock_1/MlpBlock_0/Dense_1/bias'
     ),
     (
       {BIAS: np.ones(15)},
-      f'\n  wrong shape (1):\n    {OUR_BIAS} is (15,), expected (16,)\n',
+      f'\n  different (1):\n    {OUR_BIAS} is (15,), expected (16,)\n',
     ),
     (
       {BIAS: np.full(16, np.nan), 'cls': np.full((1, 1, 16), np.inf)},
@@ -242,7 +242,7 @@ def test_all_mismatches_are_listed_at_once(tmp_path):
   _changed(path, cls=None, more=np.ones(1))
   with pytest.raises(ValueError, match='do not fit') as error:
     interop.load_npz(path, tiny.vit(num_classes=4), 8)
-  for part in ('missing (1)', 'extra (1)', 'wrong shape (3)', 'head is for 5'):
+  for part in ('missing (1)', 'extra (1)', 'different (3)', 'head is for 5'):
     assert part in str(error.value)
 
 

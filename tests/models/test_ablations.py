@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.models import stacking
 from vit_jax import models
 from vit_jax.models import attention, encoder, position, vit
 
@@ -181,7 +182,7 @@ def test_every_layer_adds_its_own_position_embedding(kind, pooling, scan):
   def encoded(model, params):
     if scan:
       model = model.clone(scan=True)
-      params = models.stack_blocks(params)
+      params = stacking.stack_blocks(params)
     out = model.apply({'params': params}, images)[1]
     return out['embedded'], out['encoded']
 

@@ -13,13 +13,13 @@ def test_a_name_alone():
 
 def test_values_are_literals_or_text_and_may_contain_commas():
   model = models.parse(
-    'ViT-S/16:patch_size=(8, 4),gelu=exact,norm_epsilon=1e-3,scan=True',
+    'ViT-S/16:patch_size=(1200, 4),gelu=exact,norm_epsilon=1e-3,scan=True',
     num_classes=7,
   )
   assert model == models.build(
     'ViT-S/16',
     num_classes=7,
-    patch_size=(8, 4),
+    patch_size=(1200, 4),
     gelu='exact',
     norm_epsilon=1e-3,
     scan=True,

@@ -51,6 +51,7 @@ def test_resize_equals_scipy_on_the_papers_grids(old):
       {},
       r'6 patch tokens \(7 minus 1 prefix\) are not a square grid: give old_g',
     ),
+    ((2, 5, 2), {}, r'the shape \(2, 5, 2\), expected \(1, tokens, width\)'),
     ((1, 1, 2), {}, r'0 patch tokens \(1 minus 1 prefix\) are not a square'),
     (
       (1, 7, 2),

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.models import stacking
 from tests.tiny_run import SIZES
 from vit_jax import models
 
@@ -53,7 +54,7 @@ def test_dense_layers_of_blocks_multiply_integers(
 @pytest.mark.parametrize('scan', [False, True])
 def test_logits_and_gradients_stay_close(params, scan):
   if scan:
-    params = {**params, **models.stack_blocks(params)}
+    params = {**params, **stacking.stack_blocks(params)}
   results = [
     jax.jit(jax.grad(_loss(_model(name, scan=scan)), has_aux=True))(params)
     for name in ('none', 'int8', 'int8_all')

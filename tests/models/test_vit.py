@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.models import stacking
 from vit_jax import models
 from vit_jax.accounting import traces
 from vit_jax.models import vit
@@ -223,7 +224,7 @@ def test_initial_values(scan):
   )
   images = np.zeros((1, 64, 64, 3), np.float32)
   params = _jit(model.init)(jax.random.key(0), images)['params']
-  params = params if scan else models.stack_blocks(params)
+  params = params if scan else stacking.stack_blocks(params)
   block = params['Transformer']['encoderblock']
   mha, mlp = block['MultiHeadDotProductAttention_0'], block['MlpBlock_0']
   for kernel, fans in (
@@ -274,7 +275,7 @@ def _assert_close(actual, expected):
 
 def test_scan_equals_unrolled_blocks():
   params = _random_params(_build())
-  stacked = models.stack_blocks(params)
+  stacked = stacking.stack_blocks(params)
   block = stacked['Transformer']['encoderblock']
   assert block['LayerNorm_0']['scale'].shape == (2, 16)
   jax.tree.map(
@@ -354,7 +355,7 @@ def test_bfloat16_models_have_float32_parameters_and_logits():
 
 @pytest.mark.gate
 def test_remat_recomputes_the_same_values():
-  params = models.stack_blocks(_random_params(_build()))
+  params = stacking.stack_blocks(_random_params(_build()))
   key = jax.random.key(0)
   products, results = [], []
   for remat in ('none', 'dots', 'full'):

@@ -163,3 +163,7 @@ def test_the_description_has_each_parameter_and_the_bytes_of_a_device():
     for x, s in zip(*map(jax.tree.leaves, (state, held)), strict=True)
   )
   assert f'{expected:,} bytes' in total
+  alone = sharding.build(data=1, fsdp=1, tensor=1, shard='all', gather='step')
+  assert '(32, 48)' in alone.describe(state)
+  assert 'Sharding' not in alone.describe(state)
+  assert 'Sharding' in layout.describe(state)

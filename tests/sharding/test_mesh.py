@@ -67,10 +67,13 @@ def test_default_fsdp_size(devices, tensor, slices, shape):
     ((4, 4, 1), 'mesh.data=4 x mesh.fsdp=4'),
     ((-1, 1, -1), 'mesh.tensor=-1'),
     ((0, 1, 1), 'mesh.data=0'),
+    ((-2, -2, 1), 'mesh.data=-2'),
+    ((-2, -2, -1), 'mesh.fsdp=-2'),
+    ((-1, -1, -2), 'mesh.tensor=-2'),
   ],
 )
 def test_sizes_that_do_not_fit(sizes, message):
-  with pytest.raises(ValueError, match=f'{message}.* the 8 device'):
+  with pytest.raises(ValueError, match=f'{message}.* the 8 device.*use sizes'):
     mesh_lib.axis_sizes(8, *sizes)
 
 

@@ -204,7 +204,7 @@ def test_a_kept_head_must_fit(tmp_path):
     _load(tmp_path, _params(2, classes=3), new_grid=(2, 2), new_head=False)
   assert f'weights of {tmp_path}/checkpoints/5 do not fit' in str(error.value)
   assert (
-    '\n  wrong shape (2):\n    head/bias is (5,), expected (3,)'
+    '\n  different (2):\n    head/bias is (5,), expected (3,)'
     '\n    head/kernel is (8, 5), expected (8, 3)\n'
   ) in str(error.value)
 
@@ -243,12 +243,12 @@ def test_a_foreign_model_is_listed_in_full():
   assert listed['missing'] == {k for k in ours if k.startswith(block)}
   assert len(listed['missing']) == 16
   assert listed['extra'] == {'stem/kernel'}
-  assert listed['wrong shape'] == {
+  assert listed['different'] == {
     k
     for k in (ours.keys() & theirs.keys()) - {'head/bias', 'head/kernel'}
     if ours[k].shape != theirs[k].shape
   }
-  assert POSITION in listed['wrong shape']
+  assert POSITION in listed['different']
   assert '6 patch tokens' in str(error.value)  # Why it was not resized.
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import errno
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +20,7 @@ from vit_jax.checkpoint import folders, record
 from vit_jax.checkpoint.record import DamagedError
 from vit_jax.models import lora
 from vit_jax.runtime import distributed, errors
-from vit_jax.workdir import files
+from vit_jax.workdir import buckets, files
 
 # What a process can find wrong with a checkpoint, the worst first -> the error
 # that all processes raise.
@@ -39,7 +41,20 @@ _FINDINGS = {
   ),
 }
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-_SYSTEM = (OSError, MemoryError, jax.errors.JaxRuntimeError, errors.StoreError)
+_SYSTEM = (OSError, MemoryError, jax.errors.JaxRuntimeError)
+# The first word of TensorStore's messages, which come as ValueErrors.
+_NO_ANSWER = re.compile(r'(UNAVAILABLE|DEADLINE_EXCEEDED)\b')
+_REFUSED = re.compile(
+  r'(RESOURCE_EXHAUSTED|UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED'
+  r'|UNAUTHENTICATED|ABORTED|CANCELLED)\b'
+)
+# Client libraries of object stores; their errors have no common base class.
+_CLIENTS = ('aiohttp', 'gcsfs', 'google', 'requests', 'urllib3', 'botocore')
+# What the system says of a missing file, of a file of the wrong kind, and of
+# bytes that cannot be decoded (EILSEQ).
+_DAMAGE = {
+  *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.EILSEQ),
+}
 # Pauses in seconds before reading again, as a fault may be brief. A host may
 # have cached that a file on a shared file system is missing.
 _PAUSES = (0.5, 1.0, 4.0)
@@ -185,34 +200,44 @@ def _together(path: epath.Path, function: Callable[[], Any]) -> Any:
     if len(first) > 1:
       first.pop('', None)
       why = '; '.join(f'process {i}: {text}' for text, i in first.items())
-    raise _error(path, min(filter(None, kinds), key=[*_FINDINGS].index), why)
+    kind = min(filter(None, kinds), key=[*_FINDINGS].index)
+    if kind == 'foreign' and '' in kinds:
+      kind = 'damaged'  # Only some processes see another state: a bad copy.
+    raise _error(path, kind, why)
   return result
 
 
 def _finding(path: epath.Path, error: Exception) -> tuple[str, str]:
   """Returns what an error says about a checkpoint, a key of `_FINDINGS`; why.
 
-  Damaged files raise errors of many types. They count as damaged if the error
-  is not the system's, and each file can be opened and read.
+  Damaged files raise errors of many types. So an error counts as damage unless
+  it is known to come from elsewhere: a lack of memory or permission, or a fault
+  of the network or of a device.
   """
   if isinstance(error, _ForeignError):
     return 'foreign', str(error)
   if isinstance(error, DamagedError):
     return 'damaged', str(error)
-  try:
-    for cause in record.causes(error):
-      if isinstance(cause, _SYSTEM):
-        raise cause
-    for file in folders.files_of(path):
-      with file.open('rb') as content:
-        content.read(1)
-  except _MISSING:
-    pass
-  except errors.StoreError as found:
-    return 'unanswered', record.reason(found)
-  except Exception as found:  # The type depends on the file system.
-    return 'unreadable', record.reason(found)
+  for cause in record.causes(error):
+    if kind := _kind(path, cause):
+      return kind, record.reason(error)
   return 'damaged', record.reason(error)
+
+
+def _kind(path: epath.Path, cause: BaseException) -> str:
+  """Returns what one error of a chain says; '' if it says nothing."""
+  text = str(cause)
+  if isinstance(cause, _MISSING):
+    return 'damaged'
+  no_answer = buckets.is_store(path) and _NO_ANSWER.match(text)
+  if isinstance(cause, errors.StoreError) or no_answer:
+    return 'unanswered'
+  if number := record.system_number(cause):
+    return '' if number in _DAMAGE else 'unreadable'
+  from_client = type(cause).__module__.partition('.')[0] in _CLIENTS
+  if isinstance(cause, _SYSTEM) or from_client or _REFUSED.match(text):
+    return 'unreadable'
+  return ''
 
 
 def _error(path: epath.Path, kind: str, why: str) -> Exception:
@@ -313,7 +338,7 @@ def _read_params(path: epath.Path) -> Any:
         sep='/',
       )
       tree = _read_arrays(path, args, args, partial=True)
-      saved.check(tree)
+      saved.check(tree, wanted.values())
   except Exception as error:  # Damaged files raise errors of many types.
     raise _error(path, *_finding(path, error)) from error
   if not wanted:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import flax.traverse_util
@@ -39,14 +39,18 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
     error = error.__cause__ or error.__context__
 
 
+def system_number(error: BaseException) -> int | None:
+  """Returns the system's number of an error; None if it has none."""
+  # Orbax and TensorStore wrap the errors of the system.
+  if found := _ERRNO.search(str(error)):
+    return int(found[1])
+  return error.errno if isinstance(error, OSError) else None
+
+
 def reason(error: BaseException) -> str:
   """Formats an error in one line, as part of a message."""
-  # Orbax and TensorStore wrap the errors of the system.
   for cause in causes(error):
-    number = cause.errno if isinstance(cause, OSError) else None
-    if found := _ERRNO.search(str(cause)):
-      number = int(found[1])
-    if number:
+    if number := system_number(cause):
       system = OSError(number, os.strerror(number))
       return errors.described(system).rstrip('.')
   return ' '.join(f'{type(error).__name__}: {error}'.split())[:300].rstrip('.')
@@ -67,20 +71,22 @@ class Record:
   digests: dict[str, str]
   empty: list[str]
 
-  def check(self, tree: Any) -> None:
+  def check(self, tree: Any, names: Iterable[str] | None = None) -> None:
     """Compares arrays with the saved digests; see `fingerprint.digests`.
 
     Args:
       tree: the whole state, or a part of it.
+      names: the arrays that it must have; None stands for all that were saved.
 
     Raises:
-      DamagedError: arrays differ; names them.
+      DamagedError: arrays differ, or are missing; names them.
     """
     found = fingerprint.digests(tree)
-    damaged = [k for k, v in found.items() if self.digests.get(k) != v]
+    names = {*found, *(self.digests if names is None else names)}
+    damaged = sorted(k for k in names if self.digests.get(k) != found.get(k))
     if damaged:
       raise DamagedError(
-        f'{len(damaged)} of {len(found)} arrays differ from what was saved:'
+        f'{len(damaged)} of {len(names)} arrays differ or are missing:'
         f' {", ".join(damaged[:5])}{", ..." if len(damaged) > 5 else ""}'
       )
 
@@ -164,7 +170,7 @@ def mismatch(
   expected: Mapping[str, Any],
   found: Mapping[str, Any],
 ) -> str:
-  """Lists all differences between two sets of named shapes; '' if none."""
+  """Lists all differences between two sets of named arrays; '' if none."""
   groups = {
     'missing': [
       f'{k} {expected[k]}' for k in sorted(expected.keys() - found.keys())
@@ -172,7 +178,7 @@ def mismatch(
     'extra': [
       f'{k} {found[k]}' for k in sorted(found.keys() - expected.keys())
     ],
-    'wrong shape': [
+    'different': [
       f'{k} is {found[k]}, expected {expected[k]}'
       for k in sorted(expected.keys() & found.keys())
       if expected[k] != found[k]

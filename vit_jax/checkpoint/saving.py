@@ -229,11 +229,13 @@ class Checkpoints:
   def _manager(self, step: int) -> ocp.CheckpointManager:
     # Orbax's policy for the best step reads metrics from files that may be
     # damaged.
-    saved = {int(path.name) for path in folders.complete_steps(self.directory)}
-    values = dict(self._values)
-    noted = {at: values[at] for at in sorted(values.keys() & {step, *saved})}
-    choose = min if self._best.endswith('loss') else max
-    best = [choose(noted, key=noted.get)] if noted else []
+    best = []
+    if values := dict(self._values):
+      saved = folders.complete_steps(self.directory)
+      steps = {step, *(int(path.name) for path in saved)}
+      noted = {at: values[at] for at in sorted(values.keys() & steps)}
+      choose = min if self._best.endswith('loss') else max
+      best = [choose(noted, key=noted.get)] if noted else []
     processes = jax.process_count()
     options = ocp.CheckpointManagerOptions(
       create=False,

@@ -1,6 +1,6 @@
 """The paper's models: `build` makes one from its name, `names` lists them."""
 
-from vit_jax.models.encoder import stack_blocks, unstack_blocks
+from vit_jax.models.encoder import unstack_blocks
 from vit_jax.models.variants import build, names, options, paper_name, parse
 
 __all__ = [
@@ -9,6 +9,5 @@ __all__ = [
   'options',
   'paper_name',
   'parse',
-  'stack_blocks',
   'unstack_blocks',
 ]

@@ -360,26 +360,16 @@ class Encoder(nn.Module):
     return x[:, : options.tokens]
 
 
-def stack_blocks(params: dict) -> dict:
-  """Converts unrolled parameters for `scan=True`.
+def unstack_blocks(params: dict) -> dict:
+  """Converts the parameters of `scan=True` to those of unrolled blocks.
 
   Args:
-    params: a `ViT`'s parameters with `Transformer/encoderblock_{i}/...`.
+    params: a `ViT`'s parameters, with the blocks' arrays stacked to
+      [depth, ...] under `Transformer/encoderblock/...`.
 
   Returns:
-    The same parameters, with the blocks' arrays stacked to [depth, ...] under
-    `Transformer/encoderblock/...`.
+    The same parameters, as `Transformer/encoderblock_{i}/...`.
   """
-  encoder = dict(params['Transformer'])
-  blocks = []
-  while (name := f'encoderblock_{len(blocks)}') in encoder:
-    blocks.append(encoder.pop(name))
-  encoder['encoderblock'] = jax.tree.map(lambda *a: jnp.stack(a), *blocks)
-  return {**params, 'Transformer': encoder}
-
-
-def unstack_blocks(params: dict) -> dict:
-  """Inverts `stack_blocks`."""
   encoder = dict(params['Transformer'])
   stacked = encoder.pop('encoderblock')
   for i in range(len(jax.tree.leaves(stacked)[0])):

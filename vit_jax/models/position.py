@@ -198,9 +198,15 @@ def resize(
     [1, S + new rows * new columns, D], same dtype, computed in float64.
 
   Raises:
-    ValueError: the number of tokens is not that of the old grid.
+    ValueError: the shape is another one, or the number of tokens is not that of
+      the old grid.
   """
   table = np.asarray(pos_embedding)
+  if table.ndim != 3 or len(table) != 1:
+    raise ValueError(
+      f'the position embedding has the shape {table.shape}, expected (1,'
+      ' tokens, width).'
+    )
   num_patches = table.shape[1] - num_prefix_tokens
   if old_grid is None:
     old_grid = _square(num_patches)

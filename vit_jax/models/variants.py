@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -64,15 +65,15 @@ _CHOICES = {
 _LARGEST, _DEEPEST, _MOST_STAGES = 2**24, 1000, 16
 
 
-def _is_size(value: object, most: int = _LARGEST) -> bool:
+def _is_size(value: object, most: float = _LARGEST) -> bool:
   return type(value) is int and 1 <= value <= most
 
 
-def _are_sizes(values: object) -> bool:
+def _are_sizes(values: object, most: float = _DEEPEST) -> bool:
   return (
     isinstance(values, tuple)
     and len(values) <= _MOST_STAGES
-    and all(_is_size(x, _DEEPEST) for x in values)
+    and all(_is_size(x, most) for x in values)
   )
 
 
@@ -103,7 +104,7 @@ _CHECKS = {
   'representation_size': _SIZE_CHECK,
   'width': _SIZE_CHECK,
   'patch_size': (
-    lambda x: _are_sizes(x) and len(x) == 2,
+    lambda x: _are_sizes(x, math.inf) and len(x) == 2,
     'a side or (height, width), each at least 1',
   ),
   'blocks': (lambda x: _are_sizes(x) and len(x) > 0, _BLOCKS),
@@ -425,8 +426,8 @@ def _check(model: nn.Module) -> None:
 def _wanted(value: Any, holds: Callable[[Any], bool], text: str) -> str:
   """Returns what an attribute should be; '' if it is right."""
   try:
-    return '' if holds(value) else text
-  except (TypeError, ValueError):  # It has another type.
+    return '' if not isinstance(value, bool) and holds(value) else text
+  except (TypeError, ValueError, OverflowError):  # It has another type.
     return text
 
 

@@ -188,7 +188,7 @@ class ViT(nn.Module):
     remat: what the backward pass recomputes of a block; see
       `shared.REMAT_POLICIES`.
     scan: run the blocks as one loop, which compiles faster. The blocks'
-      parameters are then stacked (`stack_blocks`). Equal values give equal
+      parameters are then stacked (`unstack_blocks`). Equal values give equal
       logits, but a random key gives other initial values and dropout masks.
     quantization: a key of QUANTIZATIONS; `build` returns the `quantized` model.
     patch_outputs: how many numbers to predict for each patch, in place of the
@@ -268,8 +268,10 @@ class ViT(nn.Module):
         channels], the ResNet's output. All are in the compute dtype.
 
     Raises:
-      ValueError: the images are not float, are not of rank 4, are smaller than
-        one patch, or have another size than the parameters' position embedding.
+      ValueError: the images are not float, are not of rank 4, or are smaller
+        than one patch.
+      flax.errors.ScopeParamShapeError: the parameters' position embedding is
+        for images of another size; `position.resize` adapts it.
     """
     check_images(images)
     grid = self.token_grid(images.shape[1:3])

@@ -90,7 +90,7 @@ class Predictor:
 
   Attributes:
     module: the Flax module; `module.apply({'params': params}, images)` takes
-      float images [B, height, width, channels] in [-1, 1].
+      float images [B, height, width, channels] of `image_size` in [-1, 1].
     params: its parameters, on the devices.
     class_names: one for each logit; 'class 0' and so on if they are unknown.
     image_size: (height, width) in pixels that the model sees.

@@ -212,7 +212,7 @@ class Layout:
       self.state(state),
     )
     table = parameter_overview.get_parameter_overview(
-      held.params, include_stats='sharding'
+      held.params, include_stats='sharding' if self.mesh.size > 1 else False
     )
     size = sum(
       math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize

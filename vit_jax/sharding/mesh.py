@@ -80,15 +80,15 @@ def axis_sizes(
     groups, rest = divmod(num_devices, slices * tensor)
     sizes['fsdp'] = 1 if rest else split_over(groups)
   free = [name for name, size in sizes.items() if size == -1]
-  fixed = math.prod(size for size in sizes.values() if size != -1)
+  fixed = math.prod(max(size, 0) for size in sizes.values() if size != -1)
   if fixed > 0 and len(free) == 1 and num_devices % fixed == 0:
     sizes[free[0]] = num_devices // fixed
   elif free or not 0 < fixed <= num_devices:
     raise ValueError(
       f'{_product((data, fsdp, tensor))} does not fit the {num_devices}'
-      ' device(s) that JAX sees: the product must not exceed that. One size, or'
-      ' mesh.data and mesh.fsdp, may be -1, which takes what the others leave;'
-      ' their product must divide the devices.'
+      ' device(s) that JAX sees: use sizes of at least 1 whose product is at'
+      ' most that, or set one of them, or both mesh.data and mesh.fsdp, to -1,'
+      ' which takes what the others leave if their product divides the devices.'
     )
   return sizes['data'], sizes['fsdp'], sizes['tensor']
 
