@@ -15,7 +15,7 @@ import vit_jax
 from tests.tiny_run import SIZES, Death
 from vit_jax import config as config_lib
 from vit_jax import data, features, interop, models, sharding
-from vit_jax.evaluators import Context
+from vit_jax.evaluators.evaluator import Context
 from vit_jax.evaluators.knn import NearestNeighbours
 from vit_jax.features import extraction, store
 from vit_jax.training import step as step_lib
@@ -87,8 +87,13 @@ def train(model, tmp_path_factory):
 def _evaluation(model, weights, k):
   config, source = config_lib.default(), data.open_source(SPEC)
   config.data.threads = 0
-  section = config_lib.knn(
-    'train[:100]', 'test', k=(k,), metric='euclidean', weights=weights
+  section = config_lib.evaluation(
+    'test',
+    'knn',
+    train_split='train[:100]',
+    k=(k,),
+    metric='euclidean',
+    weights=weights,
   )
   given = Context(
     *(config, section, model.module, model.mesh, source, source),
