@@ -296,6 +296,20 @@ def test_the_command_finds_the_evaluators_accuracy(
   }
 
 
+@pytest.mark.parametrize(
+  'word, message',
+  [
+    ('--metric=l1', "--metric=l1 must be one of ['cosine', 'euclidean']"),
+    ('--weights=equal', '--weights=equal must be one of'),
+    ('--k=0', '--k=(0,) must be different numbers, each at least 1'),
+  ],
+)
+def test_wrong_flags_of_neighbours(train, command, word, message):
+  done = command('vit_jax.knn', f'--train={train}', f'--test={train}', word)
+  assert done.returncode == 1
+  assert message in done.stderr
+
+
 @pytest.mark.gate
 def test_the_command_fits_a_linear_probe(model, train, tmp_path, command):
   for split in ('validation', 'test'):
