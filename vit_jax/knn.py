@@ -8,9 +8,9 @@
   --train=features/photos robin.jpg more                  nearest images
 
 The directories are those of python -m vit_jax.features. Accuracies are those of
-evaluations of the kinds knn and linear_probe. Neighbours are exact: of equally
-near images the first counts, of classes with equal votes the one with the
-smallest number. The memory holds one file of --train at a time, and all of
+evaluations of the kinds knn and linear_probe. scikit-learn finds neighbours: of
+equally near images the first counts, of classes with equal votes the one with
+the smallest number. The memory holds one file of --train at a time, and all of
 --test; a linear probe holds everything.
 
 With image files or folders in place of --test, lists the nearest images of
@@ -58,13 +58,12 @@ _SELECTION = flags.DEFINE_string(
 _K = flags.DEFINE_list(
   'k', ['20'], 'Numbers of neighbours, such as 1,5,20; the largest is listed.'
 )
-_METRIC = flags.DEFINE_enum(
-  'metric', 'cosine', ['cosine', 'euclidean'], 'What near means.'
+_METRIC = flags.DEFINE_string(
+  'metric', 'cosine', 'What near means: cosine or euclidean.'
 )
-_WEIGHTS = flags.DEFINE_enum(
+_WEIGHTS = flags.DEFINE_string(
   'weights',
   None,
-  ['uniform', 'softmax', 'distance'],
   'Votes of a neighbour: one (uniform), exp(cosine / temperature) (softmax, the'
   ' default for cosines), or 1 / distance (the default for euclidean).',
 )

@@ -302,6 +302,8 @@ def test_command_prints_a_table():
   assert [block + 'attention', 'products', '12', '0.715', '4.1'] in [
     line[:5] for line in lines
   ]
+  # A part that is there once has no number.
+  assert ['head', '14,065,779', '0.014'] in [line[:3] for line in lines]
   total = next(line for line in lines if line[:1] == ['total'])
   assert total[1:4] == ['100,455,027', '17.578', '100.0']
   assert run.stdout.endswith(

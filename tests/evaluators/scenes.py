@@ -8,7 +8,7 @@ import numpy as np
 from vit_jax import config as config_lib
 from vit_jax import data, sharding
 from vit_jax.config import inputs
-from vit_jax.evaluators import Context
+from vit_jax.evaluators.evaluator import Context
 
 CLASSES = 4
 

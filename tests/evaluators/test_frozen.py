@@ -16,7 +16,7 @@ from sklearn import linear_model, neighbors, preprocessing
 from tests.evaluators.scenes import CLASSES, Pixels, Scenes, context
 from vit_jax import config as config_lib
 from vit_jax import sharding
-from vit_jax.evaluators import fewshot, knn, linear_probe
+from vit_jax.evaluators import fewshot, frozen, knn, linear_probe
 from vit_jax.evaluators.build import KINDS
 from vit_jax.models import layers
 
@@ -278,6 +278,54 @@ def test_the_first_of_equal_rows(metric):
   assert (distances == 0).all()  # The votes of 1 / distance need that.
   with pytest.raises(ValueError, match=r'51 neighbours .* only 50 images'):
     knn.nearest([x[:50]], x[:1], 51, metric)
+
+
+@pytest.mark.parametrize('images, processes', [(8, 3), (2, 3)])
+def test_processes_share_the_queries(images, processes, monkeypatch):
+  monkeypatch.setattr(knn, '_PAIRS', 100 * images)
+  (x, labels), (queries, expected) = _points(700, 1), _points(images, 2)
+  section, test = _section('knn'), frozen.Features(queries, expected)
+  alone = knn.accuracies([x], labels, test, section)
+  gathered, calls = [], []
+
+  def gather(value):
+    gathered.append(value)
+    # The last process sees what all of them give.
+    return (gathered + [value] * processes)[:processes]
+
+  monkeypatch.setattr(knn.distributed, 'gather', gather)
+  monkeypatch.setattr(jax, 'process_count', lambda: processes)
+  for index in range(processes):
+    monkeypatch.setattr(jax, 'process_index', lambda i=index: i)
+    before = len(calls)
+    values = knn.accuracies(
+      *([x], labels, test, section), lambda: calls.append(1)
+    )
+    # A call may wait for the other processes, so all must call equally often.
+    assert len(calls) - before == 7
+  assert values == alone
+  queries[0] = np.nan  # All processes must see it.
+  with pytest.raises(ValueError, match=f'of 1 of {images} images'):
+    knn.accuracies([x], labels, test, section)
+
+
+def test_wrong_rows_are_counted_of_the_whole_block(monkeypatch):
+  monkeypatch.setattr(knn, '_ROWS', 50)
+  x, _ = _points(200, 1)
+  queries = x[:3].copy()
+  x[[3, 150]] = np.inf
+  with pytest.raises(ValueError, match='of 2 of 200 images'):
+    knn.nearest([x], queries, 5, 'cosine')
+
+
+def test_a_common_offset_costs_no_digits():
+  (x, _), (queries, _) = _points(300, 1), _points(20, 2)
+  offset = 2.0**30
+  x, queries = np.float64(x), np.float64(queries)
+  expected = knn.nearest([x], queries, 5, 'euclidean')
+  found = knn.nearest([x + offset], queries + offset, 5, 'euclidean')
+  np.testing.assert_array_equal(found[0], expected[0])
+  np.testing.assert_allclose(found[1], expected[1], rtol=1e-5)
 
 
 def test_the_smallest_of_equal_classes():

@@ -36,7 +36,7 @@ def _build(source, target, **options):
     'ViT-Ti/4', num_classes=1, width=16, depth=1, heads=2, mlp_dim=32
   )
   given = context(
-    config_lib.masked_patch_evaluation('test'),
+    config_lib.evaluation('test', config_lib.MASKED_PATCH),
     *(model, source, SIZE),
     **{'channels': 3, **options},
   )

@@ -15,7 +15,7 @@ import vit_jax
 from tests.tiny_run import SIZES, Death
 from vit_jax import config as config_lib
 from vit_jax import data, features, interop, models, sharding
-from vit_jax.evaluators import Context
+from vit_jax.evaluators.evaluator import Context
 from vit_jax.evaluators.knn import NearestNeighbours
 from vit_jax.features import extraction, store
 from vit_jax.training import step as step_lib
@@ -87,8 +87,13 @@ def train(model, tmp_path_factory):
 def _evaluation(model, weights, k):
   config, source = config_lib.default(), data.open_source(SPEC)
   config.data.threads = 0
-  section = config_lib.knn(
-    'train[:100]', 'test', k=(k,), metric='euclidean', weights=weights
+  section = config_lib.evaluation(
+    'test',
+    'knn',
+    train_split='train[:100]',
+    k=(k,),
+    metric='euclidean',
+    weights=weights,
   )
   given = Context(
     *(config, section, model.module, model.mesh, source, source),
@@ -289,6 +294,20 @@ def test_the_command_finds_the_evaluators_accuracy(
     '5nn/accuracy': _evaluation(model, 'uniform', 5),
     'count': 144,
   }
+
+
+@pytest.mark.parametrize(
+  'word, message',
+  [
+    ('--metric=l1', "--metric=l1 must be one of ['cosine', 'euclidean']"),
+    ('--weights=equal', '--weights=equal must be one of'),
+    ('--k=0', '--k=(0,) must be different numbers, each at least 1'),
+  ],
+)
+def test_wrong_flags_of_neighbours(train, command, word, message):
+  done = command('vit_jax.knn', f'--train={train}', f'--test={train}', word)
+  assert done.returncode == 1
+  assert message in done.stderr
 
 
 @pytest.mark.gate

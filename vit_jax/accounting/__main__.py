@@ -74,6 +74,8 @@ def main(specs: list[str]) -> None:
   report, rows = reports[0], reports[0]['parts']
   rows.append({'name': 'total', **{key: report[key] for key in _FIGURES}})
   for row in rows:
+    if row.get('repeats') == 1:
+      del row['repeats']
     for key, share in _SHARES.items():
       row[share] = 100 * row[key] / report[key]
   print(f'{report["model"]}: {setting}, {report["dtype"]}\n')

@@ -1,6 +1,6 @@
 """Evaluators: `run(params, on_batch)` yields `(name, value)` pairs."""
 
 from vit_jax.evaluators.build import build
-from vit_jax.evaluators.evaluator import Context, Evaluator, digests, run
+from vit_jax.evaluators.evaluator import Evaluator, digests, run
 
-__all__ = ['Context', 'Evaluator', 'build', 'digests', 'run']
+__all__ = ['Evaluator', 'build', 'digests', 'run']

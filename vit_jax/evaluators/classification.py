@@ -212,8 +212,10 @@ class Classification:
 
 def _occurring(view: data.View) -> list[int]:
   """Returns the classes that occur in a view, ascending."""
-  labels = map(np.atleast_1d, data.read_labels(view))
-  return np.unique(np.concatenate([*labels])).astype(int).tolist()
+  labels = data.read_labels(view)
+  if isinstance(labels, list):  # Several per image.
+    labels = np.concatenate(labels)
+  return np.unique(labels).astype(int).tolist()
 
 
 def _tell_if_trained_on(view: data.View, train_split: str) -> None:

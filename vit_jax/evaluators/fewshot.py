@@ -65,23 +65,27 @@ class FewShot(frozen.FrozenFeatures):
     `{k}shot/selection_accuracy`, if a strength was selected. For the arguments
     and errors see `FrozenFeatures`.
     """
-    results, l2 = {}, self.section.l2
-    for shots in self.section.shots:
-      name, best = f'{shots}shot', 0
-      found = {use: [] for use in features if use != 'train'}
+    results, train = {}, features['train']
+
+    def accuracies(use, shots, l2):  # [seed][strength]
       for seed in self._drawn:
-        rows = [i for order in seed for i in order[:shots]]
-        few = features['train'].picked(rows)
-        fitted = list(fit(*few, self.num_classes, l2))
-        for use, accuracies in found.items():
-          accuracies.append([one.accuracy(features[use]) for one in fitted])
-        on_step()
+        few = train.picked([i for order in seed for i in order[:shots]])
+        found = []
+        # One classifier at a time: with many classes, it is large.
+        for one in fit(*few, self.num_classes, l2):
+          found.append(one.accuracy(features[use]))
+          on_step()
+        yield found
+
+    for shots in self.section.shots:
+      name, l2 = f'{shots}shot', self.section.l2
       if len(l2) > 1:
-        means = np.mean(found['selection'], axis=0)
+        means = np.mean(list(accuracies('selection', shots, l2)), axis=0)
         best = frozen.best(l2, means, name)
         results[f'{name}/l2'] = float(l2[best])
         results[f'{name}/selection_accuracy'] = float(means[best])
-      test = [of_seed[best] for of_seed in found['test']]
+        l2 = l2[best : best + 1]
+      test = [found for (found,) in accuracies('test', shots, l2)]
       results[f'{name}/accuracy'] = statistics.fmean(test)
       if len(test) > 1:
         results[f'{name}/std'] = statistics.stdev(test)

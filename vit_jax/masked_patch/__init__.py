@@ -10,10 +10,9 @@ from vit_jax.masked_patch.objective import (
   mean_loss,
   measure,
 )
-from vit_jax.masked_patch.task import MaskedPatch, build, corruption_key
+from vit_jax.masked_patch.task import build, corruption_key
 
 __all__ = [
-  'MaskedPatch',
   'add_image_keys',
   'build',
   'corruption_key',
