@@ -152,7 +152,7 @@ def test_two_processes_train_like_one(tmp_path):
   # Only one process writes the log.
   log = (tmp_path / 'many/mixed/train.log').read_text()
   assert log.count('step 20/20 ') == 1
-  assert 'on 4 cpu device(s) of 2 processes.' in log
+  assert '4 cpu device(s) of 2 process(es)' in log
   rows = metrics.read(tmp_path / 'many/mixed')
   assert rows[-1]['test/count'] == 101
   # Weights of another run were split over two processes. The learning rate is
