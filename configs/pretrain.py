@@ -148,9 +148,9 @@ IMAGENET21K_EXAMPLES, IMAGENET21K_CLASSES = 12_400_000, 21_843
 IMAGENET_EXAMPLES = 1_281_167
 # Runs with fewer epochs on the user's own data are not regularised.
 LONG_EPOCHS = 30
-# Data sets with known rows and splits; all others are the user's own.
 # Images that the released models' recipes hold out for validation.
 HELD_OUT = 51_200
+# Data sets with known rows and splits; all others are the user's own.
 KNOWN = ('imagenet2012', 'imagenet21k', 'jft300m')
 
 # Data spec, split of the shots and split of the test images, as in the authors'

@@ -122,9 +122,6 @@ def main():
     )
   if _DETERMINISTIC.value:
     compilation.make_deterministic()
-  cache = _COMPILATION_CACHE.value
-  if cache == 'auto':
-    cache = files.absolute(_WORKDIR.value) / 'compilation_cache'
   with distributed.connected(
     coordinator_address=_COORDINATOR.value,
     num_processes=_NUM_PROCESSES.value,
@@ -134,6 +131,9 @@ def main():
   ):
     if jax.process_index():
       logs.only_warnings()
+    cache = _COMPILATION_CACHE.value
+    if cache == 'auto':
+      cache = f'{_WORKDIR.value}/compilation_cache'
     cache = None if cache in ('none', '') else files.absolute(cache)
     if _EVAL_ONLY.value:
       evaluate.evaluate_only(

@@ -119,7 +119,7 @@ def test_images_are_blended_after_normalisation():
   batch = _pair(_batch(), 0.25)
   pixels = batch['image'] / 127.5 - 1
   np.testing.assert_allclose(
-    mixup.images(batch),
+    mixup.model_input(batch),
     0.25 * pixels + 0.75 * np.roll(pixels, 1, axis=0),
     atol=1e-6,
   )
@@ -133,7 +133,7 @@ def test_cutmix_replaces_a_box_and_blends_labels_by_its_area(mesh, labels):
   batch, layout = _batch(labels), _layout(*mesh)
   put = sharding.put_batch(batch, layout.mesh)
   pair = jax.jit(mixup.each_step(0, layout, cutmix_alpha=1.0))
-  images = jax.jit(mixup.images)
+  images = jax.jit(mixup.model_input)
   areas = set()
   for step in range(10):
     paired = pair(put, step)
@@ -223,7 +223,9 @@ def test_a_step_of_mixup_blends_as_without_cutmix():
     paired = both(batch, step)
     cuts = int(paired['outside'][0] == 1)
     other = alone[cuts](batch, step)
-    np.testing.assert_array_equal(mixup.images(paired), mixup.images(other))
+    np.testing.assert_array_equal(
+      mixup.model_input(paired), mixup.model_input(other)
+    )
     np.testing.assert_array_equal(paired['share'], other['share'])
     kinds.add(cuts)
   assert kinds == {0, 1}

@@ -120,19 +120,20 @@ def test_no_gradient_is_computed_for_what_is_frozen():
 def test_an_average_of_what_trains_is_evaluated_with_what_is_frozen():
   program = _program(tuning__train='head', polyak__decay=0.5)
   before, after, state = _run(program, steps=1)
-  found = _flat(program.evaluated(state).eval_params)
+  found = _flat(program.eval_params(state.params, state.ema_params))
   assert found.keys() == before.keys()
   for name, x in before.items():
     np.testing.assert_allclose(found[name], (x + after[name]) / 2, rtol=1e-6)
   untuned = _program()
   state = untuned.init_state()
-  assert untuned.evaluated(state) is state
+  assert untuned.eval_params(state.params, {}) is state.params
+  assert untuned.eval_params(state.params, state.params) is state.params
 
 
 def test_evaluated_additions_are_merged():
   program = _program(lora__rank=2, lora__alpha=6.0)
   _, after, state = _run(program)
-  found = _flat(program.evaluated(state).eval_params)
+  found = _flat(program.eval_params(state.params, state.ema_params))
   assert found.keys() == {n for n in after if not n.startswith('lora/')}
   a, b = (after[f'lora/{QUERY}/{part}'] for part in 'ab')
   expected = after[QUERY] + 3.0 * np.einsum('ir,rhk->ihk', a, b)

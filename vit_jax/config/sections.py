@@ -102,7 +102,7 @@ _SCHEDULE = {
     float,
     'The highest learning rate. -1: for Adam, 3e-3 times the square root of'
     ' batch / 4096; for SGD, 0.03 times that of batch / 512.',
-    at_least(-1),
+    Check(lambda x: x == -1 or 0 <= x < math.inf, 'at least 0, or -1'),
   ),
   'warmup_steps': Key(
     int,

@@ -2,9 +2,9 @@
 
 import contextlib
 from collections.abc import Sequence
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import ml_collections
 from absl import logging
 from etils import epath
@@ -14,7 +14,6 @@ from vit_jax import config as config_lib
 from vit_jax import data, results
 from vit_jax.interop import hub
 from vit_jax.runtime import distributed, preemption
-from vit_jax.training import step as step_lib
 from vit_jax.training import warm_start
 from vit_jax.training.opening import Run, open_run
 
@@ -150,7 +149,7 @@ def _evaluate(run: Run, missing: Sequence[str]) -> None:
   """Runs evaluations; writes the results of each as soon as it is done."""
   config, workdir = run.config, run.workdir
   first_process = jax.process_index() == 0
-  params = _state(run).eval_params
+  params = _load(run)
   done = config.copy_and_resolve_references()
   for name in missing:
     del done.evals[name]
@@ -232,8 +231,8 @@ def _resolve(
   return config
 
 
-def _state(run: Run) -> step_lib.TrainState:
-  """Returns the trained weights, without an optimizer state."""
+def _load(run: Run) -> Any:
+  """Returns the parameters to evaluate."""
   try:
     params = run.load_weights(new_head=_only_features(run.config))
   except ValueError as error:
@@ -241,6 +240,4 @@ def _state(run: Run) -> step_lib.TrainState:
       f'{error} (--eval_only trains no head: evaluate on the classes that the'
       ' weights were trained on.)'
     ) from error
-  return run.program.evaluated(
-    step_lib.TrainState(jnp.int32(0), params, (), {})
-  )
+  return run.program.eval_params(params, {})

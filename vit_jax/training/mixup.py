@@ -156,7 +156,7 @@ def _shift(x: jax.Array, mesh: jax.sharding.Mesh) -> jax.Array:
   )(x)
 
 
-def images(batch: Batch) -> jax.Array:
+def model_input(batch: Batch) -> jax.Array:
   """Returns the model's input images, float32 [B, H, W, C] in [-1, 1]."""
   own = normalize(batch['image'])
   if 'share' not in batch:

@@ -46,8 +46,8 @@ class Run:
     notice: tells whether the run was asked to stop.
     watchdog: ends the run if it makes no progress.
     check_owner: raises if another run has taken the work directory.
-    started: is called after the first step or batch. Until then, the watchdog
-      allows time for compilation, and a signal ends a single process at once.
+    mark_started: is called after the first step or batch. Until then, the
+      watchdog allows time for compilation, and a signal ends a single process at once.
   """
 
   workdir: epath.Path
@@ -61,7 +61,7 @@ class Run:
   notice: preemption.Notice
   watchdog: preemption.Watchdog
   check_owner: Callable[[], None]
-  started: Callable[[], None]
+  mark_started: Callable[[], None]
 
   @property
   def mesh(self) -> jax.sharding.Mesh:
@@ -95,7 +95,7 @@ class Run:
 
     def on_batch():
       if self.view is None:  # Nothing is trained: no first step follows.
-        self.started()
+        self.mark_started()
       self.watchdog.beat('batch of an evaluation')
       if self.notice.requested():
         raise preemption.StopRequested
@@ -199,7 +199,7 @@ def open_run(
     starting = stack.enter_context(contextlib.ExitStack())
     starting.enter_context(watchdog.allow('start-up', _START_LIMIT))
 
-    def started():
+    def mark_started():
       starting.close()
       notice.nothing_to_save = False
 
@@ -252,5 +252,5 @@ def open_run(
       notice=notice,
       watchdog=watchdog,
       check_owner=check_owner,
-      started=started,
+      mark_started=mark_started,
     )

@@ -175,18 +175,20 @@ class Program:
       tuning=self.tuning,
     )
 
-  def evaluated(self, state: step_lib.TrainState) -> step_lib.TrainState:
-    """Returns a state whose `eval_params` are plain parameters of the model.
+  def eval_params(self, params: Any, ema_params: Any) -> Any:
+    """Returns the parameters to evaluate: plain parameters of the model.
 
     These are the averaged ones, if there is an average, with the frozen ones
     and with low-rank additions in the kernels.
+
+    Args:
+      params: all parameters of a state.
+      ema_params: its average; {} for none.
     """
     if self.tuning.trained is None:
-      return state
-    params = tuning_lib.overlaid(state.params, state.ema_params)
-    if lora.FOLDER in params:
-      params = self._merged(params)
-    return step_lib.TrainState(state.step, params, (), {})
+      return ema_params or params
+    params = tuning_lib.overlaid(params, ema_params)
+    return self._merged(params) if lora.FOLDER in params else params
 
   def _merged(self, params: Any) -> Any:
     """Merges low-rank additions; other parameters are not copied."""

@@ -4,6 +4,7 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -245,17 +246,17 @@ class Recorder:
     if not names:
       return False
     found, improved, stop = {}, False, False
-    evaluated = self._run.program.evaluated(state)
+    params = self._run.program.eval_params(state.params, state.ema_params)
     try:
       for name in names:
         with self._run.goodput.phase('evaluation'):
-          values = self._run.evaluate(name, evaluated.eval_params, step)
+          values = self._run.evaluate(name, params, step)
         found |= values
         if self._is_best(values):
           improved = True
           # Before the metrics are written: if this save fails, a resumed run
           # lacks the metrics and repeats the evaluation.
-          self.save_params(checkpoint_lib.BEST, evaluated, step)
+          self.save_params(checkpoint_lib.BEST, params, step)
         self.write(step, values)
     except preemption.StopRequested:
       stop = True
@@ -292,16 +293,12 @@ class Recorder:
       self._checkpoints.save(step, state)
     self._saved_at, self._saved_step = time.monotonic(), step
 
-  def save_params(self, kind: str, state: TrainState, step: int) -> None:
-    """Saves the parameters alone, under `checkpoint.BEST` or `FINAL`."""
+  def save_params(self, kind: str, params: Any, step: int) -> None:
+    """Saves parameters to evaluate, under `checkpoint.BEST` or `FINAL`."""
     with self._saving(kind):
       self._run.check_owner()
       checkpoint_lib.save_params(
-        self._run.workdir,
-        kind,
-        step,
-        self._run.program.evaluated(state).eval_params,
-        timeout=self._timeout,
+        self._run.workdir, kind, step, params, timeout=self._timeout
       )
 
   def wait(self, step: int) -> None:

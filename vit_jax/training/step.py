@@ -43,14 +43,6 @@ class TrainState:
   opt_state: Any
   ema_params: Any
 
-  @property
-  def eval_params(self) -> Any:
-    """The parameters to evaluate: the average, or else the current ones.
-
-    `Program.evaluated` merges low-rank additions and frozen parameters.
-    """
-    return self.ema_params or self.params
-
 
 def root_keys(seed: int, dropout_rng: str) -> tuple[jax.Array, jax.Array]:
   """Returns the keys of parameter initialisation and of dropout."""
@@ -74,7 +66,7 @@ def mean_loss(model: nn.Module, loss: losses.Loss):
   def function(params, batch, key):
     logits, _ = model.apply(
       {'params': params},
-      mixup.images(batch),
+      mixup.model_input(batch),
       train=True,
       rngs={'dropout': key},
     )

@@ -79,7 +79,8 @@ def train_and_evaluate(
         results.set_aside(workdir)
       else:
         results.check_not_lost(workdir)
-    # Errors of other weights come first: no process ends while it compiles.
+    # With weights to start from, compilation begins after they are loaded: a
+    # process whose weights are wrong could not end while it compiles.
     compiling = None
     if begun < total_steps and (begun or not config.init.checkpoint):
       compiling = program.compile()
@@ -129,7 +130,7 @@ def train_and_evaluate(
         jax.block_until_ready(step_metrics)
         logging.info('First step done.')
         progress.start(step, run.goodput.seconds())
-        run.started()
+        run.mark_started()
       profiler.after(step, state)
       run.watchdog.beat(f'step {step}')
 
@@ -161,8 +162,9 @@ def train_and_evaluate(
 
     # ---- The end -------------------------------------------------------------
     recorder.wait(total_steps)
-    run.started()
-    recorder.save_params(checkpoint_lib.FINAL, state, total_steps)
+    run.mark_started()  # Also if no step was left.
+    params = program.eval_params(state.params, state.ema_params)
+    recorder.save_params(checkpoint_lib.FINAL, params, total_steps)
     logging.info('Done: %s.', run.goodput.summary())
     recorder.close()
     if jax.process_index() == 0:
