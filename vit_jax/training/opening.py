@@ -47,7 +47,8 @@ class Run:
     watchdog: ends the run if it makes no progress.
     check_owner: raises if another run has taken the work directory.
     mark_started: is called after the first step or batch. Until then, the
-      watchdog allows time for compilation, and a signal ends a single process at once.
+      watchdog allows time for compilation, and a signal ends a single process
+      at once.
   """
 
   workdir: epath.Path
