@@ -102,7 +102,7 @@ def test_the_json_file_is_checked(tmp_path, changes, message):
       dict(mlp_dim=25),
       'another model .*: mlp_dim is 25, but in the arrays 24',
     ),
-    (dict(patch_size=10**6), r'no model: patch_size is \(1000000, 1000000\)'),
+    (dict(patch_size=10**6), r'another .*: patch_size is \(1000000, 1000000\)'),
     (dict(resnet_blocks=[1] * 99), r'no model: resnet_blocks is \(1, 1'),
     (dict(num_classes=6), 'another model .*: num_classes is 6, but in'),
     (dict(image_size=10**9), 'image_size is 1000000000, .* at most 16,384'),
