@@ -7,6 +7,7 @@ import pytest
 from vit_jax import data
 from vit_jax.data import identity
 from vit_jax.training import consistency
+from vit_jax.workdir import files
 
 
 def _digests(root, **others):
@@ -54,7 +55,7 @@ def test_what_could_not_be_read_is_not_compared(images, tmp_path):
   consistency.check_same_data(tmp_path, unknown)
   # An unknown value does not replace a known one in the record either.
   consistency.write_data(tmp_path, unknown)
-  kept = json.loads((tmp_path / consistency.DATA).read_text())
+  kept = json.loads((tmp_path / files.DATA).read_text())
   assert kept['training data'] == known
 
 
@@ -84,7 +85,7 @@ def test_evaluations_are_compared_on_the_same_split_only(images, tmp_path):
 
 @pytest.mark.parametrize('text', ['{', '[]', '\xff', '[' * 100_000])
 def test_a_damaged_record_is_named(images, tmp_path, text):
-  path = tmp_path / consistency.DATA
+  path = tmp_path / files.DATA
   path.write_bytes(text.encode('latin-1'))
   with pytest.raises(
     ValueError, match=r'is damaged .*: delete it to accept'

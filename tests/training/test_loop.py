@@ -25,8 +25,8 @@ from vit_jax import checkpoint, data, models, results
 from vit_jax import config as config_lib
 from vit_jax.runtime import compilation, preemption
 from vit_jax.runtime.errors import NonFiniteError, PreemptedError
-from vit_jax.training import consistency, train
-from vit_jax.workdir import environment, metrics, ownership
+from vit_jax.training import train
+from vit_jax.workdir import environment, files, metrics, ownership
 
 GOODPUT = (
   'goodput/steps_seconds',
@@ -249,7 +249,7 @@ def test_checkpoints_that_are_gone_are_missed(finished, tmp_path, monkeypatch):
 
 def test_other_data_are_refused(finished, tmp_path):
   workdir = _copy(finished[0], tmp_path)
-  path = workdir / consistency.DATA
+  path = workdir / files.DATA
   saved = json.loads(path.read_text())
   saved['training data']['examples'] = 7
   path.write_text(json.dumps(saved))

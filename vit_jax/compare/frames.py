@@ -9,7 +9,6 @@ from vit_jax import config as config_lib
 from vit_jax import results
 from vit_jax.data import exclusion
 from vit_jax.runtime import goodput, printable
-from vit_jax.training import consistency
 from vit_jax.workdir import files, metrics
 
 # How many levels of folders `find` searches for work directories.
@@ -91,7 +90,7 @@ def load_runs(*folders: epath.PathLike) -> pd.DataFrame:
 
 def _excluded(workdir: epath.Path) -> dict[str, str]:
   """Returns what a run's data leave out by lists; {} if it is nothing."""
-  path = workdir / consistency.DATA
+  path = workdir / files.DATA
   digests = files.read_object(path, 'delete it') if path.exists() else {}
   notes = {
     use: exclusion.note(digest)

@@ -18,8 +18,6 @@ from vit_jax.workdir import files
 # Seconds within which all machines must see a file that one of them wrote.
 # Network file systems remember for a while that a file does not exist.
 _PATIENCE = 60.0
-# The file in the work directory that `check_same_data` reads.
-DATA = 'data.json'
 
 
 def check_same_data(
@@ -42,7 +40,7 @@ def check_same_data(
     ValueError: the data differs, and the message lists the differences; or the
       record of the data cannot be read.
   """
-  path = workdir / DATA
+  path = workdir / files.DATA
   if not path.exists():  # Older versions wrote none.
     return
   saved = files.read_object(
@@ -72,7 +70,7 @@ def write_data(
   workdir: epath.Path, data: Mapping[str, Mapping[str, Any]]
 ) -> None:
   """Adds to the record that `check_same_data` reads."""
-  path = workdir / DATA
+  path = workdir / files.DATA
   saved = files.read_object(path, 'delete it') if path.exists() else {}
   with files.atomic(path) as temporary:
     temporary.write_text(json.dumps(_merged(saved, data), indent=1) + '\n')
