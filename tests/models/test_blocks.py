@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.interop import tiny
-from tests.models import stacking
+from tests.models import naive, stacking
 from vit_jax import models, sharding
 from vit_jax.inspection import capture
 from vit_jax.models import attention, encoder, layers
@@ -29,39 +29,6 @@ def _params(model):
   return jax.tree.map(lambda a: 0.3 * a, tiny.params(model, SIZE))
 
 
-def _norm(x, params):
-  centred = x - x.mean(-1, keepdims=True)
-  x = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
-  return x * params['scale'] + params.get('bias', 0)
-
-
-def _dense(x, params, equation='...i,io->...o'):
-  return np.einsum(equation, x, params['kernel']) + params.get('bias', 0)
-
-
-def _block(x, params, post, gelu):
-  """Returns the block's output and attention weights, in float64."""
-  mha, mlp = params['MultiHeadDotProductAttention_0'], params['MlpBlock_0']
-  y = x if post else _norm(x, params['LayerNorm_0'])
-  query, key, value = (
-    _dense(y, mha[name], 'bld,dhk->blhk') for name in ('query', 'key', 'value')
-  )
-  if 'query_norm' in mha:
-    query, key = _norm(query, mha['query_norm']), _norm(key, mha['key_norm'])
-  scores = np.einsum('bqhk,bthk->bhqt', query, key) / query.shape[-1] ** 0.5
-  weights = np.exp(scores)
-  weights /= weights.sum(-1, keepdims=True)
-  mixed = np.einsum('bhqt,bthk->bqhk', weights, value)
-  x = x + _dense(mixed, mha['out'], 'bqhk,hkd->bqd')
-  if post:
-    x = y = _norm(x, params['LayerNorm_0'])
-  elif 'LayerNorm_1' in params:  # Else the MLP reads what attention read.
-    y = _norm(x, params['LayerNorm_1'])
-  hidden = jax.nn.gelu(_dense(y, mlp['Dense_0']), approximate=gelu == 'tanh')
-  x = x + _dense(np.float64(hidden), mlp['Dense_1'])
-  return _norm(x, params['LayerNorm_1']) if post else x, weights
-
-
 @pytest.mark.parametrize(
   'options',
   [LARGE | {'parallel': True}, {'norm_position': 'post', 'gelu': 'exact'}],
@@ -75,11 +42,13 @@ def test_blocks_are_those_of_numpy(options):
   post = model.norm_position == 'post'
   x, weights = np.float64(out['embedded']), []
   for i in range(model.depth):
-    x, found = _block(x, transformer[f'encoderblock_{i}'], post, model.gelu)
+    x, found = naive.block(
+      x, transformer[f'encoderblock_{i}'], post, model.gelu
+    )
     weights.append(found)
   # No norm follows the last block if the block ends with one.
   assert ('encoder_norm' in transformer) != post
-  x = x if post else _norm(x, transformer['encoder_norm'])
+  x = x if post else naive.layer_norm(x, transformer['encoder_norm'])
   np.testing.assert_allclose(out['encoded'], x, rtol=1e-4, atol=1e-5)
   np.testing.assert_allclose(
     capture.attention_weights(model, params, IMAGES), weights, atol=1e-5
@@ -93,7 +62,8 @@ def test_axial_attention_is_dense_attention_with_a_mask(axis):
   variables = axial.init(jax.random.key(0), x, grid=GRID)
   params = jax.tree.map(np.asarray, variables['params'])
   query, key, value = (
-    _dense(x, params[n], 'bld,dhk->blhk') for n in ('query', 'key', 'value')
+    naive.dense(x, params[n], 'bld,dhk->blhk')
+    for n in ('query', 'key', 'value')
   )
   place = np.indices(GRID).reshape(2, -1)[['row', 'column'].index(axis)]
   scores = np.einsum('bqhk,bthk->bhqt', query, key) / math.sqrt(8)
@@ -102,7 +72,7 @@ def test_axial_attention_is_dense_attention_with_a_mask(axis):
   mixed = np.einsum('bhqt,bthk->bqhk', weights, value)
   np.testing.assert_allclose(
     axial.apply(variables, x, grid=GRID),
-    _dense(mixed, params['out'], 'bqhk,hkd->bqd'),
+    naive.dense(mixed, params['out'], 'bqhk,hkd->bqd'),
     atol=1e-5,
   )
 

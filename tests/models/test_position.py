@@ -3,7 +3,6 @@
 import functools
 import math
 
-import flax.errors
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -260,26 +259,3 @@ def test_resize_relative_keeps_offset_0_in_the_middle(offsets, expected):
   assert position.resize_relative(table[:1] + 7, offsets).tolist() == (
     [[7, 7]] * offsets
   )
-
-
-@pytest.mark.parametrize('pooling', ['token', 'gap'])
-def test_another_image_size_needs_resized_parameters(pooling):
-  model = tiny.vit(pooling=pooling, depth=1)
-  small, large = (
-    jax.ShapeDtypeStruct((1, 8, width, 3), jnp.float32) for width in (8, 12)
-  )
-
-  def zeros(images):
-    shapes = jax.eval_shape(model.init, jax.random.key(0), images)
-    return jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), shapes)
-
-  with pytest.raises(flax.errors.ScopeParamShapeError, match='pos_embedding'):
-    jax.eval_shape(model.apply, zeros(small), large)
-  variables = zeros(small)
-  embedding = variables['params']['Transformer']['posembed_input']
-  embedding['pos_embedding'] = position.resize(
-    embedding['pos_embedding'],
-    new_grid=(2, 3),
-    num_prefix_tokens=int(pooling == 'token'),
-  )
-  jax.eval_shape(model.apply, variables, large)

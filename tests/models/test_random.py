@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.interop import tiny
-from tests.models import naive_resnet as naive
+from tests.models import naive
 from vit_jax import models
 from vit_jax.models import resnet, shared
 from vit_jax.models.shared import Dropout, depth_rates

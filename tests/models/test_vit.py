@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.models import naive
 from vit_jax import models
 from vit_jax.accounting import traces
 from vit_jax.models import vit
@@ -59,66 +60,30 @@ def _equations_of_primitive(function, primitive, *args):
   return [e for e in _equations(jaxpr) if e.primitive.name == primitive]
 
 
-# A forward pass in NumPy float64, one image at a time.
-
-
-def _norm(p, x):
-  mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
-  return (x - mean) / np.sqrt(var + 1e-6) * p['scale'] + p['bias']
-
-
-def _dense(p, x):
-  return x @ p['kernel'] + p['bias']
-
-
-def _attention(query, key, value):
-  """Computes attention for one head of one image; arguments are [L, K]."""
-  scores = query @ key.T / np.sqrt(key.shape[-1])
-  weights = np.exp(scores - scores.max(-1, keepdims=True))
-  return weights / weights.sum(-1, keepdims=True) @ value
-
-
-def _block(p, x, heads):
-  y = _norm(p['LayerNorm_0'], x)
-  a = p['MultiHeadDotProductAttention_0']
-  for h in range(heads):
-    qkv = [
-      y @ a[name]['kernel'][:, h] + a[name]['bias'][h]
-      for name in ('query', 'key', 'value')
-    ]
-    x = x + _attention(*qkv) @ a['out']['kernel'][h]
-  x = x + a['out']['bias']
-  y = _dense(p['MlpBlock_0']['Dense_0'], _norm(p['LayerNorm_1'], x))
-  y = y / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))
-  return x + _dense(p['MlpBlock_0']['Dense_1'], y)
-
-
-def _forward(model, p, image):
-  """Returns the logits and intermediates of one image."""
-  patch_height, patch_width = model.patch_size
+def _forward(model, p, images):
+  """Returns the logits and intermediates in NumPy, float64."""
+  high, wide = model.patch_size
   tokens = [
     np.tensordot(
-      image[i : i + patch_height, j : j + patch_width],
-      p['embedding']['kernel'],
-      3,
+      images[:, i : i + high, j : j + wide], p['embedding']['kernel'], 3
     )
     + p['embedding']['bias']
-    for i in range(0, image.shape[0], patch_height)
-    for j in range(0, image.shape[1], patch_width)
+    for i in range(0, images.shape[1], high)
+    for j in range(0, images.shape[2], wide)
   ]
   if model.pooling == 'token':
-    tokens = [p['cls'][0, 0], *tokens]
+    tokens = [np.tile(p['cls'][0], (len(images), 1)), *tokens]
   transformer = p['Transformer']
-  x = np.stack(tokens) + transformer['posembed_input']['pos_embedding'][0]
+  x = np.stack(tokens, 1) + transformer['posembed_input']['pos_embedding']
   out = {'embedded': x}
   for i in range(model.depth):
-    x = _block(transformer[f'encoderblock_{i}'], x, model.heads)
-  out['encoded'] = x = _norm(transformer['encoder_norm'], x)
-  x = x[0] if model.pooling == 'token' else x.mean(0)
+    x, _ = naive.block(x, transformer[f'encoderblock_{i}'], False, model.gelu)
+  out['encoded'] = x = naive.layer_norm(x, transformer['encoder_norm'])
+  x = x[:, 0] if model.pooling == 'token' else x.mean(1)
   if model.representation_size:
-    x = np.tanh(_dense(p['pre_logits'], x))
+    x = np.tanh(naive.dense(x, p['pre_logits']))
   out['pre_logits'] = x
-  return _dense(p['head'], x), out
+  return naive.dense(x, p['head']), out
 
 
 @pytest.mark.parametrize(
@@ -135,8 +100,7 @@ def test_forward_equals_numpy(pooling, representation_size, patch_size):
   params = _random_params(model, stream=1e-3)
   actual = jax.jit(model.apply)({'params': params}, IMAGES)
   exact = jax.tree.map(np.float64, params)
-  expected = [_forward(model, exact, image) for image in np.float64(IMAGES)]
-  expected = jax.tree.map(lambda *a: np.stack(a), *expected)
+  expected = _forward(model, exact, np.float64(IMAGES))
   assert jax.tree.structure(actual) == jax.tree.structure(expected)
   assert actual[0].std() > 0.3
   jax.tree.map(
@@ -153,37 +117,30 @@ def test_attention_pooling_equals_numpy():
     lambda a: rng.normal(size=a.shape) / 2, shapes['params']
   )
   part = params['MultiHeadDotProductAttention_0']
-  dense = lambda x, p: np.tensordot(x, p['kernel'], 1) + p['bias']  # noqa: E731
-  query = dense(params['probe'][0], part['query'])[0]  # [H, K]
-  key, value = dense(tokens, part['key']), dense(tokens, part['value'])
+  dense = naive.dense
+  query = dense(params['probe'][0], part['query'], 'ld,dhk->lhk')[0]
+  key, value = (
+    dense(tokens, part[name], 'bld,dhk->blhk') for name in ('key', 'value')
+  )
   scores = np.exp(np.einsum('hk,bthk->bht', query, key) / 2)  # sqrt(4)
   weights = scores / scores.sum(-1, keepdims=True)
   x = np.einsum('bht,bthk->bhk', weights, value)
-  x = np.einsum('bhk,hkd->bd', x, part['out']['kernel']) + part['out']['bias']
-  y = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
-  y = y * params['LayerNorm_0']['scale'] + params['LayerNorm_0']['bias']
-  y = dense(y, params['MlpBlock_0']['Dense_0'])
-  y = y / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
+  x = dense(x, part['out'], 'bhk,hkd->bd')
+  y = naive.layer_norm(x, params['LayerNorm_0'])
+  y = naive.GELUS['tanh'](dense(y, params['MlpBlock_0']['Dense_0']))
   expected = x + dense(y, params['MlpBlock_0']['Dense_1'])
   actual = head.apply({'params': params}, jnp.asarray(tokens, jnp.float32))
   np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-  'image_size, patch_size, channels',
-  [((384, 384), (14, 14), 3), ((21, 30), (4, 9), 5)],
-)
-def test_patch_embedding_equals_a_valid_convolution(
-  image_size, patch_size, channels
-):
-  images = np.random.default_rng(0).normal(size=(2, *image_size, channels))
-  images = images.astype(np.float32)
-  module = vit.PatchEmbedding(6, patch_size)
+def test_patch_embedding_equals_a_valid_convolution():
+  images = np.random.default_rng(0).normal(size=(2, 21, 30, 5)).astype('f')
+  module = vit.PatchEmbedding(6, (4, 9))
   params = _random_params(module, images)
   expected = jax.lax.conv_general_dilated(
     images,
     params['kernel'],
-    window_strides=patch_size,
+    window_strides=(4, 9),
     padding='VALID',
     dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
   )
