@@ -1,26 +1,20 @@
 """Guards: low-rank additions against NumPy."""
 
+import functools
+
 import flax.linen as nn
 import flax.traverse_util
 import jax
 import numpy as np
 import pytest
 
-from tests.tiny_run import SIZES
-from vit_jax import models
+from tests.interop import tiny
+from tests.models import stacking
 from vit_jax.models import lora
 
 ALL = tuple(lora.TARGETS)
-
-
-def _params(**overrides):
-  model = models.build(
-    'ViT-Ti/4', num_classes=3, **(SIZES | dict(depth=2) | overrides)
-  )
-  images = np.random.default_rng(0).normal(size=(4, 8, 8, 3))
-  images = images.astype(np.float32)
-  params = model.init(jax.random.key(0), images)['params']
-  return model, images, jax.tree.map(np.asarray, params)
+PARAMS = tiny.params(tiny.vit())
+_flat = functools.partial(flax.traverse_util.flatten_dict, sep='/')
 
 
 def _with_additions(params, **options):
@@ -29,22 +23,15 @@ def _with_additions(params, **options):
   return params | {lora.FOLDER: jax.tree.map(np.asarray, additions)}
 
 
-def _random(tree, seed):
-  rng = np.random.default_rng(seed)
-  return jax.tree.map(
-    lambda x: rng.normal(size=x.shape).astype(np.float32), tree
-  )
-
-
-def _flat(tree):
-  return flax.traverse_util.flatten_dict(tree, sep='/')
-
-
 @pytest.mark.parametrize('scan', [False, True])
 def test_merged_kernels_are_those_of_numpy(scan):
-  _, _, params = _params(scan=scan)
-  tuned = _with_additions(params)
-  additions = _random(tuned[lora.FOLDER], 2)
+  params = PARAMS
+  if scan:
+    params = jax.tree.map(np.asarray, stacking.stack_blocks(params))
+  tuned, rng = _with_additions(params), np.random.default_rng(2)
+  additions = jax.tree.map(
+    lambda x: rng.normal(size=x.shape).astype(np.float32), tuned[lora.FOLDER]
+  )
   tuned[lora.FOLDER] = additions | {'scale': np.float32(2.0)}  # alpha / rank.
   result, flat = _flat(lora.merged(tuned)), _flat(tuned)
   assert result.keys() == _flat(params).keys()
@@ -58,6 +45,7 @@ def test_merged_kernels_are_those_of_numpy(scan):
     'Dense_1': f'{b}ir,{b}ro->{b}io',
   }
   changed = 0
+  by_numpy = _flat(lora.merged(tuned, np.matmul))
   for name, kernel in _flat(params).items():
     layer = name.split('/')[-2] if name.endswith('kernel') else ''
     expected = kernel
@@ -65,16 +53,16 @@ def test_merged_kernels_are_those_of_numpy(scan):
       changed += 1
       a, b = (flat[f'lora/{name}/{part}'] for part in 'ab')
       expected = kernel + 2 * np.einsum(sums[layer], a, b)
-    np.testing.assert_allclose(result[name], expected, rtol=1e-5, atol=1e-5)
+    for found in (result[name], by_numpy[name]):
+      np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
   assert changed == (6 if scan else 12)
-  by_numpy = _flat(lora.merged(tuned, np.matmul))
-  for name, kernel in result.items():
-    np.testing.assert_allclose(by_numpy[name], kernel, rtol=1e-5, atol=1e-5)
 
 
 def test_merged_weights_compute_what_low_rank_layers_do():
   # The addition to the query is computed beside the kernel, as in the paper.
-  model, images, params = _params()
+  model = tiny.vit()
+  images = np.random.default_rng(0).normal(size=(4, 8, 8, 3)).astype('f')
+  params = jax.tree.map(lambda x: 0.6 * x, PARAMS)
   tuned = _with_additions(params, targets=('query',))
   name = 'lora/Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query'
   tuned = flax.traverse_util.unflatten_dict(
@@ -92,37 +80,32 @@ def test_merged_weights_compute_what_low_rank_layers_do():
       query['seen'] = True
     return y
 
+  def encoded(params):
+    return model.apply({'params': params}, images)[1]['encoded']
+
   with nn.intercept_methods(beside):
-    expected = model.apply({'params': params}, images)[1]['encoded']
+    expected = encoded(params)
   assert query['seen']
-  merged = lora.merged(tuned)
-  actual = model.apply({'params': merged}, images)[1]['encoded']
-  plain = model.apply({'params': params}, images)[1]['encoded']
+  actual = encoded(lora.merged(tuned))
   np.testing.assert_allclose(actual, expected, atol=1e-5)
-  assert np.abs(actual - plain).max() > 1e-2
+  assert np.abs(actual - encoded(params)).max() > 1e-2
 
 
 def test_new_additions_change_nothing():
-  _, _, params = _params()
-  tuned = _with_additions(params)
+  tuned = _with_additions(PARAMS)
   assert tuned[lora.FOLDER]['scale'] == 2.0
-  merged = lora.merged(tuned)
-  for name, x in _flat(params).items():
-    np.testing.assert_array_equal(_flat(merged)[name], x)
-  assert lora.merged(params) is params
+  tiny.assert_equal(jax.tree.map(np.asarray, lora.merged(tuned)), PARAMS)
+  assert lora.merged(PARAMS) is PARAMS
   parts = _flat(tuned[lora.FOLDER])
   first = [x for name, x in parts.items() if name.endswith('kernel/a')]
   # Uniform within 1 / sqrt(inputs), and different for each kernel.
-  bound = 1 / np.sqrt(SIZES['width'])
+  bound = 1 / np.sqrt(tiny.SIZES['width'])
   assert 0.9 * bound < np.abs(first[0]).max() < bound
   assert len({x.tobytes() for x in first}) == len(first) == 12
 
 
 def test_errors():
-  _, _, params = _params()
   with pytest.raises(ValueError, match=r"unknown \['heads'\].*'query', 'key'"):
-    _with_additions(params, targets=('heads', 'query'))
-  model = models.build('BiT-R50x1', num_classes=3, blocks=(1,))
-  resnet = model.init(jax.random.key(0), np.zeros((1, 8, 8, 3)))['params']
+    _with_additions(PARAMS, targets=('heads', 'query'))
   with pytest.raises(ValueError, match=r'fits no kernel.*lora.rank=0'):
-    _with_additions(resnet)
+    _with_additions(tiny.params(tiny.bit()))

@@ -11,7 +11,7 @@ import pytest
 timm = pytest.importorskip('timm')
 torch = pytest.importorskip('torch')
 
-from tests.models import naive_resnet as naive  # noqa: E402
+from tests.models import naive  # noqa: E402
 from vit_jax.models import resnet  # noqa: E402
 
 pytestmark = pytest.mark.hf
