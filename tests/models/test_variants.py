@@ -260,3 +260,20 @@ def test_what_a_model_lacks_is_not_asked_of_it(added):
 def test_a_module_that_cannot_be_trained_is_refused(fault):
   with pytest.raises(ValueError, match=fault):
     step_lib.init_params(Own(2, fault=fault), jax.random.key(0), (8, 8, 1))
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize('name', ['BiT-R50x1', 'AxialResNet50', 'ViT-Ti/16'])
+def test_derivatives_of_forward_mode_are_those_of_reverse_mode(name):
+  small = {'depth': 1} if name.startswith('ViT') else {'blocks': (1, 1)}
+  model = models.build(name, num_classes=2, **small)
+  draw = np.random.default_rng(1).uniform
+  images, direction = (jnp.float32(draw(-1, 1, (2, 32, 32, 3))) for _ in 'ab')
+  params = model.init(jax.random.key(0), images)['params']
+
+  def loss(images):
+    return (model.apply({'params': params}, images)[1]['encoded'] ** 3).sum()
+
+  _, forward = jax.jvp(loss, (images,), (direction,))
+  backward = jnp.vdot(jax.grad(loss)(images), direction)
+  np.testing.assert_allclose(forward, backward, rtol=1e-4)
