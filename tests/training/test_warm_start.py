@@ -270,7 +270,7 @@ def test_a_stage_is_the_run_beside_this_one(tmp_path):
     '/runs/a/pretrain'
   )
   assert resolve('/runs/b', '/runs/a/finetune').as_posix() == '/runs/b'
-  assert resolve('gs://b/runs', '/runs/a').as_posix().startswith('gs:')
+  assert resolve('s3://b/runs', '/runs/a').as_posix().startswith('s3:')
   _save(tmp_path / 'pretrain', _params(1), size=(8, 8))
   path = resolve('stage:pretrain', tmp_path / 'finetune')
   loaded, _ = _load(path, _params(2), new_grid=(2, 2), new_head=True)
