@@ -226,3 +226,15 @@ def test_nothing_is_written_without_space(tmp_path, monkeypatch):
   assert states.names(tmp_path / 'checkpoints') == ['1']
   usage.total = 0  # A file system that reports no size.
   checkpoints.check_space(STATE)
+
+
+def test_a_save_that_a_lost_process_ends_may_be_tried_again(
+  tmp_path, monkeypatch
+):
+  checkpoints = saving.Checkpoints(tmp_path, keep=1, keep_every=0)
+  lost = jax.errors.JaxRuntimeError('UNAVAILABLE: Failed to send RPC')
+  full = jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: no memory')
+  assert type(checkpoints._error('', lost)) is errors.SaveError
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  assert checkpoints._error('', lost).exit_code == 76
+  assert type(checkpoints._error('', full)) is errors.SaveError

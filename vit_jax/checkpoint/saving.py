@@ -17,7 +17,7 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
 from vit_jax.checkpoint import folders, record
-from vit_jax.runtime import errors
+from vit_jax.runtime import distributed, errors
 from vit_jax.workdir import buckets, files
 
 # Bytes for the metadata. The arrays need at most their size: Orbax compresses
@@ -271,9 +271,17 @@ class Checkpoints:
     )
 
   def _error(self, what: str, error: BaseException) -> errors.SaveError:
-    # A bucket may answer again after a restart, which tests the rights first.
-    store = buckets.is_store(self.directory)
-    kind = errors.StoreError if store else errors.SaveError
+    # A restart helps if a bucket answers again (it tests the rights first), or
+    # if another process was lost, which ends the save of this one.
+    restart = buckets.is_store(self.directory) or (
+      jax.process_count() > 1
+      and any(
+        isinstance(cause, jax.errors.JaxRuntimeError)
+        and distributed.STATUS.match(str(cause))
+        for cause in record.causes(error)
+      )
+    )
+    kind = errors.StoreError if restart else errors.SaveError
     return kind(f'{what}: {record.reason(error)}. {self._last()}')
 
   def _last(self) -> str:

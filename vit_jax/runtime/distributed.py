@@ -38,7 +38,7 @@ _SHUTDOWN = 60
 _LINGER = 5.0
 _FLUSH = 2.0  # For writing the logs and the output.
 # How the errors of a device or of a collective begin.
-_STATUS = re.compile(
+STATUS = re.compile(
   '(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): '
 )
 # How many differences between two processes an error lists.
@@ -100,7 +100,7 @@ def connected(
     jax.distributed.shutdown()
     raise
   except BaseException as error:
-    lost = _STATUS.match(str(error)) and not hasattr(error, 'exit_code')
+    lost = STATUS.match(str(error)) and not hasattr(error, 'exit_code')
     # JAX's own exit handler would wait for the others, and then abort.
     code = errors.HostLostError.exit_code if lost else errors.code_of(error)
     atexit.register(_leave, code, min(_LINGER, lost_timeout / 2))
