@@ -71,3 +71,9 @@ def test_nothing_is_lost_by_moving_aside(tmp_path, monkeypatch, request, kind):
     assert moved == run / 'damaged' / name
     assert (moved / 'default/a').read_text() == 'text'
     assert not (run / '8').exists()
+
+
+def test_empty_folders_are_no_steps(tmp_path):
+  _make(tmp_path / 'checkpoints' / '5')
+  (tmp_path / 'checkpoints' / '9999').mkdir()
+  assert checkpoint.latest_step(tmp_path) == 5

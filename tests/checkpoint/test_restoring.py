@@ -119,7 +119,6 @@ DAMAGE = {
   ),
   'record edited': lambda step: _edit_record(step, arrays={}),
   'no record': lambda step: shutil.rmtree(step / 'fingerprints'),
-  'emptied': lambda step: (shutil.rmtree(step), step.mkdir()),
 }
 
 

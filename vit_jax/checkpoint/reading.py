@@ -114,6 +114,8 @@ def restore_newest(
   """
   workdir = files.absolute(workdir)
   folder = workdir / folders.FOLDER
+  if jax.process_index() == 0:
+    folders.remove_empty(folder)  # Orbax would take them for checkpoints.
   steps = [int(path.name) for path in folders.complete_steps(folder)]
   damaged = {}
   for step in reversed(distributed.broadcast(steps)):
