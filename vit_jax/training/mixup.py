@@ -36,7 +36,7 @@ def each_step(
 ) -> Callable[[Batch, jax.Array], Batch] | None:
   """Returns a function that adds a partner to each image of a batch.
 
-  `images` blends the two. The function is `(batch, step) -> batch`, for the
+  `model_input` blends the two. The function is `(batch, step) -> batch`, for the
   global batch (see `data.pipeline`) and the number of its step. It adds
   `share`, float32 [B], the proportion of `image`, and `partner_image` and
   `partner_label`, which have the proportion 1 - `share`. With CutMix also
