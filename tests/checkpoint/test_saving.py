@@ -228,13 +228,24 @@ def test_nothing_is_written_without_space(tmp_path, monkeypatch):
   checkpoints.check_space(STATE)
 
 
+@pytest.mark.parametrize(
+  'processes, text, kind',
+  [
+    (1, 'UNAVAILABLE: Failed to send RPC', errors.SaveError),
+    (2, 'UNAVAILABLE: Failed to send RPC', errors.StoreError),
+    (2, 'RESOURCE_EXHAUSTED: no memory', errors.SaveError),
+  ],
+)
 def test_a_save_that_a_lost_process_ends_may_be_tried_again(
-  tmp_path, monkeypatch
+  tmp_path, monkeypatch, processes, text, kind
 ):
-  checkpoints = saving.Checkpoints(tmp_path, keep=1, keep_every=0)
-  lost = jax.errors.JaxRuntimeError('UNAVAILABLE: Failed to send RPC')
-  full = jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: no memory')
-  assert type(checkpoints._error('', lost)) is errors.SaveError
-  monkeypatch.setattr(jax, 'process_count', lambda: 2)
-  assert checkpoints._error('', lost).exit_code == 76
-  assert type(checkpoints._error('', full)) is errors.SaveError
+  def fail(*_, **__):
+    monkeypatch.setattr(jax, 'process_count', lambda: processes)
+    raise jax.errors.JaxRuntimeError(text)
+
+  monkeypatch.setattr(ocp.CheckpointManager, 'save', fail)
+  checkpoints = saving.Checkpoints(tmp_path, keep=1)
+  with pytest.raises(errors.SaveError) as error:
+    checkpoints.save(1, {'w': jnp.ones(2)})
+    checkpoints.wait()
+  assert error.type is kind
