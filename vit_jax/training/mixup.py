@@ -36,8 +36,8 @@ def each_step(
 ) -> Callable[[Batch, jax.Array], Batch] | None:
   """Returns a function that adds a partner to each image of a batch.
 
-  `model_input` blends the two. The function is `(batch, step) -> batch`, for the
-  global batch (see `data.pipeline`) and the number of its step. It adds
+  `model_input` blends the two. The function is `(batch, step) -> batch`, for
+  the global batch (see `data.pipeline`) and the number of its step. It adds
   `share`, float32 [B], the proportion of `image`, and `partner_image` and
   `partner_label`, which have the proportion 1 - `share`. With CutMix also
   `box`, int32 [B, 4], the rows and columns (top, left, bottom, right) that are
