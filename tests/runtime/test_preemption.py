@@ -151,7 +151,7 @@ def test_a_closed_terminal_stops_a_run_in_order():
   )
   os.close(terminal)
   text = b''
-  while b'ready' not in text:
+  while b'ready\r\n' not in text:  # The terminal takes the line in two pieces.
     text += os.read(ours, 1000)
   os.close(ours)
   assert process.wait(PATIENCE) == 75
