@@ -31,7 +31,7 @@ def loss_and_grad(
   return gradients.make_loss_and_grad(
     objective,
     layout,
-    manual=layout.is_manual(gradients.has_global_masks(model, dropout_key)),
+    manual=layout.is_manual(gradients.has_global_dropout(model, dropout_key)),
     accumulation_steps=steps,
     tuning=tuning,
   )

@@ -7,7 +7,7 @@ from vit_jax import compare, data
 from vit_jax import config as config_lib
 from vit_jax.configs import finetune, pretrain
 from vit_jax.data import exclusion
-from vit_jax.training import consistency
+from vit_jax.workdir import data_record
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_run_tells_of_its_list(tmp_path):
   config_lib.save(tiny_run.tiny_config({'data.dataset': spec}), run)
   (run / 'metrics.jsonl').write_text('{"step": 1, "test/accuracy": 0.5}\n')
   view = data.View(data.open_source(spec), 'train')
-  consistency.write_data(run, {'training data': data.digest(view)})
+  data_record.write(run, {'training data': data.digest(view)})
   [note] = compare.load_runs(run)['excluded']
   size = whole.info.splits['train']
   assert note == f'training data: 2 of {size} excluded by exclude.json'

@@ -7,10 +7,10 @@ import pytest
 
 from tests.evaluators.scenes import context
 from vit_jax import config as config_lib
-from vit_jax import data, masked_patch, models
+from vit_jax import data, models
 from vit_jax.evaluators.classification import Classification
 from vit_jax.evaluators.patch_prediction import MaskedPatchPrediction
-from vit_jax.masked_patch import task as task_lib
+from vit_jax.losses import corruption, masked_patch
 from vit_jax.training import step as step_lib
 
 SIZE = (8, 12)  # 2 x 3 patches of 4x4 px.
@@ -56,8 +56,8 @@ def _evaluate(source, target='mean_colour', **options):
 def _expected(source, target):
   """Computes the metrics with NumPy from one batch of all images."""
   _, task, params = _build(source, target)
-  keys = task_lib.image_keys(
-    masked_patch.corruption_key(0), jnp.arange(len(source.pixels))
+  keys = corruption.image_keys(
+    corruption.corruption_key(0), jnp.arange(len(source.pixels))
   )
   batch = {'image': source.pixels, 'corruption_key': keys}
   found = jax.jit(lambda p, b: masked_patch.measure(task, p, b))(params, batch)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vit_jax.masked_patch import targets
+from vit_jax.losses import targets
 
 NAMES = {1: 'mean_colour', 4: 'downsized'}  # Cells of a side -> the target.
 

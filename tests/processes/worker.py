@@ -24,7 +24,8 @@ from vit_jax import data, sharding
 from vit_jax.data import ops, pipeline
 from vit_jax.evaluators import predictions
 from vit_jax.runtime import distributed, errors, preemption
-from vit_jax.training import consistency, train
+from vit_jax.training import train
+from vit_jax.workdir import ownership
 
 
 def hashes(array: jax.Array) -> dict[str, list[str]]:
@@ -169,7 +170,7 @@ def disagree(*, out, cases):
       each process. A data set is 'digits' or a folder that has `images/`.
   """
   index = jax.process_index()
-  consistency.check_shared.__defaults__ = (1.0,)  # Seconds to wait.
+  ownership.check_shared.__defaults__ = (1.0,)  # Seconds to wait.
   found = {}
   for name, (workdirs, splits, datasets) in cases.items():
     config = several_config(mesh=dict(data=-1))

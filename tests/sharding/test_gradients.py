@@ -19,6 +19,7 @@ import pytest
 from tests import tiny_step
 from vit_jax import config as config_lib
 from vit_jax import losses, models, sharding
+from vit_jax.losses import classification
 from vit_jax.models import lora, shared
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import step as step_lib
@@ -133,7 +134,7 @@ def one_step(kind, layout, accumulation_steps):
   state = step_lib.init_state(params, optimizer, polyak=True, tuning=tuning)
   state = sharding.put_tree(state, layout.state(state))
   train_step = tiny_step.train_step(
-    step_lib.mean_loss(model, losses.build('softmax')),
+    classification.mean_loss(model, losses.build('softmax')),
     optimizer,
     schedule,
     jax.random.key(2),
@@ -206,7 +207,7 @@ def test_a_mesh_computes_what_one_device_does(kind, sizes, options, steps):
 def _compiled(layout, kind=NO_DROPOUT, steps=1):
   model = kind.build()
   function = tiny_step.loss_and_grad(
-    step_lib.mean_loss(model, losses.build('softmax')),
+    classification.mean_loss(model, losses.build('softmax')),
     layout,
     jax.random.key(0),
     model=model,
@@ -238,7 +239,7 @@ def test_each_device_draws_its_own_dropout():
   def loss(layout, batch):
     model = VIT.build()
     function = tiny_step.loss_and_grad(
-      step_lib.mean_loss(model, losses.build('softmax')),
+      classification.mean_loss(model, losses.build('softmax')),
       layout,
       key,
       model=model,

@@ -6,8 +6,7 @@ import pytest
 
 from vit_jax import data
 from vit_jax.data import identity
-from vit_jax.training import consistency
-from vit_jax.workdir import files
+from vit_jax.workdir import data_record, files
 
 
 def _digests(root, **others):
@@ -25,12 +24,12 @@ def images(tmp_path):
 
 
 def test_data_that_was_changed_is_refused(images, tmp_path):
-  consistency.check_same_data(tmp_path, _digests(images))  # No record yet.
-  consistency.write_data(tmp_path, _digests(images))
-  consistency.check_same_data(tmp_path, _digests(images))
+  data_record.check_same(tmp_path, _digests(images))  # No record yet.
+  data_record.write(tmp_path, _digests(images))
+  data_record.check_same(tmp_path, _digests(images))
   (images / 'train/b/3.jpg').write_text('b/4.jpg')
   with pytest.raises(ValueError, match='The data') as error:
-    consistency.check_same_data(tmp_path, _digests(images))
+    data_record.check_same(tmp_path, _digests(images))
   lines = str(error.value).splitlines()
   assert (
     lines[0] == f'The data is not what the run in {tmp_path} has read so far:'
@@ -40,9 +39,9 @@ def test_data_that_was_changed_is_refused(images, tmp_path):
 
 
 def test_training_data_may_be_moved(images, tmp_path):
-  consistency.write_data(tmp_path, _digests(images))
+  data_record.write(tmp_path, _digests(images))
   images.rename(tmp_path / 'elsewhere')
-  consistency.check_same_data(tmp_path, _digests(tmp_path / 'elsewhere'))
+  data_record.check_same(tmp_path, _digests(tmp_path / 'elsewhere'))
 
 
 def test_what_could_not_be_read_is_not_compared(images, tmp_path):
@@ -51,21 +50,21 @@ def test_what_could_not_be_read_is_not_compared(images, tmp_path):
   sizes = unknown['training data']['train']
   known = _digests(images)['training data']
   sizes['sizes of the files'] = identity.UNKNOWN
-  consistency.write_data(tmp_path, _digests(images))
-  consistency.check_same_data(tmp_path, unknown)
+  data_record.write(tmp_path, _digests(images))
+  data_record.check_same(tmp_path, unknown)
   # An unknown value does not replace a known one in the record either.
-  consistency.write_data(tmp_path, unknown)
+  data_record.write(tmp_path, unknown)
   kept = json.loads((tmp_path / files.DATA).read_text())
   assert kept['training data'] == known
 
 
 def test_evaluations_that_are_left_out_are_remembered(images, tmp_path):
   part = {'dataset': 'folder:a', 'split': 'test', 'examples': 5}
-  consistency.write_data(tmp_path, _digests(images, **{'test: test': part}))
-  consistency.write_data(tmp_path, _digests(images))
+  data_record.write(tmp_path, _digests(images, **{'test: test': part}))
+  data_record.write(tmp_path, _digests(images))
   changed = {**part, 'examples': 6}
   with pytest.raises(ValueError, match='test: test: examples: 6 now, 5 then'):
-    consistency.check_same_data(
+    data_record.check_same(
       tmp_path, _digests(images, **{'test: test': changed})
     )
 
@@ -75,12 +74,12 @@ def test_evaluations_are_compared_on_the_same_split_only(images, tmp_path):
     part = {'dataset': dataset, 'split': split, 'examples': examples}
     return _digests(images, **{'test: test': part})
 
-  consistency.write_data(tmp_path, of('test', 5))
-  consistency.check_same_data(tmp_path, of('test[:3]', 3))
-  consistency.check_same_data(tmp_path, of('test', 3, 'folder:b'))
-  consistency.check_same_data(tmp_path, _digests(images))
+  data_record.write(tmp_path, of('test', 5))
+  data_record.check_same(tmp_path, of('test[:3]', 3))
+  data_record.check_same(tmp_path, of('test', 3, 'folder:b'))
+  data_record.check_same(tmp_path, _digests(images))
   with pytest.raises(ValueError, match='test: test: examples: 3 now, 5 then'):
-    consistency.check_same_data(tmp_path, of('test', 3))
+    data_record.check_same(tmp_path, of('test', 3))
 
 
 @pytest.mark.parametrize('text', ['{', '[]', '\xff', '[' * 100_000])
@@ -90,7 +89,7 @@ def test_a_damaged_record_is_named(images, tmp_path, text):
   with pytest.raises(
     ValueError, match=r'is damaged .*: delete it to accept'
   ) as e:
-    consistency.check_same_data(tmp_path, _digests(images))
+    data_record.check_same(tmp_path, _digests(images))
   assert str(path) in str(e.value)
   path.write_text(json.dumps({'training data': 5}))
-  consistency.check_same_data(tmp_path, _digests(images))
+  data_record.check_same(tmp_path, _digests(images))

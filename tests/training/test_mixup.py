@@ -10,10 +10,15 @@ import pytest
 from tests import tiny_step
 from tests.training import test_step
 from vit_jax import losses, sharding
-from vit_jax.training import mixup
+from vit_jax.losses import mixing
+from vit_jax.models.shared import normalize
 
 B, H, W, C, CLASSES = 16, 4, 6, 3, 5
 MESHES = ((1, 1, 1), (8, 1, 1), (2, 2, 2))
+
+
+def _blended(batch):
+  return mixing.blended(normalize(batch['image']), batch)
 
 
 def _batch(labels=1):
@@ -56,7 +61,7 @@ def _key(step):
 def test_the_partner_is_the_image_before(mesh):
   batch, layout = _batch(), _layout(*mesh)
   put = sharding.put_batch(batch, layout.mesh)
-  pair = jax.jit(mixup.each_step(0, layout, alpha=0.1))
+  pair = jax.jit(mixing.make_prepare_batch(0, layout, alpha=0.1))
   found = jax.device_get(pair(put, 3))
   for name in ('image', 'label'):
     np.testing.assert_array_equal(found[name], batch[name])
@@ -71,7 +76,7 @@ def test_the_partner_is_the_image_before(mesh):
 def test_a_device_is_sent_one_image_and_nothing_is_gathered():
   layout = _layout(2, 4, 1)
   put = sharding.put_batch(_batch(), layout.mesh)
-  pair = jax.jit(mixup.each_step(0, layout, alpha=0.1))
+  pair = jax.jit(mixing.make_prepare_batch(0, layout, alpha=0.1))
   text = pair.lower(put, 0).compile().as_text()
   sent = f'u8[1,{H},{W},{C}]'
   assert re.search(rf'= {re.escape(sent)}\S* collective-permute', text)
@@ -82,7 +87,7 @@ def test_a_device_is_sent_one_image_and_nothing_is_gathered():
 def _drawn(count, *options):
   """Returns what `count` steps draw: mixup's alpha, CutMix's, its share."""
   keys = jax.random.split(jax.random.key(0), count)
-  return jax.jit(jax.vmap(lambda key: mixup.draw(key, (H, W), *options)))(keys)
+  return jax.jit(jax.vmap(lambda key: mixing.draw(key, (H, W), *options)))(keys)
 
 
 def test_proportions_follow_the_beta_distribution():
@@ -101,7 +106,7 @@ def test_the_loss_is_that_of_blended_targets(name, labels, smoothing):
   rng = np.random.default_rng(1)
   logits = rng.normal(size=(B, CLASSES)).astype(np.float32)
   loss = losses.build(name, label_smoothing=smoothing)
-  found = mixup.over_labels(functools.partial(loss, logits), batch)
+  found = mixing.over_labels(functools.partial(loss, logits), batch)
 
   targets = _targets(batch['label'], name, smoothing)
   targets = 0.3 * targets + 0.7 * np.roll(targets, 1, axis=0)
@@ -119,7 +124,7 @@ def test_images_are_blended_after_normalisation():
   batch = _pair(_batch(), 0.25)
   pixels = batch['image'] / 127.5 - 1
   np.testing.assert_allclose(
-    mixup.model_input(batch),
+    _blended(batch),
     0.25 * pixels + 0.75 * np.roll(pixels, 1, axis=0),
     atol=1e-6,
   )
@@ -132,8 +137,8 @@ BOTH = dict(cutmix_alpha=1.0, cutmix_share=0.5)
 def test_cutmix_replaces_a_box_and_blends_labels_by_its_area(mesh, labels):
   batch, layout = _batch(labels), _layout(*mesh)
   put = sharding.put_batch(batch, layout.mesh)
-  pair = jax.jit(mixup.each_step(0, layout, cutmix_alpha=1.0))
-  images = jax.jit(mixup.model_input)
+  pair = jax.jit(mixing.make_prepare_batch(0, layout, cutmix_alpha=1.0))
+  images = jax.jit(_blended)
   areas = set()
   for step in range(10):
     paired = pair(put, step)
@@ -156,7 +161,7 @@ def test_cutmix_replaces_a_box_and_blends_labels_by_its_area(mesh, labels):
     )
     areas.add(int(area))
     # The same box on any mesh.
-    alone = mixup.draw_box(jax.random.fold_in(_key(step), 1), (H, W), 1.0)
+    alone = mixing.draw_box(jax.random.fold_in(_key(step), 1), (H, W), 1.0)
     np.testing.assert_array_equal(boxes[0], alone)
   assert len(areas) > 4
 
@@ -166,7 +171,7 @@ def test_boxes_are_distributed_as_defined(alpha):
   height, width, count = 60, 90, 20_000
   keys = jax.random.split(jax.random.key(0), count)
   draw = jax.jit(
-    jax.vmap(lambda key: mixup.draw_box(key, (height, width), alpha))
+    jax.vmap(lambda key: mixing.draw_box(key, (height, width), alpha))
   )
   found = np.asarray(draw(keys)).T
   rng = np.random.default_rng(0)
@@ -212,7 +217,7 @@ def test_steps_have_either_mixup_or_cutmix():
 def test_a_step_of_mixup_blends_as_without_cutmix():
   layout, batch, kinds = tiny_step.one_device(), _batch(), set()
   both, *alone = (
-    jax.jit(mixup.each_step(0, layout, **options))
+    jax.jit(mixing.make_prepare_batch(0, layout, **options))
     for options in (
       dict(alpha=0.4, **BOTH),
       dict(alpha=0.4),
@@ -223,9 +228,7 @@ def test_a_step_of_mixup_blends_as_without_cutmix():
     paired = both(batch, step)
     cuts = int(paired['outside'][0] == 1)
     other = alone[cuts](batch, step)
-    np.testing.assert_array_equal(
-      mixup.model_input(paired), mixup.model_input(other)
-    )
+    np.testing.assert_array_equal(_blended(paired), _blended(other))
     np.testing.assert_array_equal(paired['share'], other['share'])
     kinds.add(cuts)
   assert kinds == {0, 1}
@@ -233,13 +236,15 @@ def test_a_step_of_mixup_blends_as_without_cutmix():
 
 def test_without_alphas_nothing_is_blended():
   layout = tiny_step.one_device()
-  assert mixup.each_step(0, layout, cutmix_share=1.0) is None
+  assert mixing.make_prepare_batch(0, layout, cutmix_share=1.0) is None
 
 
 def test_each_step_and_seed_has_its_own_proportion():
   shares = set()
   for seed in (0, 1):
-    pair = jax.jit(mixup.each_step(seed, tiny_step.one_device(), alpha=0.4))
+    pair = jax.jit(
+      mixing.make_prepare_batch(seed, tiny_step.one_device(), alpha=0.4)
+    )
     shares |= {float(pair(_batch(), step)['share'][0]) for step in (0, 1)}
   assert len(shares) == 4
 
@@ -250,7 +255,9 @@ def test_steps_on_8_devices_are_those_of_one():
   run = functools.partial(
     test_step._run,
     steps=3,
-    prepare=lambda layout: mixup.each_step(0, layout, alpha=0.4, **BOTH),
+    prepare_batch=lambda layout: mixing.make_prepare_batch(
+      0, layout, alpha=0.4, **BOTH
+    ),
     accumulation_steps=2,
   )
   (one, one_state), (eight, eight_state) = run(1), run(8)

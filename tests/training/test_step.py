@@ -11,6 +11,7 @@ import pytest
 from tests import tiny_step
 from vit_jax import config as config_lib
 from vit_jax import losses, models, sharding
+from vit_jax.losses import classification
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import step as step_lib
 
@@ -64,7 +65,7 @@ def _run(
   rng='threefry',
   optimizer='adam',
   watch=lambda state: None,
-  prepare=lambda layout: None,
+  prepare_batch=lambda layout: None,
   **kw,
 ):
   """Returns the metrics of each step and the final state."""
@@ -76,14 +77,14 @@ def _run(
   _, dropout_key = step_lib.root_keys(0, rng)
   layout = sharding.Layout(sharding.make_mesh(devices))
   train_step = tiny_step.train_step(
-    step_lib.mean_loss(model, losses.build('softmax')),
+    classification.mean_loss(model, losses.build('softmax')),
     optimizer,
     schedule,
     dropout_key,
     layout,
     state,
     model=model,
-    prepare=prepare(layout),
+    prepare_batch=prepare_batch(layout),
     **kw,
   )
   history = []
@@ -118,7 +119,7 @@ def test_accumulated_gradient_is_the_whole_batchs():
   results = []
   for accumulation_steps in (1, 4):
     function = tiny_step.loss_and_grad(
-      step_lib.mean_loss(model, losses.build('softmax')),
+      classification.mean_loss(model, losses.build('softmax')),
       tiny_step.one_device(),
       jax.random.key(0),
       steps=accumulation_steps,
@@ -138,7 +139,7 @@ def test_micro_batches_have_dropout_keys_of_their_own():
   key = jax.random.key(0)
   build = functools.partial(
     tiny_step.loss_and_grad,
-    step_lib.mean_loss(model, losses.build('softmax')),
+    classification.mean_loss(model, losses.build('softmax')),
     tiny_step.one_device(),
     key,
     model=model,
@@ -154,7 +155,7 @@ def test_dropout_differs_from_step_to_step_and_repeats_with_the_seed():
   state = step_lib.init_state(_params(model), optimizer, polyak=False)
   (batch,) = _batches(1)
   step = tiny_step.train_step(
-    step_lib.mean_loss(model, losses.build('softmax')),
+    classification.mean_loss(model, losses.build('softmax')),
     optimizer,
     schedule,
     jax.random.key(0),
@@ -191,7 +192,10 @@ def test_metrics_are_what_they_say():
   batch['unreadable'][:3] = True
   loss = losses.build('softmax')
   step = tiny_step.train_step(
-    step_lib.mean_loss(model, loss), optimizer, schedule, jax.random.key(0)
+    classification.mean_loss(model, loss),
+    optimizer,
+    schedule,
+    jax.random.key(0),
   )
   new, metrics = step(state, batch)
 

@@ -16,6 +16,7 @@ import pytest
 from tests import tiny_step
 from vit_jax import losses
 from vit_jax.configs import finetune, pretrain
+from vit_jax.losses import classification
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import step as step_lib
 
@@ -55,7 +56,7 @@ def _first_params():
 def _ours(config):
   """Returns the loss and learning rate of each step of this config."""
   model = Linear()
-  objective = step_lib.mean_loss(model, losses.build(**config.loss))
+  objective = classification.mean_loss(model, losses.build(**config.loss))
   schedule = optimizer_lib.build_schedule(config.schedule, STEPS)
   optimizer = optimizer_lib.build_optimizer(config.optimizer, schedule)
   step = tiny_step.train_step(objective, optimizer, schedule, jax.random.key(0))

@@ -47,7 +47,7 @@ def parse_preprocess(
   """Parses a preprocessing string for the config's image size and channels.
 
   Args:
-    config: a resolved config.
+    config: a complete config.
     text: see `data/ops`.
     dataset: the data spec to preprocess; '' is the training data's.
   """

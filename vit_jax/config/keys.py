@@ -439,14 +439,14 @@ def _check_sections(config: ml_collections.ConfigDict) -> None:
 
 
 def validate(
-  config: ml_collections.ConfigDict, *, complete: bool = True
+  config: ml_collections.ConfigDict, *, located: bool = True
 ) -> None:
   """Checks what the tables say of each key, and what keys say together.
 
   Args:
     config: the config; not changed.
-    complete: whether the user must have set the locations of the data and of
-      the weights; a plan needs neither.
+    located: whether the user must have said where the data and the weights
+      are; a plan needs neither.
 
   Raises:
     ValueError: a value is wrong; names the key, its value and what it may be.
@@ -480,7 +480,7 @@ def validate(
     raise ValueError(
       f'checkpoint.best={best!r} must be a metric of one of evals: {choices}.'
     )
-  if not complete:
+  if not located:
     return
   if not config.data.dataset:
     raise ValueError(

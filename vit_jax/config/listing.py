@@ -18,7 +18,7 @@ class Entry(NamedTuple):
 
   Attributes:
     path: the key as the command line has it after `--config.`.
-    value: resolved, as far as this needs no data.
+    value: filled in, as far as this needs no data.
     source: who set it: 'default', 'config file', 'command line', or 'filled in'
       with the value that it replaces.
     meaning: what the key means.
@@ -36,7 +36,7 @@ def entries(
   """Returns the keys of a config, in its order.
 
   Args:
-    config: not resolved; not changed. It may have stages.
+    config: as the user gave it; not changed. It may have stages.
     overridden: the keys that the command line sets.
   """
   found, parts = [], {'': config}

@@ -23,7 +23,7 @@ def to_json(config: ml_collections.ConfigDict) -> str:
 
 
 def save(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> None:
-  """Writes the resolved config as `config.json`."""
+  """Writes the complete config as `config.json`."""
   with files.atomic(epath.Path(workdir) / FILE) as path:
     path.write_text(to_json(config) + '\n')
 
@@ -44,8 +44,9 @@ def load(workdir: epath.PathLike | None) -> dict[str, Any] | None:
   # A run that is older than a key did what the key's default does.
   for name, value in _defaults().items():
     section, _, own = name.rpartition('.')
-    if isinstance(content.get(section), dict):
-      content[section].setdefault(own, value)
+    holder = content.get(section) if section else content
+    if isinstance(holder, dict):
+      holder.setdefault(own, value)
   return content
 
 

@@ -34,7 +34,7 @@ def build(
   Nothing is read but one example of each view, and nothing is compiled.
 
   Args:
-    config: a resolved config.
+    config: a complete config.
     model: see `models.build`.
     mesh: the devices to use.
     source: the training data, which evaluations read by default.

@@ -46,7 +46,7 @@ class Context:
   """What an evaluator is built from.
 
   Attributes:
-    config: the resolved config of the run.
+    config: the complete config of the run.
     section: the evaluation's section of it.
     model: see `models.build`.
     mesh: the devices to use.

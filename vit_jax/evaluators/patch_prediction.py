@@ -15,9 +15,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config as config_lib
-from vit_jax import masked_patch, sharding
+from vit_jax import sharding
 from vit_jax.evaluators import evaluator
 from vit_jax.evaluators.evaluator import Context, OnBatch
+from vit_jax.losses import corruption, masked_patch
 
 _SEED = 0
 
@@ -49,7 +50,7 @@ class MaskedPatchPrediction:
 
     def sums(params, batch, start):
       with sharding.use_mesh(given.mesh):
-        key = masked_patch.corruption_key(_SEED)
+        key = corruption.corruption_key(_SEED)
         batch = masked_patch.add_image_keys(batch, key, start=start)
         found = masked_patch.measure(task, params, batch)
       counted = found.corrupted & batch['mask'][:, None]  # [B, L]

@@ -15,7 +15,7 @@ from vit_jax import data, interop
 from vit_jax.compare import drawing
 from vit_jax.config import inputs
 from vit_jax.data import pipeline
-from vit_jax.masked_patch import build, corruption_key, targets, task
+from vit_jax.losses import corruption, masked_patch, targets
 from vit_jax.models.shared import normalize
 from vit_jax.models.vit import MASK
 
@@ -34,7 +34,7 @@ def pictures(
 
   Args:
     images: uint8 [B, H, W, C].
-    source: int32 [B, L], see `task.Corruption.draw`.
+    source: int32 [B, L], see `corruption.Corruption.draw`.
     corrupted: bool [B, L].
     predicted: uint8 [B, L, height, width, C], predictions of all patches.
     patch_size: (height, width) in pixels.
@@ -120,19 +120,21 @@ def predict_pictures(
   config = ml_collections.ConfigDict(saved)
   images = _first_images(config, count)
   weights = interop.read(workdir)
-  built = build(config, weights.model)
+  task = masked_patch.build(config, weights.model)
   params = flax.traverse_util.unflatten_dict(dict(weights.params), sep='/')
-  keys = task.image_keys(corruption_key(0), jnp.arange(len(images)))
-  corrupted, source = built.corruption.draw(keys)
-  predictions, _ = jax.jit(built.model.apply)(
+  keys = corruption.image_keys(
+    corruption.corruption_key(0), jnp.arange(len(images))
+  )
+  corrupted, source = task.corruption.draw(keys)
+  predictions, _ = jax.jit(task.model.apply)(
     {'params': params}, normalize(images), source=source
   )
   seen, prediction = pictures(
     images,
-    *map(np.asarray, (source, corrupted, built.target.pixels(predictions))),
-    built.target.patch_size,
+    *map(np.asarray, (source, corrupted, task.target.pixels(predictions))),
+    task.target.patch_size,
   )
-  return seen, prediction, images, built.target.patch_size
+  return seen, prediction, images, task.target.patch_size
 
 
 def _first_images(config: ml_collections.ConfigDict, count: int) -> np.ndarray:

@@ -113,10 +113,10 @@ class Analysis:
     return 2 * (self.forward_macs + self.backward_macs) * self.batch_size
 
 
-def resolve(
+def completed(
   config: ml_collections.ConfigDict, platform: str
 ) -> ml_collections.ConfigDict:
-  """Resolves a config for a platform, without opening its data if possible.
+  """Completes a config for a platform, without opening its data if possible.
 
   The data are opened only if the config does not say the number of classes or
   the length of an epoch.
@@ -129,7 +129,7 @@ def resolve(
     ValueError: the config is wrong, or neither it nor the data say the number
       of classes or of examples.
   """
-  config_lib.validate(config, complete=False)
+  config_lib.validate(config, located=False)
   if config.model.name == config_lib.AUTO:
     raise ValueError(
       f'model.name={config.model.name!r} is known only from the weights, which'
@@ -147,7 +147,7 @@ def resolve(
   has_batch = config.data.batch_size or examples or an_epoch > 0
   if not (classes and has_length and has_batch):
     classes, examples, whole = _from_data(config)
-  return config_lib.resolve(
+  return config_lib.complete_from_sizes(
     config,
     num_examples=examples or max(an_epoch, 0),
     num_classes=classes,
@@ -180,7 +180,7 @@ def _from_data(config: ml_collections.ConfigDict) -> tuple[int, int, int]:
 
 
 def analyse(config: ml_collections.ConfigDict) -> Analysis:
-  """Counts what a resolved config computes."""
+  """Counts what a complete config computes."""
   counted = account(config)
   model = _model(config)
   an_epoch = config.data.examples_per_epoch or config.data.num_examples
@@ -234,7 +234,7 @@ def _tuned(config: ml_collections.ConfigDict, model) -> Tuned | None:
 
 
 def account(config: ml_collections.ConfigDict) -> accounting.Account:
-  """Returns the account of a resolved config's model."""
+  """Returns the account of a complete config's model."""
   key = (
     config.model.to_json_best_effort(),
     config.num_classes,

@@ -86,7 +86,7 @@ _COMPILED: dict[tuple[str, str], Compiled] = {}
 def build(
   config: ml_collections.ConfigDict, target: devices.AnyTarget
 ) -> program_lib.Program:
-  """Builds the program of a resolved config for a slice.
+  """Builds the program of a complete config for a slice.
 
   Raises:
     ValueError: the config does not fit the slice's devices.
@@ -116,7 +116,7 @@ def compile_step(
   do, once.
 
   Args:
-    config: the resolved config.
+    config: the complete config.
     target: the slice.
 
   Raises:

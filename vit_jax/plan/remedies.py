@@ -104,14 +104,14 @@ def flags(changes: Mapping[str, Any]) -> str:
 def settings(
   config: ml_collections.ConfigDict, devices: int, slices: int = 1
 ) -> Iterator[dict[str, Any]]:
-  """Yields changes of a resolved config that save memory.
+  """Yields changes of a complete config that save memory.
 
   The order is: accumulation, which costs little while a micro-batch fills the
   devices; splitting the state; recomputing, which costs up to a third of the
   speed; micro-batches of few rows; a smaller batch, which is a different run.
 
   Args:
-    config: the resolved config; its own settings ({}) come first.
+    config: the complete config; its own settings ({}) come first.
     devices: number of devices for the batch and the state.
     slices: number of groups of devices; the state is split only within one.
 

@@ -22,21 +22,22 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.experimental import layout as layout_lib
+from jax.experimental import layout as memory_layout
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import sharding
+from vit_jax.losses.objective import Batch, MeanLoss, Metrics
 from vit_jax.training.tuning import Tuning
 
-Batch = dict[str, jax.Array]
-Metrics = dict[str, jax.Array]
-# `(params, batch, key) -> (loss, metrics)`, means over a batch.
-Objective = Callable[[Any, Batch, jax.Array], tuple[jax.Array, Metrics]]
-LossAndGrad = Callable[..., tuple[tuple[jax.Array, Metrics], Any]]
+# `(params, batch, key) -> ((loss, metrics), gradients)`, of a batch or of a
+# micro-batch.
+LossAndGrad = Callable[
+  [Any, Batch, jax.Array], tuple[tuple[jax.Array, Metrics], Any]
+]
 
 
 def make_loss_and_grad(
-  objective: Objective,
+  mean_loss: MeanLoss,
   layout: sharding.Layout,
   *,
   manual: bool,
@@ -56,7 +57,7 @@ def make_loss_and_grad(
   micro-batch.
 
   Args:
-    objective: `step.mean_loss` or `masked_patch.mean_loss` of the model.
+    mean_loss: see `losses.Objective`.
     layout: the mesh, and how the state is split over it.
     manual: which of the two ways to go, see `Layout.is_manual`.
     accumulation_steps: A.
@@ -68,8 +69,8 @@ def make_loss_and_grad(
 
     def loss(trained):
       if tuning.trained is None:
-        return objective(trained, batch, key)
-      return objective(tuning.plain(trained, frozen), batch, key)
+        return mean_loss(trained, batch, key)
+      return mean_loss(tuning.plain(trained, frozen), batch, key)
 
     return jax.value_and_grad(loss, has_aux=True)(trained)
 
@@ -80,14 +81,14 @@ def make_loss_and_grad(
 def _accumulate(
   value_and_grad: LossAndGrad,
   steps: int,
-  constrain: Callable[[Any], Any] = lambda batch: batch,
+  place: Callable[[jax.Array], jax.Array] = lambda x: x,
 ) -> LossAndGrad:
   """Returns a function that averages `value_and_grad` over micro-batches.
 
   Args:
     value_and_grad: is called with each micro-batch.
     steps: A.
-    constrain: is applied to the batch's arrays [A, B/A, ...].
+    place: is applied to the batch's arrays [A, B/A, ...].
   """
   if steps == 1:
     return lambda params, batch, key: value_and_grad(
@@ -96,7 +97,7 @@ def _accumulate(
 
   def split(x):  # [B, ...] -> [A, B/A, ...]
     x = x.reshape(-1, steps, *x.shape[1:])
-    return constrain(jnp.moveaxis(x, 1, 0))
+    return place(jnp.moveaxis(x, 1, 0))
 
   def loss_and_grad(params, batch, key):
     def add_micro_batch(total, xs):
@@ -124,23 +125,23 @@ def _accumulate(
 def _by_compiler(
   value_and_grad: LossAndGrad, steps: int, layout: sharding.Layout
 ) -> LossAndGrad:
-  def constrained(params, batch, key):
+  def of_micro_batch(params, batch, key):
     if steps > 1 and layout.gather == 'micro_batch':
       # Without the barrier, the compiler moves the gathering out of the loop.
       params, batch = jax.lax.optimization_barrier((params, batch))
     with sharding.use_mesh(layout.mesh):
       result, grads = value_and_grad(params, batch, key)
     # Inside the loop, so that the accumulated sums are split like the state.
-    return result, _constrain(grads, layout.updates(grads))
+    return result, _placed(grads, layout.updates(grads))
 
-  def constrain(x):
+  def place(x):
     with sharding.use_mesh(layout.mesh):
       return sharding.constrain(x, None, sharding.BATCH)
 
   def loss_and_grad(params, batch, key):
     if layout.gather == 'step':
-      params = _constrain(params, layout.gathered_params(params))
-    return _accumulate(constrained, steps, constrain)(params, batch, key)
+      params = _placed(params, layout.gathered_params(params))
+    return _accumulate(of_micro_batch, steps, place)(params, batch, key)
 
   return loss_and_grad
 
@@ -178,10 +179,10 @@ def _manual(
       in_specs=(P(), P(sharding.BATCH), P()),
       out_specs=P(),
       check_vma=False,  # With the check, JAX inserts sums of its own.
-    )(_constrain(params, layout.gathered_params(params)), batch, key)
+    )(_placed(params, layout.gathered_params(params)), batch, key)
     # `psum`, and then each device's part of the sum. `psum_scatter` compiles to
     # the same program on TPU v3.
-    grads = _constrain(grads, layout.updates(grads))
+    grads = _placed(grads, layout.updates(grads))
     return result, jax.tree.map(
       lambda g: g.astype(jnp.promote_types(g.dtype, jnp.float32)) / devices,
       grads,
@@ -202,7 +203,9 @@ def _widest_last(x: jax.Array) -> jax.Array:
     return x
   widest = max(range(x.ndim), key=lambda i: (x.shape[i], i))
   order = [i for i in range(x.ndim) if i != widest] + [widest]
-  return layout_lib.with_layout_constraint(x, layout_lib.Layout(tuple(order)))
+  return memory_layout.with_layout_constraint(
+    x, memory_layout.Layout(tuple(order))
+  )
 
 
 def uses_reduce_dtype(path: tuple[Any, ...]) -> bool:
@@ -218,12 +221,12 @@ def uses_reduce_dtype(path: tuple[Any, ...]) -> bool:
   return path[-1].key == 'kernel' and path[0].key != 'head'
 
 
-def has_global_masks(model: nn.Module, dropout_key: jax.Array) -> bool:
-  """Whether the model draws masks that must not depend on the mesh."""
+def has_global_dropout(model: nn.Module, dropout_key: jax.Array) -> bool:
+  """Whether dropout's masks are drawn, and must not depend on the mesh."""
   rates = ('dropout_rate', 'stochastic_depth')
   draws = any(getattr(model, rate, 0.0) > 0 for rate in rates)
   return draws and 'threefry' in str(jax.random.key_impl(dropout_key))
 
 
-def _constrain(tree: Any, shardings: Any) -> Any:
+def _placed(tree: Any, shardings: Any) -> Any:
   return jax.tree.map(jax.lax.with_sharding_constraint, tree, shardings)

@@ -1,4 +1,4 @@
-"""An open run: its directory, config and program, and what watches it."""
+"""Opens a run: its directory, its data, its program and evaluators."""
 
 import contextlib
 import dataclasses
@@ -19,8 +19,8 @@ from vit_jax.evaluators import predictions
 from vit_jax.models import lora, position
 from vit_jax.runtime import compilation, distributed, logs, preemption
 from vit_jax.runtime import goodput as goodput_lib
-from vit_jax.training import consistency, warm_start
 from vit_jax.training import program as program_lib
+from vit_jax.training import warm_start
 from vit_jax.workdir import buckets, files, metrics, ownership, trackers
 
 # Seconds for opening the data, compilation and the first step. The watchdog's
@@ -31,17 +31,13 @@ _REPORT_AFTER = 600.0
 
 
 @dataclasses.dataclass
-class Run:
-  """An open run, the owner of its work directory.
+class Opened:
+  """A work directory that this process owns, and what watches over it.
 
   Attributes:
     workdir: an absolute path.
-    config: complete, see `config.complete`.
+    config: valid, with `init.checkpoint` pinned, see `warm_start.pin`.
     source: the training data.
-    view: the split to train on; None if nothing is trained.
-    program: what the config computes.
-    evaluations: the evaluators, by name.
-    digests: digests of the data that the run reads, by use; see `data.digest`.
     goodput: measures where the time goes.
     notice: tells whether the run was asked to stop.
     watchdog: ends the run if it makes no progress.
@@ -54,15 +50,28 @@ class Run:
   workdir: epath.Path
   config: ml_collections.ConfigDict
   source: data.Source
-  view: data.View | None
-  program: program_lib.Program
-  evaluations: Mapping[str, evaluators.Evaluator]
-  digests: Mapping[str, Any]
   goodput: goodput_lib.Goodput
   notice: preemption.Notice
   watchdog: preemption.Watchdog
   check_owner: Callable[[], None]
   mark_started: Callable[[], None]
+
+
+@dataclasses.dataclass
+class Run(Opened):
+  """A run in its work directory; the attribute `config` is complete.
+
+  Attributes:
+    view: the split to train on; None if nothing is trained.
+    program: what the config computes.
+    evaluations: the evaluators, by name.
+    digests: digests of the data that the run reads, by use; see `data.digest`.
+  """
+
+  view: data.View | None
+  program: program_lib.Program
+  evaluations: Mapping[str, evaluators.Evaluator]
+  digests: Mapping[str, Any]
 
   @property
   def mesh(self) -> jax.sharding.Mesh:
@@ -149,38 +158,28 @@ class Run:
     return params
 
 
-# Completes a config: `(config, source, workdir) -> (config, view)`.
-Complete = Callable[
-  [ml_collections.ConfigDict, data.Source, epath.Path],
-  tuple[ml_collections.ConfigDict, data.View | None],
-]
-
-
 @contextlib.contextmanager
-def open_run(
+def open_workdir(
   config: ml_collections.ConfigDict,
   workdir: epath.PathLike,
-  complete: Complete,
   *,
   compilation_cache: epath.PathLike | None = None,
   notice: preemption.Notice | None = None,
-) -> Iterator[Run]:
-  """Takes the work directory, completes the config, and builds the program.
+) -> Iterator[Opened]:
+  """Takes the work directory, and opens the training data.
 
   Of the directory's files it writes only the lock and the log.
 
   Args:
     config: see `config.default`; not changed.
     workdir: where the run's results go.
-    complete: completes the config from the data, and opens the split to train
-      on.
     compilation_cache: directory of compiled programs; None leaves JAX's own
       setting.
     notice: an open notice, shared by several runs; None opens a new one.
 
   Raises:
-    ValueError: the config, data set or checkpoint is wrong, or differs between
-      processes; or another run has the directory.
+    ValueError: the config, data set or checkpoint is wrong, or another run has
+      the directory.
   """
   config_lib.validate(config)
   config = config.copy_and_resolve_references()
@@ -207,7 +206,7 @@ def open_run(
     stack.enter_context(files.disk_full_named(workdir))
     workdir.mkdir(parents=True, exist_ok=True)
     check_owner = stack.enter_context(ownership.held(workdir))
-    consistency.check_shared(workdir)
+    ownership.check_shared(workdir)
     if jax.process_index() == 0:
       stack.enter_context(logs.log_file(workdir))
     if compilation_cache:
@@ -220,38 +219,55 @@ def open_run(
       if jax.process_index() == 0
       else ''
     )
-    config, view = complete(config, source, workdir)
-    program = program_lib.Program(
-      config,
-      sharding.build(**config.mesh),
-      multi_label=source.info.multi_label,
-    )
-    mesh = program.layout.mesh
-    goodput.devices = mesh.size
-    evaluations = evaluators.build(config, program.model, mesh, source)
-    digests = {} if view is None else {'training data': data.digest(view)}
-    digests |= evaluators.digests(evaluations)
-    for use, digest in digests.items():
-      if note := data.exclusion.note(digest):
-        logging.info('%s: %s.', use, note)
-    distributed.check_same(
-      {
-        'config': json.loads(config_lib.to_json(config)),
-        'names of the classes': source.info.class_names,
-        **digests,
-      }
-    )
-    yield Run(
+    yield Opened(
       workdir=workdir,
       config=config,
       source=source,
-      view=view,
-      program=program,
-      evaluations=evaluations,
-      digests=digests,
       goodput=goodput,
       notice=notice,
       watchdog=watchdog,
       check_owner=check_owner,
       mark_started=mark_started,
     )
+
+
+def build_run(
+  opened: Opened, config: ml_collections.ConfigDict, view: data.View | None
+) -> Run:
+  """Builds the program and the evaluators of a config.
+
+  Args:
+    opened: the run's work directory.
+    config: complete.
+    view: the split to train on; None if nothing is trained.
+
+  Raises:
+    ValueError: the config does not suit the model, the devices or the data; or
+      it, or the data, differ between processes.
+  """
+  source = opened.source
+  program = program_lib.Program(
+    config, sharding.build(**config.mesh), multi_label=source.info.multi_label
+  )
+  mesh = program.layout.mesh
+  opened.goodput.devices = mesh.size
+  evaluations = evaluators.build(config, program.model, mesh, source)
+  digests = {} if view is None else {'training data': data.digest(view)}
+  digests |= evaluators.digests(evaluations)
+  for use, digest in digests.items():
+    if note := data.exclusion.note(digest):
+      logging.info('%s: %s.', use, note)
+  distributed.check_same(
+    {
+      'config': json.loads(config_lib.to_json(config)),
+      'names of the classes': source.info.class_names,
+      **digests,
+    }
+  )
+  return Run(
+    **(vars(opened) | {'config': config}),
+    view=view,
+    program=program,
+    evaluations=evaluations,
+    digests=digests,
+  )

@@ -17,28 +17,25 @@ import ml_collections
 import numpy as np
 import optax
 
-from vit_jax import config as config_lib
-from vit_jax import losses, masked_patch, models, sharding
+from vit_jax import losses, models, sharding
 from vit_jax.config import platforms
 from vit_jax.models import attention, lora
 from vit_jax.runtime import compilation, jax_internals
-from vit_jax.training import gradients, mixup
+from vit_jax.training import gradients
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import step as step_lib
 from vit_jax.training import tuning as tuning_lib
 
 
 class Program:
-  """The pieces of a run that follow from its resolved config and its devices.
+  """The pieces of a run that follow from its complete config and its devices.
 
   Attributes:
-    config: resolved, see `config.resolve`.
+    config: complete, see `config.complete`.
     layout: the mesh, and how the state is split over it.
     multi_label: whether the data's labels are sequences, even of one.
-    model: see `models.build`.
-    objective: returns the mean loss of a batch and its metrics, see
-      `step.mean_loss` and `masked_patch.mean_loss`.
-    prepare: is applied to a batch at the start of a step; None for nothing.
+    objective: what a step minimises.
+    model: its model: that of the section `model`, or another made from it.
     schedule: the learning rate.
     optimizer: see `optimizer.build_optimizer`.
     tuning: which parameters train.
@@ -67,25 +64,15 @@ class Program:
         wrong, or the batch or model does not fit the layout.
     """
     self.config, self.layout, self.multi_label = config, layout, multi_label
-    sections = config.model.to_dict()
-    model = models.build(
-      sections.pop('name'), num_classes=config.num_classes, **sections
+    options = config.model.to_dict()
+    self.objective = losses.build_objective(
+      config,
+      models.build(
+        options.pop('name'), num_classes=config.num_classes, **options
+      ),
+      layout,
     )
-    if config.loss.name == config_lib.MASKED_PATCH:
-      task = masked_patch.build(config, model)
-      model = task.model
-      self.objective = masked_patch.mean_loss(task)
-      self.prepare = masked_patch.each_step(config.seed, layout)
-    else:
-      self.objective = step_lib.mean_loss(model, losses.build(**config.loss))
-      self.prepare = mixup.each_step(
-        config.seed,
-        layout,
-        alpha=config.mixup_alpha,
-        cutmix_alpha=config.cutmix_alpha,
-        cutmix_share=config.cutmix_share,
-      )
-    self.model = model
+    model = self.model = self.objective.model
     params_key, self.dropout_key = step_lib.root_keys(
       config.seed, config.dropout_rng
     )
@@ -100,7 +87,7 @@ class Program:
     if scale:
       self.optimizer = optax.chain(self.optimizer, scale)
     self.manual = layout.is_manual(
-      gradients.has_global_masks(model, self.dropout_key)
+      gradients.has_global_dropout(model, self.dropout_key)
     )
     self._check()
 
@@ -207,7 +194,7 @@ class Program:
   # ---- The step --------------------------------------------------------------
 
   @functools.cached_property
-  def train_step(self):
+  def train_step(self) -> jax.stages.Wrapped:
     """The jitted `(state, batch) -> (state, metrics)`.
 
     The state is donated: the caller's old state is gone after the call.
@@ -215,7 +202,7 @@ class Program:
     config, shardings = self.config, self.layout.state(self.shapes)
     train_step = step_lib.make_train_step(
       gradients.make_loss_and_grad(
-        self.objective,
+        self.objective.mean_loss,
         self.layout,
         manual=self.manual,
         accumulation_steps=config.accumulation_steps,
@@ -226,7 +213,7 @@ class Program:
       self.dropout_key,
       polyak_decay=config.polyak.decay,
       polyak_start_step=config.polyak.start_step,
-      prepare=self.prepare,
+      prepare_batch=self.objective.prepare_batch,
       skip_nonfinite=config.guard.nonfinite == 'skip',
       tuning=self.tuning,
     )
@@ -263,7 +250,11 @@ class Program:
 
   @property
   def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes, dtypes and shardings of a global batch (see `data.pipeline`)."""
+    """Shapes, dtypes and shardings of a global batch.
+
+    These must be those of `data.pipeline`'s batches. In training, `mask` is
+    always True, and no objective reads it.
+    """
     config = self.config
     rows = (config.data.batch_size,)
     several = config.data.max_labels > 1
@@ -299,7 +290,7 @@ def fresh_params(
   """Returns initial parameters, with low-rank additions if `lora` has a rank.
 
   Args:
-    config: resolved.
+    config: complete.
     model: the config's model.
     key: raw key, see `Program`.
   """

@@ -14,7 +14,7 @@ from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import results
 from vit_jax.runtime import distributed, errors, preemption, printable
 from vit_jax.training.opening import Run
-from vit_jax.training.step import GUARDED, TrainState
+from vit_jax.training.step import COUNTS, GUARDED, SIZES, TrainState
 from vit_jax.workdir import metrics
 
 
@@ -43,21 +43,22 @@ class Interval:
     return self._values
 
   def mean(self) -> dict[str, float]:
-    """Returns mean loss and accuracy, sums of counts, and other last values.
+    """Returns means over the steps, sums of `COUNTS`, and the last `SIZES`.
 
     Skipped steps enter only the counts. If all were skipped, the means are NaN.
     """
     values = self.fetch()
     counted = [v for v in values if not v['skipped']]
-    last = counted[-1] if counted else values[-1]
-    result = {f'train/{k}': float(v) for k, v in last.items()}
-    for name in ('loss', 'accuracy'):
+    result = {}
+    for name in values[-1]:
       numbers = [float(v[name]) for v in counted]
-      mean = sum(numbers) / len(numbers) if numbers else math.nan
-      result[f'train/{name}'] = mean
-    for name in ('unreadable', 'truncated', 'skipped'):
-      if name in last:
-        result[f'train/{name}'] = sum(float(v[name]) for v in values)
+      if name in COUNTS:
+        found = sum(float(v[name]) for v in values)
+      elif name in SIZES:
+        found = numbers[-1] if numbers else float(values[-1][name])
+      else:
+        found = sum(numbers) / len(numbers) if numbers else math.nan
+      result[f'train/{name}'] = found
     return result
 
 
@@ -119,16 +120,19 @@ def log_line(step: int, total_steps: int, values: Mapping[str, float]) -> None:
       f'  input {100 * values["input_wait"]:2.0f}%'
       f'  ETA {printable.duration(values["eta_sec"])}'
     )
-  for name in ('unreadable', 'truncated', 'skipped'):
+  for name in COUNTS:
     if count := values.get(f'train/{name}'):
       more += f'  {name} {count:.0f}'
+  accuracy = ''
+  if 'train/accuracy' in values:
+    accuracy = f'  acc {100 * values["train/accuracy"]:5.1f}%'
   logging.info(
-    'step %*d/%d  loss %.4f  acc %5.1f%%  lr %.2e%s',
+    'step %*d/%d  loss %.4f%s  lr %.2e%s',
     len(str(total_steps)),
     step,
     total_steps,
     values['train/loss'],
-    100 * values['train/accuracy'],
+    accuracy,
     values['train/learning_rate'],
     more,
   )

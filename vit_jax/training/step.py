@@ -3,7 +3,6 @@
 The gradient is in `gradients.py`, and `program.py` puts the parts together.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,13 +12,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vit_jax import losses
+from vit_jax.losses.objective import Batch, Metrics, PrepareBatch
 from vit_jax.models import variants
-from vit_jax.training import mixup
 from vit_jax.training import optimizer as optimizer_lib
-from vit_jax.training.gradients import Batch, LossAndGrad, Metrics
+from vit_jax.training.gradients import LossAndGrad
 from vit_jax.training.tuning import Tuning, overlaid
 
+# Of a step's metrics, a log line has the sums of the counts, the last of these
+# sizes, and the means of all others.
+COUNTS = ('unreadable', 'truncated', 'skipped')
+SIZES = ('learning_rate', 'grad_norm', 'update_norm', 'param_norm')
 # The metrics that must be finite for a step to count.
 GUARDED = ('loss', 'grad_norm', 'update_norm', 'param_norm')
 
@@ -50,33 +52,6 @@ def root_keys(seed: int, dropout_rng: str) -> tuple[jax.Array, jax.Array]:
   jax_name = {'threefry': 'threefry2x32', 'rbg': 'rbg'}[dropout_rng]
   dropout_key = jax.random.key(seed, impl=jax_name)
   return params_key, jax.random.fold_in(dropout_key, 1)
-
-
-def mean_loss(model: nn.Module, loss: losses.Loss):
-  """Returns `(params, batch, key) -> (mean loss, metrics)` of a classifier.
-
-  The metrics are `loss` and `accuracy`, float32 []. Under mixup, both are
-  weighted means over the labels of the two images.
-
-  Args:
-    model: see `models.build`.
-    loss: see `losses.build`.
-  """
-
-  def function(params, batch, key):
-    logits, _ = model.apply(
-      {'params': params},
-      mixup.model_input(batch),
-      train=True,
-      rngs={'dropout': key},
-    )
-    mean = mixup.over_labels(functools.partial(loss, logits), batch).mean()
-    accuracy = mixup.over_labels(
-      functools.partial(losses.correct, logits), batch
-    ).mean()
-    return mean, {'loss': mean, 'accuracy': accuracy}
-
-  return function
 
 
 def init_params(
@@ -128,30 +103,32 @@ def make_train_step(
   *,
   polyak_decay: float = 0.0,
   polyak_start_step: int = 0,
-  prepare: Callable[[Batch, jax.Array], Batch] | None = None,
+  prepare_batch: PrepareBatch | None = None,
   skip_nonfinite: bool = False,
   tuning: Tuning = Tuning(),  # noqa: B008 (It is immutable.)
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
   """Returns the training step, not yet jitted.
 
-  Metrics, each float32 []: `loss`, `accuracy` (top-1 on the training batch;
-  under mixup, the weighted mean over both labels; in masked patch prediction,
-  that of the patches' colour classes), `learning_rate`, `grad_norm` (before
-  clipping), `update_norm` and `param_norm` (global L2 norms), `unreadable`
-  (rows whose image a substitute replaced), `truncated` (rows with more labels
-  than are kept; only for data with several labels per image), `skipped` (1 if
-  the step changed nothing but its number and the schedule's).
+  Metrics, each float32 []: `loss` and those of the objective, such as
+  `accuracy` (top-1 on the training batch; in masked patch prediction, that of
+  the patches' colour classes); `learning_rate`, `grad_norm` (before clipping),
+  `update_norm` and `param_norm` (global L2 norms); `unreadable` (rows whose
+  image a substitute replaced), `truncated` (rows with more labels than are
+  kept; only for data with several labels per image), `skipped` (1 if the step
+  changed nothing but its number and the schedule's).
 
   Args:
     loss_and_grad: see `gradients.make_loss_and_grad`.
     optimizer: see `optimizer.build_optimizer`.
     schedule: the optimizer's learning rate; here only for the metrics.
-    dropout_key: step k uses `fold_in(dropout_key, k)`.
+    dropout_key: step k uses `fold_in(dropout_key, k)`, into which `gradients`
+      folds the number of the micro-batch, and that of the device where each
+      device draws its own masks.
     polyak_decay: d of `average <- d * average + (1 - d) * parameters` (section
       4.1 of the paper: 0.9999); 0 is off.
     polyak_start_step: before this step, the average equals the parameters.
-    prepare: is applied to the batch and the step's number first, see
-      `mixup.each_step` and `masked_patch.each_step`; None for nothing.
+    prepare_batch: is applied to the batch and the step's number first, see
+      `losses.Objective`; None for nothing.
     skip_nonfinite: skip the update of a step whose loss, gradient or result is
       not finite. All devices see the same numbers, so all of them skip it.
     tuning: which parameters train.
@@ -159,9 +136,9 @@ def make_train_step(
 
   def train_step(state, batch):
     key = jax.random.fold_in(dropout_key, state.step)
-    if prepare is not None:
-      batch = prepare(batch, state.step)
-    (_, metrics), grads = loss_and_grad(state.params, batch, key)
+    if prepare_batch is not None:
+      batch = prepare_batch(batch, state.step)
+    (loss, metrics), grads = loss_and_grad(state.params, batch, key)
     trained, frozen = tuning.split(state.params)
     updates, opt_state = optimizer.update(grads, state.opt_state, trained)
     trained = optax.apply_updates(trained, updates)
@@ -175,6 +152,7 @@ def make_train_step(
       )
 
     metrics = metrics | {
+      'loss': loss,
       'learning_rate': schedule(state.step),
       'grad_norm': optax.tree.norm(grads),
       'update_norm': optax.tree.norm(updates),

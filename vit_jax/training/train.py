@@ -17,10 +17,10 @@ from vit_jax import data, results, sharding
 from vit_jax.config import inputs
 from vit_jax.data import pipeline
 from vit_jax.runtime import distributed, goodput, preemption
-from vit_jax.training import consistency, recording, warm_start
-from vit_jax.training.opening import Run, open_run
+from vit_jax.training import recording, warm_start
+from vit_jax.training.opening import Opened, Run, build_run, open_workdir
 from vit_jax.training.step import TrainState
-from vit_jax.workdir import environment, files
+from vit_jax.workdir import data_record, environment, files
 
 
 def train_and_evaluate(
@@ -57,33 +57,31 @@ def train_and_evaluate(
     PreemptedError: the run was asked to stop, and saved its state.
   """
   with contextlib.ExitStack() as stack:
-    # ---- Open: the directory's lock, the data, the config, the program -------
-    run = stack.enter_context(
-      open_run(
-        config,
-        workdir,
-        _complete,
-        compilation_cache=compilation_cache,
-        notice=notice,
+    # ---- Open: the directory and the data; then the config, the program ------
+    opened = stack.enter_context(
+      open_workdir(
+        config, workdir, compilation_cache=compilation_cache, notice=notice
       )
     )
+    run = build_run(opened, *_complete(opened))
     config, workdir, program = run.config, run.workdir, run.program
     batch_size, total_steps = config.data.batch_size, config.total_steps
 
     # ---- Resume --------------------------------------------------------------
-    begun, missing = _how_far(run, allow_config_change)
+    saved_step, missing = _how_far(run, allow_config_change)
     if not missing and _is_finished(run):
       return results.final_metrics(workdir)
-    if not begun and jax.process_index() == 0:
+    if not saved_step and jax.process_index() == 0:
       if restart:
         results.set_aside(workdir)
       else:
         results.check_not_lost(workdir)
-    # With weights to start from, compilation begins after they are loaded: a
-    # process whose weights are wrong could not end while it compiles.
+    # The step compiles while the state is read. With weights to start from, it
+    # waits for them: a process whose weights are wrong could not end before.
     compiling = None
-    if begun < total_steps and (begun or not config.init.checkpoint):
+    if saved_step < total_steps and (saved_step or not config.init.checkpoint):
       compiling = program.compile()
+    # Without an intact checkpoint, `start_step` is 0, whatever `saved_step` is.
     state, start_step = checkpoint_lib.restore_newest(
       workdir, program.abstract_state
     ) or (_first_state(run), 0)
@@ -118,6 +116,7 @@ def train_and_evaluate(
       raise recorder.stopped(start_step)
     if start_step < total_steps:
       with run.goodput.phase('compilation'):
+        # `program.train_step`, compiled ahead of time.
         train_step = (compiling or program.compile()).result()
     recorder.start_clocks()
     feed = sharding.feed(batches, run.mesh, total_steps - start_step, on_wait)
@@ -177,12 +176,10 @@ def train_and_evaluate(
 # Open ------------------------------------------------------------------------
 
 
-def _complete(
-  config: ml_collections.ConfigDict, source: data.Source, workdir: epath.Path
-) -> tuple[ml_collections.ConfigDict, data.View]:
+def _complete(opened: Opened) -> tuple[ml_collections.ConfigDict, data.View]:
   """Returns the complete config, and the split to train on."""
-  config = warm_start.with_model(config, workdir)
-  config, view = config_lib.complete(config, source)
+  config = warm_start.with_model(opened.config, opened.workdir)
+  config, view = config_lib.complete(config, opened.source)
   if jax.process_index() == 0 and config.data.batch_size > len(view):
     logging.warning(
       'data.batch_size=%d is more than the %d training examples, so a batch'
@@ -212,23 +209,21 @@ def _how_far(run: Run, allow_config_change: bool) -> tuple[int, list[str]]:
   workdir, config = run.workdir, run.config
   if not allow_config_change:
     config_lib.check_same_run(config, workdir)
-  begun, missing = distributed.broadcast(
+  saved_step, missing = distributed.broadcast(
     (
       checkpoint_lib.latest_step(workdir) or 0,
       results.missing_evaluations(config, workdir),
     )
   )
-  if begun > config.total_steps:
+  if saved_step > config.total_steps:
     raise ValueError(
-      f'{workdir} has a checkpoint of step {begun}, past'
+      f'{workdir} has a checkpoint of step {saved_step}, past'
       f' total_steps={config.total_steps}: raise total_steps, or use another'
       ' --workdir.'
     )
-  if begun:
-    consistency.check_same_data(
-      workdir, run.digests, accept=allow_config_change
-    )
-  return begun, missing
+  if saved_step:
+    data_record.check_same(workdir, run.digests, accept=allow_config_change)
+  return saved_step, missing
 
 
 def _is_finished(run: Run) -> bool:
@@ -298,7 +293,7 @@ def _describe(run: Run, state: TrainState, step: int) -> None:
   if step < config.total_steps:
     config_lib.save(config, workdir)
   (workdir / results.DONE).unlink(missing_ok=True)
-  consistency.write_data(workdir, run.digests)
+  data_record.write(workdir, run.digests)
   files.write_class_names(workdir, run.source.info.class_names)
   environment.write(workdir, step, run.mesh)
 

@@ -1,4 +1,4 @@
-"""Locks a work directory, so that two runs never write to it together."""
+"""Locks a work directory for one run, whose processes must all see it."""
 
 import contextlib
 import errno
@@ -24,6 +24,9 @@ PATIENCE = 10.0
 # The same for one on another machine: it may be dead, which NFS 4 notices
 # after about 90 seconds.
 PATIENCE_ELSEWHERE = 150.0
+# Within which all machines must see a file that one of them wrote. Network file
+# systems remember for a while that a file does not exist.
+_PATIENCE_SHARED = 60.0
 
 
 @contextlib.contextmanager
@@ -150,3 +153,39 @@ def _described(text: str | bytes) -> str:
     )
   except (ValueError, TypeError, KeyError):  # The owner is just writing it.
     return 'another run'
+
+
+def check_shared(
+  workdir: epath.Path, patience: float = _PATIENCE_SHARED
+) -> None:
+  """Raises ValueError unless all processes see the same work directory.
+
+  Args:
+    workdir: exists on the host of process 0.
+    patience: seconds to wait for process 0's file.
+  """
+  if jax.process_count() == 1:
+    return
+  path = workdir / '.shared_by_all_hosts'
+  token = distributed.broadcast(secrets.token_hex(8))
+  if jax.process_index() == 0:
+    path.write_text(token)
+  distributed.barrier()  # The file is written.
+  end = time.monotonic() + patience
+  while not (seen := _holds(path, token)) and time.monotonic() < end:
+    time.sleep(0.2)
+  unseen = distributed.any_true(not seen)
+  if jax.process_index() == 0:
+    path.unlink()
+  if unseen:
+    raise ValueError(
+      f'Not every process sees what process 0 writes to --workdir={workdir}: it'
+      ' must be on storage that all hosts share, such as gs://BUCKET/PATH or a'
+      ' network file system.'
+    )
+
+
+def _holds(path: epath.Path, text: str) -> bool:
+  with contextlib.suppress(OSError):  # It may still appear.
+    return path.read_text() == text
+  return False

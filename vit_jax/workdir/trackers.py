@@ -133,7 +133,7 @@ class Trackers:
     Args:
       workdir: the run's work directory, which exists.
       text: see `parse`.
-      config: the resolved config as JSON.
+      config: the complete config as JSON.
     """
     flat = traverse_util.flatten_dict(json.loads(config), sep='.')
     self._threads = [

@@ -1,26 +1,17 @@
-"""Checks that all launches of a run agree on its data and directory."""
+"""The record of the data that a run has read, `data.json` in its directory."""
 
-import contextlib
 import json
-import secrets
-import time
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 from absl import logging
 from etils import epath
 
-from vit_jax.data import identity
-from vit_jax.runtime import distributed
+from vit_jax.runtime import distributed, errors
 from vit_jax.workdir import files
 
-# Seconds within which all machines must see a file that one of them wrote.
-# Network file systems remember for a while that a file does not exist.
-_PATIENCE = 60.0
 
-
-def check_same_data(
+def check_same(
   workdir: epath.Path,
   data: Mapping[str, Mapping[str, Any]],
   *,
@@ -66,10 +57,8 @@ def check_same_data(
   logging.warning('%s', text)
 
 
-def write_data(
-  workdir: epath.Path, data: Mapping[str, Mapping[str, Any]]
-) -> None:
-  """Adds to the record that `check_same_data` reads."""
+def write(workdir: epath.Path, data: Mapping[str, Mapping[str, Any]]) -> None:
+  """Adds to the record that `check_same` reads."""
   path = workdir / files.DATA
   saved = files.read_object(path, 'delete it') if path.exists() else {}
   with files.atomic(path) as temporary:
@@ -84,38 +73,4 @@ def _merged(old: Any, new: Any) -> Any:
     if any(old.get(key) != new.get(key) for key in where):
       return new
     return {**old, **{k: _merged(old.get(k), v) for k, v in new.items()}}
-  return old if new == identity.UNKNOWN and old is not None else new
-
-
-def check_shared(workdir: epath.Path, patience: float = _PATIENCE) -> None:
-  """Raises ValueError unless all processes see the same work directory.
-
-  Args:
-    workdir: exists on the host of process 0.
-    patience: seconds to wait for process 0's file.
-  """
-  if jax.process_count() == 1:
-    return
-  path = workdir / '.shared_by_all_hosts'
-  token = distributed.broadcast(secrets.token_hex(8))
-  if jax.process_index() == 0:
-    path.write_text(token)
-  distributed.barrier()  # The file is written.
-  end = time.monotonic() + patience
-  while not (seen := _holds(path, token)) and time.monotonic() < end:
-    time.sleep(0.2)
-  unseen = distributed.any_true(not seen)
-  if jax.process_index() == 0:
-    path.unlink()
-  if unseen:
-    raise ValueError(
-      f'Not every process sees what process 0 writes to --workdir={workdir}: it'
-      ' must be on storage that all hosts share, such as gs://BUCKET/PATH or a'
-      ' network file system.'
-    )
-
-
-def _holds(path: epath.Path, text: str) -> bool:
-  with contextlib.suppress(OSError):  # It may still appear.
-    return path.read_text() == text
-  return False
+  return old if new == errors.UNKNOWN and old is not None else new

@@ -1,4 +1,4 @@
-"""Classification: the losses, and the accuracy.
+"""Classification: the losses, the accuracy, and the objective made of them.
 
 An image has one or several labels. The host sends them as integers, `[B]` or
 `[B, M]` padded with -1. Multi-hot float targets are built on the device to save
@@ -10,9 +10,16 @@ Axes: `B` batch, `M` maximum number of labels of an image, `K` classes.
 import functools
 from collections.abc import Callable
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import ml_collections
 import optax
+
+from vit_jax import sharding
+from vit_jax.losses import mixing
+from vit_jax.losses.objective import MeanLoss, Objective
+from vit_jax.models.shared import normalize
 
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -115,3 +122,51 @@ def correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
   if labels.ndim == 1:
     labels = labels[:, None]
   return (jnp.argmax(logits, axis=-1)[:, None] == labels).any(axis=-1)
+
+
+def mean_loss(model: nn.Module, loss: Loss) -> MeanLoss:
+  """Returns the mean loss of a classifier, with the metric `accuracy`.
+
+  Under mixup and CutMix, both are weighted means over the labels of the two
+  images.
+
+  Args:
+    model: see `models.build`.
+    loss: see `build`.
+  """
+
+  def function(params, batch, key):
+    images = normalize(batch['image'])
+    if mixing.is_mixed(batch):
+      images = mixing.blended(images, batch)
+    logits, _ = model.apply(
+      {'params': params}, images, train=True, rngs={'dropout': key}
+    )
+    mean, accuracy = (
+      mixing.over_labels(functools.partial(f, logits), batch).mean()
+      for f in (loss, correct)
+    )
+    return mean, {'accuracy': accuracy}
+
+  return function
+
+
+def objective(
+  config: ml_collections.ConfigDict, model: nn.Module, layout: sharding.Layout
+) -> Objective:
+  """Returns the objective of a classifier, with mixup and CutMix if set.
+
+  Args:
+    config: complete.
+    model: the config's model.
+    layout: how the batch is split.
+  """
+  prepare_batch = mixing.make_prepare_batch(
+    config.seed,
+    layout,
+    alpha=config.mixup_alpha,
+    cutmix_alpha=config.cutmix_alpha,
+    cutmix_share=config.cutmix_share,
+  )
+  loss = build(**config.loss)
+  return Objective(model, mean_loss(model, loss), prepare_batch)

@@ -11,11 +11,11 @@ from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
-from vit_jax import data, results
+from vit_jax import results
 from vit_jax.interop import hub
 from vit_jax.runtime import distributed, preemption
 from vit_jax.training import warm_start
-from vit_jax.training.opening import Run, open_run
+from vit_jax.training.opening import Opened, Run, build_run, open_workdir
 
 
 def evaluate_only(
@@ -60,9 +60,10 @@ def evaluate_only(
     )
   if not config.evals:
     raise ValueError('--eval_only needs evals, but this config has none.')
-  with open_run(
-    config, workdir, _complete, compilation_cache=compilation_cache
-  ) as run:
+  with open_workdir(
+    config, workdir, compilation_cache=compilation_cache
+  ) as opened:
+    run = build_run(opened, _complete(opened), view=None)
     config, workdir = run.config, run.workdir
     if allow_config_change:
       missing = list(config.evals)
@@ -77,16 +78,9 @@ def evaluate_only(
     return results.final_metrics(workdir)
 
 
-def _complete(
-  config: ml_collections.ConfigDict, source: data.Source, workdir: epath.Path
-) -> tuple[ml_collections.ConfigDict, None]:
-  """Completes a config; raises ValueError if the weights do not suit it.
-
-  Args:
-    config: the config as the user gave it.
-    source: the data set that names the classes.
-    workdir: where the results go.
-  """
+def _complete(opened: Opened) -> ml_collections.ConfigDict:
+  """Completes a config; raises ValueError if the weights do not suit it."""
+  config, source, workdir = opened.config, opened.source, opened.workdir
   train_split = config.data.train_split
   config = config_lib.choose_evaluation(config, source)
   if config.data.train_split != train_split:
@@ -96,7 +90,7 @@ def _complete(
       f' eval={config.evals.held_out.split}, for which pass also'
       f' --config.data.train_split={config.data.train_split!r}.'
     )
-  config = _resolve(
+  config = _complete_for_no_step(
     warm_start.with_model(config, workdir), source.info.num_classes
   )
   # Only one process looks: another run may save a checkpoint at this moment.
@@ -110,7 +104,7 @@ def _complete(
     )
   _check_loss(config)
   _prepare_as_weights_say(config, workdir)
-  return config, None
+  return config
 
 
 def _prepare_as_weights_say(
@@ -211,14 +205,14 @@ def _only_features(config: ml_collections.ConfigDict) -> bool:
   )
 
 
-def _resolve(
+def _complete_for_no_step(
   config: ml_collections.ConfigDict, num_classes: int
 ) -> ml_collections.ConfigDict:
-  """Resolves a config for zero steps, whatever its length."""
+  """Completes a config for zero steps, whatever its length."""
   config = config.copy_and_resolve_references()
   config.epochs, config.total_steps = None, 1
   config.data.batch_size = config.data.batch_size or 512
-  config = config_lib.resolve(
+  config = config_lib.complete_from_sizes(
     config,
     num_examples=config.data.num_examples or config.data.batch_size,
     num_classes=num_classes,

@@ -21,23 +21,21 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import sharding
+from vit_jax.losses.objective import Batch, PrepareBatch
 from vit_jax.models.shared import normalize
 
-Batch = dict[str, jax.Array]
 
-
-def each_step(
+def make_prepare_batch(
   seed: int,
   layout: sharding.Layout,
   *,
   alpha: float = 0.0,
   cutmix_alpha: float = 0.0,
   cutmix_share: float = 0.5,
-) -> Callable[[Batch, jax.Array], Batch] | None:
+) -> PrepareBatch | None:
   """Returns a function that adds a partner to each image of a batch.
 
-  `model_input` blends the two. The function is `(batch, step) -> batch`, for
-  the global batch (see `data.pipeline`) and the number of its step. It adds
+  The loss blends the two, see `blended`. The function adds
   `share`, float32 [B], the proportion of `image`, and `partner_image` and
   `partner_label`, which have the proportion 1 - `share`. With CutMix also
   `box`, int32 [B, 4], the rows and columns (top, left, bottom, right) that are
@@ -58,7 +56,7 @@ def each_step(
     return None
   key = jax.random.fold_in(jax.random.key(seed), 2)
 
-  def prepare(batch, step):
+  def prepare_batch(batch, step):
     drawn = draw(
       jax.random.fold_in(key, step),
       batch['image'].shape[1:3],
@@ -73,7 +71,7 @@ def each_step(
       'partner_label': _shift(batch['label'], layout.mesh),
     }
 
-  return prepare
+  return prepare_batch
 
 
 def draw(
@@ -88,9 +86,9 @@ def draw(
   Args:
     key: the random key of the step.
     size: (H, W).
-    alpha: see `each_step`, also for the others.
+    alpha: see `make_prepare_batch`, also for the others.
     cutmix_alpha: one of the two must be above 0.
-    cutmix_share: see `each_step`.
+    cutmix_share: see `make_prepare_batch`.
   """
   mixed = cut = None
   if alpha:
@@ -156,15 +154,25 @@ def _shift(x: jax.Array, mesh: jax.sharding.Mesh) -> jax.Array:
   )(x)
 
 
-def model_input(batch: Batch) -> jax.Array:
-  """Returns the model's input images, float32 [B, H, W, C] in [-1, 1]."""
-  own = normalize(batch['image'])
-  if 'share' not in batch:
-    return own
+def is_mixed(batch: Batch) -> bool:
+  """Whether the images of a batch have partners."""
+  return 'share' in batch
+
+
+def blended(images: jax.Array, batch: Batch) -> jax.Array:
+  """Blends images with their partners.
+
+  Args:
+    images: float32 [B, H, W, C] in [-1, 1], the images of the batch.
+    batch: see `make_prepare_batch`.
+
+  Returns:
+    The same shape and dtype.
+  """
   share = batch['share'][:, None, None, None]
   if 'box' in batch:
     share = _shares_of_pixels(batch)
-  return share * own + (1 - share) * normalize(batch['partner_image'])
+  return share * images + (1 - share) * normalize(batch['partner_image'])
 
 
 def _shares_of_pixels(batch: Batch) -> jax.Array:
@@ -181,18 +189,18 @@ def _shares_of_pixels(batch: Batch) -> jax.Array:
 def over_labels(f: Callable[[jax.Array], jax.Array], batch: Batch) -> jax.Array:
   """Returns the mean of `f` over both labels, weighted by `share`.
 
-  For a loss that is linear in its targets, as all in `losses` are, this is the
-  loss of the blended targets.
+  For a loss that is linear in its targets, as all in `classification` are, this
+  is the loss of the blended targets.
 
   Args:
     f: maps labels, as they are in the batch, to [B].
-    batch: see `each_step`; without `share`, nothing is blended.
+    batch: see `make_prepare_batch`; without partners, nothing is weighted.
 
   Returns:
     [B].
   """
   own = f(batch['label'])
-  if 'share' not in batch:
+  if not is_mixed(batch):
     return own
   share = batch['share']
   return share * own + (1 - share) * f(batch['partner_label'])

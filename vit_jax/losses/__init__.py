@@ -1,0 +1,58 @@
+"""What a step minimises: losses of a classifier, masked patch prediction.
+
+`OBJECTIVES` has those that are no function of logits and labels; for all other
+names of a loss, `classification` makes the objective of `LOSSES`.
+"""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import ml_collections
+
+from vit_jax import sharding
+from vit_jax.config import MASKED_PATCH
+from vit_jax.losses import classification, masked_patch
+from vit_jax.losses.classification import (
+  LOSSES,
+  Loss,
+  build,
+  correct,
+  multi_hot,
+)
+from vit_jax.losses.objective import Batch, MeanLoss, Metrics, Objective
+
+__all__ = [
+  'LOSSES',
+  'OBJECTIVES',
+  'Batch',
+  'Loss',
+  'MeanLoss',
+  'Metrics',
+  'Objective',
+  'build',
+  'build_objective',
+  'correct',
+  'multi_hot',
+]
+
+# The config's `loss.name` -> `(config, model, layout) -> Objective`.
+OBJECTIVES: dict[str, Callable[..., Objective]] = {
+  MASKED_PATCH: masked_patch.objective,
+}
+
+
+def build_objective(
+  config: ml_collections.ConfigDict, model: nn.Module, layout: sharding.Layout
+) -> Objective:
+  """Builds what a run minimises.
+
+  Args:
+    config: complete.
+    model: the config's model, see `models.build`.
+    layout: how the batch is split.
+
+  Raises:
+    ValueError: the section `loss` does not suit the model or other keys.
+  """
+  make = OBJECTIVES.get(config.loss.name, classification.objective)
+  return make(config, model, layout)
