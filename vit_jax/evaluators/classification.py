@@ -13,7 +13,6 @@ from etils import epath
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import config as config_lib
 from vit_jax import data, losses, sharding
 from vit_jax.evaluators import calibration, classes, evaluator, predictions
 from vit_jax.evaluators.evaluator import Context, OnBatch
@@ -116,11 +115,11 @@ class Classification:
         as in the training data, or pyarrow is needed and not installed.
     """
     config, section, source = given.config, given.section, given.source
-    if config.loss.name == config_lib.MASKED_PATCH:
+    if config.loss.name not in PROBABILITIES:
       raise ValueError(
         'it needs a classifier, but a run with'
-        f' loss.name={config_lib.MASKED_PATCH!r} has none. Use evals of the'
-        " kinds 'masked_patch' and 'few_shot'."
+        f' loss.name={config.loss.name!r} has none. Use evals of other kinds,'
+        " such as 'few_shot'."
       )
     if section.save_predictions:
       predictions.check_pyarrow('save_predictions')

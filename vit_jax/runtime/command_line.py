@@ -148,6 +148,7 @@ def parse(argv: Sequence[str]) -> list[str]:
   if '--help' in argv:
     app.usage(shorthelp=True, writeto_stdout=True, exitcode=0)
   try:
+    # Only checks the config; absl reads it again for the flag.
     read_config(flags.FLAGS.read_flags_from_files(argv[1:]))
     find_shipped(flags.FLAGS)
     return flags.FLAGS(argv)
