@@ -30,14 +30,14 @@ FUNCTIONS = {
   'vit_jax.interop.load_npz': ('path', 'model', 'image_size'),
   'vit_jax.interop.save_npz': ('path', 'params', 'model'),
   'vit_jax.config.default': (),
-  'vit_jax.config.complete_from_sizes': (
+  'vit_jax.config.resolve': (
     'config',
     'num_examples',
     'num_classes',
   ),
   'vit_jax.config.validate': ('config',),
   'vit_jax.training.train.train_and_evaluate': ('config', 'workdir'),
-  'vit_jax.training.eval_only.evaluate_only': ('config', 'workdir'),
+  'vit_jax.training.evaluate.evaluate_only': ('config', 'workdir'),
   'vit_jax.data.open_source': (),
   'vit_jax.data.pipeline.train_batches': (),
   'vit_jax.data.pipeline.eval_batches': (),

@@ -33,7 +33,7 @@ from ml_collections import config_flags
 
 from vit_jax.config import listing
 from vit_jax.runtime import command_line, compilation, distributed, logs
-from vit_jax.training import eval_only, stages, train
+from vit_jax.training import evaluate, stages, train
 from vit_jax.workdir import files
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -136,7 +136,7 @@ def main():
       cache = f'{_WORKDIR.value}/compilation_cache'
     cache = None if cache in ('none', '') else files.absolute(cache)
     if _EVAL_ONLY.value:
-      eval_only.evaluate_only(
+      evaluate.evaluate_only(
         _CONFIG.value,
         _WORKDIR.value,
         allow_config_change=_ALLOW_CONFIG_CHANGE.value,

@@ -12,7 +12,7 @@ from vit_jax import config as config_lib
 
 
 def config_of(task: dict[str, Any]) -> ml_collections.ConfigDict:
-  """Returns the resolved config of a task; see `main`."""
+  """Returns the complete config of a task; see `main`."""
   config = config_lib.default()
   config.data.dataset = 'synthetic'  # No data set is opened.
   config.model.name = task['model']

@@ -79,7 +79,7 @@ def build(config: ml_collections.ConfigDict, model: nn.Module) -> PlainViT:
   """Returns the plain form of a config's model.
 
   Args:
-    config: the resolved config.
+    config: the complete config.
     model: its model from `models.build`.
 
   Raises:

@@ -77,7 +77,7 @@ def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   if not config.data.dataset:
     config.data.dataset = 'synthetic'  # No data set is opened.
   config_lib.validate(config)
-  return config_lib.complete_from_sizes(
+  return config_lib.resolve(
     config,
     num_examples=(
       config.data.num_examples

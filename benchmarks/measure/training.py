@@ -71,7 +71,7 @@ def ours(config: ml_collections.ConfigDict) -> Step:
   """Returns the same step that training runs.
 
   Args:
-    config: the resolved config.
+    config: the complete config.
   """
   layout = sharding.build(**config.mesh)
   program = program_lib.Program(config, layout)

@@ -126,7 +126,7 @@ def test_validation(key, value, remedy):
 
 
 def _resolve(config, num_examples=100, **known):
-  return config_lib.complete_from_sizes(
+  return config_lib.resolve(
     config, num_examples=num_examples, num_classes=10, **known
   )
 

@@ -103,7 +103,7 @@ def test_table_3(row):
   assert config.polyak.decay == 0
   classes, examples = SIZES[dataset]
   assert config.num_classes == classes
-  resolved = config_lib.complete_from_sizes(
+  resolved = config_lib.resolve(
     config, num_examples=examples, num_classes=classes
   )
   assert resolved.total_steps == int(steps)
@@ -253,9 +253,7 @@ def test_pretraining_on_user_data():
 )
 def test_settings_follow_the_size_of_user_data(examples, batch, steps, warmup):
   config = pretrain.get_config('ViT-S/16,folder:/a,epochs=10')
-  resolved = config_lib.complete_from_sizes(
-    config, num_examples=examples, num_classes=5
-  )
+  resolved = config_lib.resolve(config, num_examples=examples, num_classes=5)
   assert resolved.data.batch_size == batch
   assert resolved.total_steps == steps
   assert resolved.schedule.warmup_steps == warmup
@@ -274,9 +272,7 @@ def test_settings_follow_the_size_of_user_data(examples, batch, steps, warmup):
   # The other settings are ImageNet's row.
   assert resolved.optimizer.weight_decay == 0.3
   config.loss.name = 'sigmoid'
-  resolved = config_lib.complete_from_sizes(
-    config, num_examples=examples, num_classes=5
-  )
+  resolved = config_lib.resolve(config, num_examples=examples, num_classes=5)
   # The log-odds of one class of five.
   assert resolved.model.head_bias == pytest.approx(np.log(1 / 4))
 
@@ -330,7 +326,7 @@ def test_runs_on_subsets_have_the_same_number_of_steps():
     ('digits', 1437, 16, ',eval=test'),
   ):
     whole, subset = (
-      config_lib.complete_from_sizes(
+      config_lib.resolve(
         pretrain.get_config(f'ViT-B/16,{dataset},epochs=9{options}{option}'),
         num_examples=found,
         num_classes=1000 if dataset == 'imagenet2012' else 10,
@@ -443,9 +439,7 @@ def test_fine_tuning_suits_the_size_of_data_of_ones_own(
   config = finetune.get_config(f'ViT-B/16,{OWN}')
   assert config.data.dataset == OWN
   config.init.checkpoint = 'runs/b16'
-  config = config_lib.complete_from_sizes(
-    config, num_examples=images, num_classes=5
-  )
+  config = config_lib.resolve(config, num_examples=images, num_classes=5)
   assert config.data.batch_size == batch_size
   assert config.total_steps == steps
   assert config.schedule.peak == pytest.approx(peak)
@@ -643,7 +637,7 @@ def test_masked_patch_prediction_has_the_papers_settings():
   assert config.evals.validation.split == 'train[:51200]'
   config.data.dataset = 'folder:/data/jft'
   config_lib.validate(config)
-  resolved = config_lib.complete_from_sizes(
+  resolved = config_lib.resolve(
     config, num_examples=303_000_000, num_classes=18_291
   )
   assert resolved.total_steps == 1_000_000
@@ -659,9 +653,7 @@ def test_options_of_masked_patch_prediction():
   assert config.evals.test.split == 'test'
   assert config.evals.few_shot.dataset == 'digits'
   # A short run has a short warm-up.
-  resolved = config_lib.complete_from_sizes(
-    config, num_examples=10_000, num_classes=2
-  )
+  resolved = config_lib.resolve(config, num_examples=10_000, num_classes=2)
   assert resolved.schedule.warmup_steps == 50
 
 

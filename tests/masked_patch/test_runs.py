@@ -9,7 +9,7 @@ from vit_jax import checkpoint
 from vit_jax import config as config_lib
 from vit_jax.configs import finetune
 from vit_jax.configs import masked_patch as masked_patch_config
-from vit_jax.training import eval_only, train
+from vit_jax.training import evaluate, train
 
 pytestmark = pytest.mark.gate
 
@@ -96,7 +96,7 @@ def test_a_run_can_be_evaluated_without_training(pretrained, tmp_path):
   workdir, trained = pretrained
   config = _config()
   config.init.checkpoint = str(workdir)
-  values = eval_only.evaluate_only(config, tmp_path)
+  values = evaluate.evaluate_only(config, tmp_path)
   for name in ('accuracy', 'loss', 'baseline_accuracy', 'count'):
     key = f'test/{name}'
     np.testing.assert_allclose(values[key], trained[key], rtol=1e-6)

@@ -7,7 +7,7 @@ from vit_jax.plan import analysis
 
 
 def _analyse(config):
-  return analysis.analyse(analysis.completed(config, 'tpu'))
+  return analysis.analyse(analysis.resolve(config, 'tpu'))
 
 
 def test_l_16_on_jft():
@@ -92,54 +92,54 @@ def test_additions_train_beside_the_head():
 )
 def test_fine_tuning_is_planned_without_data_or_weights(argument, classes):
   config = finetune.get_config(argument)
-  assert analysis.completed(config, 'tpu').num_classes == classes
+  assert analysis.resolve(config, 'tpu').num_classes == classes
 
 
 def test_built_in_data_sets_are_read():
-  resolved = analysis.completed(quickstart.pretrain(), 'cpu')
+  resolved = analysis.resolve(quickstart.pretrain(), 'cpu')
   assert resolved.num_classes == 5
   assert resolved.data.num_examples > 500
   assert resolved.model.dtype == 'float32'
   assert (
-    analysis.completed(quickstart.pretrain(), 'gpu').model.dtype == 'bfloat16'
+    analysis.resolve(quickstart.pretrain(), 'gpu').model.dtype == 'bfloat16'
   )
 
 
 def test_missing_data_need_explicit_counts():
   config = pretrain.get_config('ViT-B/16,folder:/nowhere')
   with pytest.raises(ValueError, match='there is no folder /nowhere'):
-    analysis.completed(config, 'tpu')
+    analysis.resolve(config, 'tpu')
   config.num_classes = 10
   config.data.num_examples = 40_960
-  resolved = analysis.completed(config, 'tpu')
+  resolved = analysis.resolve(config, 'tpu')
   # The default batch is at most a 256th of the examples: 128.
   assert (resolved.num_classes, resolved.total_steps) == (10, 96_000)
   config.data.dataset = None
   config.num_classes = 0
   with pytest.raises(ValueError, match='Set num_classes, and'):
-    analysis.completed(config, 'tpu')
+    analysis.resolve(config, 'tpu')
 
 
 def test_subsets():
   config = pretrain.get_config('ViT-B/16,digits,eval=test,subset=10%')
-  resolved = analysis.completed(config, 'tpu')
+  resolved = analysis.resolve(config, 'tpu')
   assert resolved.total_steps == 300 * 1437 // 16
   assert resolved.data.num_examples == 144
   config.num_classes, config.data.num_examples = 10, 144
-  assert analysis.completed(config, 'tpu').total_steps == 300 * 1437 // 16
+  assert analysis.resolve(config, 'tpu').total_steps == 300 * 1437 // 16
   config = pretrain.get_config('ViT-B/16,jft300m,subset=9000000')
-  resolved = analysis.completed(config, 'tpu')
+  resolved = analysis.resolve(config, 'tpu')
   assert resolved.total_steps == 7 * 303_000_000 // 4096
   config = pretrain.get_config('ViT-B/16,imagenet2012,subset=10%')
   # The epoch excludes the examples that are held out for early stopping.
-  resolved = analysis.completed(config, 'tpu')
+  resolved = analysis.resolve(config, 'tpu')
   assert resolved.total_steps == 300 * 1_268_355 // 4096
   config = pretrain.get_config('ViT-B/16,folder:/no,eval=test,subset=10%')
   with pytest.raises(ValueError, match=r'data\.examples_per_epoch or total_st'):
-    analysis.completed(config, 'tpu')
+    analysis.resolve(config, 'tpu')
   config.num_classes = 2
   config.total_steps, config.epochs = 10, 0.0
   with pytest.raises(ValueError, match=r'Also set data\.batch_size'):
-    analysis.completed(config, 'tpu')
+    analysis.resolve(config, 'tpu')
   config.data.batch_size = 64
-  assert analysis.completed(config, 'tpu').total_steps == 10
+  assert analysis.resolve(config, 'tpu').total_steps == 10

@@ -124,7 +124,7 @@ def _build(monkeypatch, message):
 def _config(**changes):
   config = pretrain.get_config('ViT-B/16,imagenet2012')
   config.update_from_flattened_dict(changes)
-  return analysis.completed(config, 'tpu')
+  return analysis.resolve(config, 'tpu')
 
 
 @pytest.mark.gate

@@ -35,7 +35,7 @@ devices.leave_hardware_alone()
 config = pretrain.get_config('ViT-B/16,imagenet2012')
 config.model.depth, config.data.batch_size = 2, 256
 config.model.dropout_rate = 0.0
-config = analysis.completed(config, 'gpu')
+config = analysis.resolve(config, 'gpu')
 target = devices.parse('h100x1')
 built = compiling.build(config, target)
 module = hlo.parse(

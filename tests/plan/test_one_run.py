@@ -116,7 +116,7 @@ def test_what_is_frozen_has_neither_state_nor_gradient(compiler):
     'additions': {'lora.rank': 8},
   }.items():
     run = _run(**changes)
-    program = compiling.build(analysis.completed(run.config, 'tpu'), target)
+    program = compiling.build(analysis.resolve(run.config, 'tpu'), target)
     held = compiling.held(program)
     candidate = one_run.describe({}, run, target)
     found[name] = held, candidate.gradients, candidate.activations

@@ -26,7 +26,7 @@ devices.leave_hardware_alone()
 config = pretrain.get_config('ViT-Ti/16,imagenet2012')
 config.model.depth, config.data.batch_size = 1, 64
 config.model.dropout_rate = 0.0
-config = analysis.completed(config, 'tpu')
+config = analysis.resolve(config, 'tpu')
 target = devices.parse('v3:2x2')
 built = program.Program(
   config, devices.layout(config, devices.compile_only(target))

@@ -5,7 +5,7 @@ import pytest
 from tests.tiny_run import tiny_config
 from vit_jax import config as config_lib
 from vit_jax import results
-from vit_jax.training import eval_only, train
+from vit_jax.training import evaluate, train
 from vit_jax.workdir import metrics
 
 BEST = 'validation/accuracy'
@@ -78,7 +78,7 @@ def test_the_early_stopped_weights_are_as_good_as_was_measured(run, tmp_path):
   config = _config()
   config.checkpoint.best = ''
   config.init.checkpoint = str(run / 'best')
-  found = eval_only.evaluate_only(config, tmp_path)
+  found = evaluate.evaluate_only(config, tmp_path)
   best = results.best_row(run, BEST)
   for key in (BEST, 'validation/loss', 'few_shot/5shot/accuracy'):
     assert found[key] == pytest.approx(best[key], rel=1e-5), key

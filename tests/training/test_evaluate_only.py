@@ -9,7 +9,7 @@ from tests.tiny_run import tiny_config
 from vit_jax import config as config_lib
 from vit_jax import convert
 from vit_jax.evaluators.classification import Classification
-from vit_jax.training import eval_only, train
+from vit_jax.training import evaluate, train
 from vit_jax.workdir import metrics
 
 
@@ -39,7 +39,7 @@ def test_what_training_found(trained, tmp_path):
   checkpoint, expected = trained
   config = _config(checkpoint)
   config.tuning.freeze, config.lora.rank = 'head', 2  # Nothing trains.
-  found = eval_only.evaluate_only(config, tmp_path)
+  found = evaluate.evaluate_only(config, tmp_path)
   for name in ('accuracy', 'loss', 'ece', 'count'):
     assert found[f'test/{name}'] == expected[f'test/{name}']
   assert found['step'] == 0
@@ -47,7 +47,7 @@ def test_what_training_found(trained, tmp_path):
   # Results on other data are not those that are asked for.
   config.data.dataset = 'digits:1234'
   with pytest.raises(ValueError, match=r'another config:\n  data.dataset: '):
-    eval_only.evaluate_only(config, tmp_path)
+    evaluate.evaluate_only(config, tmp_path)
 
 
 def test_the_model_is_that_of_the_weights(trained, tmp_path):
@@ -55,7 +55,7 @@ def test_the_model_is_that_of_the_weights(trained, tmp_path):
   config.model = config_lib.default().model
   config.model.name = 'auto'
   config.epochs, config.total_steps = 0.0, 3
-  found = eval_only.evaluate_only(config, tmp_path / 'evaluated')
+  found = evaluate.evaluate_only(config, tmp_path / 'evaluated')
   assert found['test/loss'] == trained[1]['test/loss']
   # A run that starts from the weights takes their model, too.
   train.train_and_evaluate(config, tmp_path / 'tuned')
@@ -75,7 +75,7 @@ def test_another_resolution_and_other_data(trained, tmp_path):
   config.evals.among.update(
     dataset='digits:0389', classes='names', restrict=True
   )
-  found = eval_only.evaluate_only(config, tmp_path)
+  found = evaluate.evaluate_only(config, tmp_path)
   assert found['few/5shot/accuracy'] > 0.5
   # 75 images of 0 and 3; 68 of 8 and 9, which are unknown to the model.
   assert found['shared/count'] == 75
@@ -87,7 +87,7 @@ def test_another_resolution_and_other_data(trained, tmp_path):
 def test_only_what_is_missing_is_evaluated(trained, tmp_path, monkeypatch):
   config = _config(trained[0])
   config.evals.half = config_lib.evaluation('test[:50%]')
-  first = eval_only.evaluate_only(config, tmp_path)
+  first = evaluate.evaluate_only(config, tmp_path)
   rows = metrics.read(tmp_path)
   runs = []
   original = Classification.run
@@ -97,10 +97,10 @@ def test_only_what_is_missing_is_evaluated(trained, tmp_path, monkeypatch):
     return original(self, *args)
 
   monkeypatch.setattr(Classification, 'run', run)
-  assert eval_only.evaluate_only(config, tmp_path) == first
+  assert evaluate.evaluate_only(config, tmp_path) == first
   assert (runs, metrics.read(tmp_path)) == ([], rows)
   config.evals.few = config_lib.evaluation('test[:10]')
-  assert eval_only.evaluate_only(config, tmp_path)['few/count'] == 10
+  assert evaluate.evaluate_only(config, tmp_path)['few/count'] == 10
   assert runs == [10]
 
 
@@ -109,14 +109,14 @@ def test_a_changed_evaluation_that_is_interrupted(
 ):
   config = _config(trained[0])
   config.evals.half = config_lib.evaluation('test[:50%]')
-  eval_only.evaluate_only(config, tmp_path)
+  evaluate.evaluate_only(config, tmp_path)
   config.evals.test.split = 'test[:10]'
   with monkeypatch.context() as patch:
     patch.setattr(metrics.MetricWriter, 'write', _interrupt)
     with pytest.raises(KeyboardInterrupt):
-      eval_only.evaluate_only(config, tmp_path)
+      evaluate.evaluate_only(config, tmp_path)
   # The result in the work directory is that of the earlier split.
-  assert eval_only.evaluate_only(config, tmp_path)['test/count'] == 10
+  assert evaluate.evaluate_only(config, tmp_path)['test/count'] == 10
   assert list(config_lib.load(tmp_path)['evals']) == ['half', 'test']
 
 
@@ -142,7 +142,7 @@ def test_features_need_no_head(trained, tmp_path):
   config.evals.probe = config_lib.evaluation(
     'test', 'linear_probe', train_split='train'
   )
-  found = eval_only.evaluate_only(config, tmp_path)
+  found = evaluate.evaluate_only(config, tmp_path)
   assert found['few/5shot/accuracy'] > 0.5
   assert found['near/20nn/accuracy'] > 0.8
   assert found['inner/5nn/accuracy'] != found['near/5nn/accuracy']
@@ -153,14 +153,14 @@ def test_features_need_no_head(trained, tmp_path):
       assert f'{name}/{metric}' in found
   config.evals.inner.layer = 'block_1'
   with pytest.raises(ValueError, match=r"evals\.inner: .* no layer 'block_1'"):
-    eval_only.evaluate_only(config, tmp_path / 'other')
+    evaluate.evaluate_only(config, tmp_path / 'other')
 
 
 def test_another_loss(trained, tmp_path):
   config = _config(trained[0])
   config.loss.name = 'sigmoid'
   with pytest.raises(ValueError, match=r'was trained with loss\.name=soft'):
-    eval_only.evaluate_only(config, tmp_path)
+    evaluate.evaluate_only(config, tmp_path)
 
 
 def test_weights_beside_a_run_have_not_its_loss(trained, tmp_path):
@@ -168,7 +168,7 @@ def test_weights_beside_a_run_have_not_its_loss(trained, tmp_path):
   shutil.copy(f'{trained[0]}/config.json', tmp_path)
   config = _config(str(checkpoint / '12'))
   config.loss.name = 'sigmoid'
-  found = eval_only.evaluate_only(config, tmp_path / 'evaluated')
+  found = evaluate.evaluate_only(config, tmp_path / 'evaluated')
   assert found['test/count'] > 0
 
 
@@ -180,33 +180,33 @@ def test_foreign_weights_say_how_images_are_prepared(trained, tmp_path):
   own = {k: v for k, v in facts.items() if not k.startswith('vit_jax')}
   path.write_text(json.dumps(own | {'resample': 0, 'do_resize': True}))
   config = _config(str(folder))
-  eval_only.evaluate_only(config, tmp_path / 'own')
+  evaluate.evaluate_only(config, tmp_path / 'own')
   saved = config_lib.load(tmp_path / 'own')
   expected = "resize(method='pillow_nearest')"
   assert saved['evals']['test']['preprocess'] == expected
   assert saved['data']['jpeg_dct'] == 'accurate'
   # What the user names stays.
   config.evals.test.preprocess = "resize(method='bilinear')"
-  eval_only.evaluate_only(config, tmp_path / 'named')
+  evaluate.evaluate_only(config, tmp_path / 'named')
   saved = config_lib.load(tmp_path / 'named')
   assert saved['evals']['test']['preprocess'] == "resize(method='bilinear')"
 
 
 def test_what_is_refused(trained, tmp_path):
   with pytest.raises(ValueError, match='--eval_only needs weights'):
-    eval_only.evaluate_only(_config(), tmp_path)
+    evaluate.evaluate_only(_config(), tmp_path)
   config = _config(trained[0])
   with pytest.raises(ValueError, match='belongs to a training run, but'):
-    eval_only.evaluate_only(config, trained[0])
+    evaluate.evaluate_only(config, trained[0])
   config.data.dataset = 'digits:012'
   with pytest.raises(
     ValueError, match='--eval_only trains no head: evaluate on the'
   ):
-    eval_only.evaluate_only(config, tmp_path)
+    evaluate.evaluate_only(config, tmp_path)
   config = _config(trained[0])
   del config.evals.test
   with pytest.raises(ValueError, match='needs evals, but this config has none'):
-    eval_only.evaluate_only(config, tmp_path)
+    evaluate.evaluate_only(config, tmp_path)
   assert {path.name for path in tmp_path.iterdir()} == {
     'owner.json',
     'train.log',

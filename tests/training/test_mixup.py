@@ -11,14 +11,9 @@ from tests import tiny_step
 from tests.training import test_step
 from vit_jax import losses, sharding
 from vit_jax.losses import mixing
-from vit_jax.models.shared import normalize
 
 B, H, W, C, CLASSES = 16, 4, 6, 3, 5
 MESHES = ((1, 1, 1), (8, 1, 1), (2, 2, 2))
-
-
-def _blended(batch):
-  return mixing.blended(normalize(batch['image']), batch)
 
 
 def _batch(labels=1):
@@ -124,7 +119,7 @@ def test_images_are_blended_after_normalisation():
   batch = _pair(_batch(), 0.25)
   pixels = batch['image'] / 127.5 - 1
   np.testing.assert_allclose(
-    _blended(batch),
+    mixing.blended_images(batch),
     0.25 * pixels + 0.75 * np.roll(pixels, 1, axis=0),
     atol=1e-6,
   )
@@ -138,7 +133,7 @@ def test_cutmix_replaces_a_box_and_blends_labels_by_its_area(mesh, labels):
   batch, layout = _batch(labels), _layout(*mesh)
   put = sharding.put_batch(batch, layout.mesh)
   pair = jax.jit(mixing.make_prepare_batch(0, layout, cutmix_alpha=1.0))
-  images = jax.jit(_blended)
+  images = jax.jit(mixing.blended_images)
   areas = set()
   for step in range(10):
     paired = pair(put, step)
@@ -228,7 +223,9 @@ def test_a_step_of_mixup_blends_as_without_cutmix():
     paired = both(batch, step)
     cuts = int(paired['outside'][0] == 1)
     other = alone[cuts](batch, step)
-    np.testing.assert_array_equal(_blended(paired), _blended(other))
+    np.testing.assert_array_equal(
+      mixing.blended_images(paired), mixing.blended_images(other)
+    )
     np.testing.assert_array_equal(paired['share'], other['share'])
     kinds.add(cuts)
   assert kinds == {0, 1}

@@ -30,9 +30,7 @@ def _program(seed=0, fsdp=1, **changes):
   )
   config.optimizer = config_lib.sgd()
   config.schedule = config_lib.schedule('constant', peak=0, warmup_steps=0)
-  config = config_lib.complete_from_sizes(
-    config, num_examples=99, num_classes=8
-  )
+  config = config_lib.resolve(config, num_examples=99, num_classes=8)
   config.mesh.fsdp = fsdp
   layout = sharding.build(**config.mesh)
   return program.Program(config, layout)
@@ -153,7 +151,7 @@ def test_batches_of_the_data_have_the_shapes_that_compile(
       'total_steps': 3,
     }
   )
-  config = config_lib.complete_from_sizes(
+  config = config_lib.resolve(
     config, num_examples=99, num_classes=source.info.num_classes
   )
   built = program.Program(

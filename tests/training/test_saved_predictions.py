@@ -9,7 +9,7 @@ from tests.tiny_run import tiny_config
 from vit_jax import config as config_lib
 from vit_jax import data, results
 from vit_jax.evaluators import predictions
-from vit_jax.training import eval_only, train
+from vit_jax.training import evaluate, train
 from vit_jax.workdir import metrics
 
 
@@ -92,7 +92,7 @@ def test_a_finished_run_makes_up_for_them(without, tmp_path):
 
 
 def test_eval_only_saves_them(without, tmp_path):
-  eval_only.evaluate_only(_config(True, str(without)), tmp_path)
+  evaluate.evaluate_only(_config(True, str(without)), tmp_path)
   _check(tmp_path, 0)
 
 

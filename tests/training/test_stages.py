@@ -76,7 +76,7 @@ def test_summary_compares_the_stages(tmp_path):
     ('finetune', 'digits:02', (16, 12), 'stage:pretrain'),
     ('other', 'digits:02', (16, 16), '/runs/a'),
   ):
-    config = config_lib.complete_from_sizes(
+    config = config_lib.resolve(
       _stage(dataset, size, init), num_examples=48, num_classes=2
     )
     config.total_steps = 1600

@@ -12,7 +12,7 @@ from tests import tiny_run
 from vit_jax import checkpoint, interop, models, sharding
 from vit_jax import config as config_lib
 from vit_jax.models import lora
-from vit_jax.training import eval_only, train, tuning
+from vit_jax.training import evaluate, train, tuning
 from vit_jax.training import program as program_lib
 
 QUERY = 'Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query/kernel'
@@ -263,7 +263,7 @@ def test_lora_on_other_weights_ends_in_plain_weights(tmp_path):
     init__checkpoint=str(tmp_path / 'lora'), init__new_head=False
   )
   loaded.evals.test = config.evals.test
-  again = eval_only.evaluate_only(loaded, tmp_path / 'evaluated')
+  again = evaluate.evaluate_only(loaded, tmp_path / 'evaluated')
   assert again['test/loss'] == pytest.approx(values['test/loss'], rel=1e-5)
   weights = interop.read(tmp_path / 'lora')
   path = tmp_path / 'lora.npz'

@@ -3,7 +3,7 @@
 `keys.KEYS` explains every key. A config file starts from `default`, takes
 sections from `sections` and reads its argument with `parse_argument`. For each
 run, `validate` checks the config, and `complete` completes it when its data are
-open; `complete_from_sizes` is the part of that which needs only their sizes.
+open; `resolve` is the part of that which needs only their sizes.
 `save`, `load` and `check_same_run` keep the config in a work directory.
 `inputs` opens the data that it names.
 """
@@ -14,7 +14,7 @@ from vit_jax.config.arguments import name_of_split as name_of_split
 from vit_jax.config.arguments import parse_argument as parse_argument
 from vit_jax.config.completion import choose_evaluation as choose_evaluation
 from vit_jax.config.completion import complete as complete
-from vit_jax.config.completion import complete_from_sizes as complete_from_sizes
+from vit_jax.config.completion import resolve as resolve
 from vit_jax.config.keys import AUTO as AUTO
 from vit_jax.config.keys import FREE_KEYS as FREE_KEYS
 from vit_jax.config.keys import default as default

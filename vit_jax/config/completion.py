@@ -26,7 +26,7 @@ def complete(
   """Completes the config of a training run, once its data are open.
 
   `choose_evaluation` chooses the split of an evaluation called `AUTO`, and
-  `complete_from_sizes` sets everything else that is open.
+  `resolve` sets everything else that is open.
 
   Args:
     config: valid, and names its model; not changed.
@@ -41,7 +41,7 @@ def complete(
   config = choose_evaluation(config, source)
   _check_classes(config, source)
   view = data.View(source, config.data.train_split)
-  config = complete_from_sizes(
+  config = resolve(
     config,
     num_examples=len(view),
     num_classes=source.info.num_classes,
@@ -152,7 +152,7 @@ def _check_classes(
       )
 
 
-def complete_from_sizes(
+def resolve(
   config: ml_collections.ConfigDict,
   *,
   num_examples: int,

@@ -41,10 +41,12 @@ def load(workdir: epath.PathLike | None) -> dict[str, Any] | None:
   data = content.get('data')
   if isinstance(data, dict) and data.get('scaled_decoding') is False:
     del data['scaled_decoding']
-  # A run that is older than a key did what the key's default does.
+  # A run that is older than a key did what the key's default does. A file of
+  # another program, which may have this name too, has no section `data`.
+  top = content if isinstance(data, dict) else None
   for name, value in _defaults().items():
     section, _, own = name.rpartition('.')
-    holder = content.get(section) if section else content
+    holder = content.get(section) if section else top
     if isinstance(holder, dict):
       holder.setdefault(own, value)
   return content

@@ -115,11 +115,11 @@ class Classification:
         as in the training data, or pyarrow is needed and not installed.
     """
     config, section, source = given.config, given.section, given.source
-    if config.loss.name not in PROBABILITIES:
+    if config.loss.name in losses.OBJECTIVES:
       raise ValueError(
         'it needs a classifier, but a run with'
         f' loss.name={config.loss.name!r} has none. Use evals of other kinds,'
-        " such as 'few_shot'."
+        " such as 'masked_patch' and 'few_shot'."
       )
     if section.save_predictions:
       predictions.check_pyarrow('save_predictions')

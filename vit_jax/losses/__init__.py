@@ -37,7 +37,7 @@ __all__ = [
 
 # The config's `loss.name` -> `(config, model, layout) -> Objective`.
 OBJECTIVES: dict[str, Callable[..., Objective]] = {
-  MASKED_PATCH: masked_patch.objective,
+  MASKED_PATCH: masked_patch.make_objective,
 }
 
 
@@ -54,5 +54,5 @@ def build_objective(
   Raises:
     ValueError: the section `loss` does not suit the model or other keys.
   """
-  make = OBJECTIVES.get(config.loss.name, classification.objective)
+  make = OBJECTIVES.get(config.loss.name, classification.make_objective)
   return make(config, model, layout)

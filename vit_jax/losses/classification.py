@@ -136,9 +136,10 @@ def mean_loss(model: nn.Module, loss: Loss) -> MeanLoss:
   """
 
   def function(params, batch, key):
-    images = normalize(batch['image'])
-    if mixing.is_mixed(batch):
-      images = mixing.blended(images, batch)
+    mixed = mixing.is_mixed(batch)
+    images = (
+      mixing.blended_images(batch) if mixed else normalize(batch['image'])
+    )
     logits, _ = model.apply(
       {'params': params}, images, train=True, rngs={'dropout': key}
     )
@@ -151,7 +152,7 @@ def mean_loss(model: nn.Module, loss: Loss) -> MeanLoss:
   return function
 
 
-def objective(
+def make_objective(
   config: ml_collections.ConfigDict, model: nn.Module, layout: sharding.Layout
 ) -> Objective:
   """Returns the objective of a classifier, with mixup and CutMix if set.

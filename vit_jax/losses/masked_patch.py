@@ -209,7 +209,7 @@ def mean_loss(task: MaskedPatch) -> MeanLoss:
   return function
 
 
-def objective(
+def make_objective(
   config: ml_collections.ConfigDict, model: nn.Module, layout: sharding.Layout
 ) -> Objective:
   """Returns the objective of masked patch prediction.

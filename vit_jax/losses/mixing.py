@@ -35,7 +35,7 @@ def make_prepare_batch(
 ) -> PrepareBatch | None:
   """Returns a function that adds a partner to each image of a batch.
 
-  The loss blends the two, see `blended`. The function adds
+  The loss blends the two, see `blended_images`. The function adds
   `share`, float32 [B], the proportion of `image`, and `partner_image` and
   `partner_label`, which have the proportion 1 - `share`. With CutMix also
   `box`, int32 [B, 4], the rows and columns (top, left, bottom, right) that are
@@ -159,20 +159,13 @@ def is_mixed(batch: Batch) -> bool:
   return 'share' in batch
 
 
-def blended(images: jax.Array, batch: Batch) -> jax.Array:
-  """Blends images with their partners.
-
-  Args:
-    images: float32 [B, H, W, C] in [-1, 1], the images of the batch.
-    batch: see `make_prepare_batch`.
-
-  Returns:
-    The same shape and dtype.
-  """
+def blended_images(batch: Batch) -> jax.Array:
+  """Returns each image blended with its partner: float32 [B, H, W, C]."""
   share = batch['share'][:, None, None, None]
   if 'box' in batch:
     share = _shares_of_pixels(batch)
-  return share * images + (1 - share) * normalize(batch['partner_image'])
+  own, partner = map(normalize, (batch['image'], batch['partner_image']))
+  return share * own + (1 - share) * partner
 
 
 def _shares_of_pixels(batch: Batch) -> jax.Array:

@@ -11,7 +11,8 @@ Batch = dict[str, jax.Array]
 Metrics = dict[str, jax.Array]
 # `(params, batch, key) -> (loss, metrics)`: the mean of the loss over the rows,
 # float32 [], and means of other numbers by name, each float32 []. `key` is that
-# of dropout. A run logs their means over steps, as `train/NAME`.
+# of dropout. A run logs their means over steps, as `train/NAME`; a step's own
+# metrics have the names `loss` and those of `step.COUNTS` and `step.SIZES`.
 MeanLoss = Callable[[Any, Batch, jax.Array], tuple[jax.Array, Metrics]]
 # `(batch, step) -> batch`, traced at the start of a step.
 PrepareBatch = Callable[[Batch, jax.Array], Batch]
@@ -22,7 +23,8 @@ class Objective(NamedTuple):
 
   Attributes:
     model: whose parameters the loss takes.
-    mean_loss: see `MeanLoss`. It must not depend on how the rows are split.
+    mean_loss: see `MeanLoss`. It must be a mean of what rows give by
+      themselves: it is averaged over devices and micro-batches of equal size.
     prepare_batch: adds what is drawn for a batch; None for nothing.
   """
 

@@ -265,7 +265,7 @@ def options(name: str) -> list[str]:
   """Returns the options of a model in `build`; ValueError if it is unknown."""
   module, _ = _lookup(name)
   fields = {field.name for field in dataclasses.fields(module)}
-  # `patch_outputs` is set by the training task: see `masked_patch`.
+  # `patch_outputs` is set by the training task: see `losses.masked_patch`.
   return sorted(fields - {'num_classes', 'patch_outputs', 'parent', 'name'})
 
 

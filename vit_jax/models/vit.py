@@ -192,7 +192,7 @@ class ViT(nn.Module):
       logits, but a random key gives other initial values and dropout masks.
     quantization: a key of QUANTIZATIONS; `build` returns the `quantized` model.
     patch_outputs: how many numbers to predict for each patch, in place of the
-      classifier (masked patch prediction, B.1.2); `masked_patch.build` sets
+      classifier (masked patch prediction, B.1.2); `losses.masked_patch` sets
       it.
   """
 
@@ -296,7 +296,7 @@ class ViT(nn.Module):
     elif source is not None:
       raise ValueError(
         'source is only for models with patch_outputs, but this model'
-        ' classifies: build it with masked_patch.build.'
+        ' classifies: build it with losses.masked_patch.build.'
       )
     if self.pooling == 'token':
       cls = self.param('cls', nn.initializers.zeros, (1, 1, self.width))

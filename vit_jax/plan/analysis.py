@@ -113,7 +113,7 @@ class Analysis:
     return 2 * (self.forward_macs + self.backward_macs) * self.batch_size
 
 
-def completed(
+def resolve(
   config: ml_collections.ConfigDict, platform: str
 ) -> ml_collections.ConfigDict:
   """Completes a config for a platform, without opening its data if possible.
@@ -147,7 +147,7 @@ def completed(
   has_batch = config.data.batch_size or examples or an_epoch > 0
   if not (classes and has_length and has_batch):
     classes, examples, whole = _from_data(config)
-  return config_lib.complete_from_sizes(
+  return config_lib.resolve(
     config,
     num_examples=examples or max(an_epoch, 0),
     num_classes=classes,

@@ -45,7 +45,7 @@ def figures(run: one_run.Run, steps: int, say: one_run.Say) -> dict[str, Any]:
     ValueError: the config does not fit the devices.
   """
   platform = jax.default_backend()
-  config = analysis.completed(run.config, platform)
+  config = analysis.resolve(run.config, platform)
   found = analysis.analyse(config)
   layout = devices.layout(config, jax.devices())
   program = program_lib.Program(config, layout)

@@ -90,8 +90,8 @@ class Effort:
 
 
 def analyse(run: Run, platform: str = 'tpu') -> Plan:
-  """Returns the plan without any devices; see `analysis.completed`."""
-  config = analysis.completed(run.config, platform)
+  """Returns the plan without any devices; see `analysis.resolve`."""
+  config = analysis.resolve(run.config, platform)
   return Plan(run, config, None, analysis.analyse(config))
 
 
@@ -101,7 +101,7 @@ def plan(run: Run, target: devices.AnyTarget, effort: Effort, say: Say) -> Plan:
   Raises:
     ValueError: the config is wrong, or does not fit the number of devices.
   """
-  config = analysis.completed(run.config, target.platform)
+  config = analysis.resolve(run.config, target.platform)
   given = describe({}, run, target)
   found = analysis.analyse(config)
   usable = target.chip.hbm_usable_bytes
@@ -138,7 +138,7 @@ def with_fix(given: Plan, effort: Effort, say: Say) -> Plan:
   def compile_(candidate: remedies.Candidate) -> compiling.Compiled:
     changed = run.changed(candidate.changes)
     return compiling.compile_step(
-      analysis.completed(changed.config, target.platform), target
+      analysis.resolve(changed.config, target.platform), target
     )
 
   answer, done, ended = remedies.find(
@@ -154,7 +154,7 @@ def with_fix(given: Plan, effort: Effort, say: Say) -> Plan:
   if answer:
     changes = answer.candidate.changes
     changed = run.changed(changes)
-    config = analysis.completed(changed.config, target.platform)
+    config = analysis.resolve(changed.config, target.platform)
     fix = Plan(
       changed,
       config,
@@ -195,7 +195,7 @@ def describe(
       that accumulation does not change.
   """
   cache = {} if cache is None else cache
-  config = analysis.completed(run.changed(changes).config, target.platform)
+  config = analysis.resolve(run.changed(changes).config, target.platform)
   steps = config.accumulation_steps
   key = tuple(
     item for item in changes.items() if item[0] != 'accumulation_steps'

@@ -88,7 +88,7 @@ def _accumulate(
   Args:
     value_and_grad: is called with each micro-batch.
     steps: A.
-    place: is applied to the batch's arrays [A, B/A, ...].
+    place: splits the batch's arrays [A, B/A, ...] over the devices.
   """
   if steps == 1:
     return lambda params, batch, key: value_and_grad(

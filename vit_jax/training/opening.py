@@ -32,7 +32,7 @@ _REPORT_AFTER = 600.0
 
 @dataclasses.dataclass
 class Opened:
-  """A work directory that this process owns, and what watches over it.
+  """A work directory that this run owns, and what watches over it.
 
   Attributes:
     workdir: an absolute path.
@@ -178,8 +178,8 @@ def open_workdir(
     notice: an open notice, shared by several runs; None opens a new one.
 
   Raises:
-    ValueError: the config, data set or checkpoint is wrong, or another run has
-      the directory.
+    ValueError: the config, data set or checkpoint is wrong, another run has the
+      directory, or not every process sees it.
   """
   config_lib.validate(config)
   config = config.copy_and_resolve_references()
@@ -265,7 +265,7 @@ def build_run(
     }
   )
   return Run(
-    **(vars(opened) | {'config': config}),
+    **(vars(opened) | {'config': config}),  # The rest is open.
     view=view,
     program=program,
     evaluations=evaluations,

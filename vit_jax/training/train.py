@@ -63,8 +63,9 @@ def train_and_evaluate(
         config, workdir, compilation_cache=compilation_cache, notice=notice
       )
     )
-    run = build_run(opened, *_complete(opened))
-    config, workdir, program = run.config, run.workdir, run.program
+    config, view = _complete(opened)
+    run = build_run(opened, config, view)
+    workdir, program = run.workdir, run.program
     batch_size, total_steps = config.data.batch_size, config.total_steps
 
     # ---- Resume --------------------------------------------------------------
@@ -77,7 +78,8 @@ def train_and_evaluate(
       else:
         results.check_not_lost(workdir)
     # The step compiles while the state is read. With weights to start from, it
-    # waits for them: a process whose weights are wrong could not end before.
+    # compiles after them: a process whose weights are wrong could not end while
+    # it compiles.
     compiling = None
     if saved_step < total_steps and (saved_step or not config.init.checkpoint):
       compiling = program.compile()

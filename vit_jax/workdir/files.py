@@ -15,7 +15,7 @@ from vit_jax.workdir import buckets
 
 # One name per line, in the order of the logits.
 CLASS_NAMES = 'class_names.txt'
-DATA = 'data.json'  # Which data a run has read; see `training.consistency`.
+DATA = 'data.json'  # Which data a run has read; see `data_record`.
 
 
 def absolute(path: epath.PathLike) -> epath.Path:

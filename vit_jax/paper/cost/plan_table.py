@@ -208,7 +208,7 @@ def rows(
 
 def _steps(run: Run) -> int:
   config = reading.read_config(planning.planned(run))
-  return config.total_steps or analysis.completed(config, 'tpu').total_steps
+  return config.total_steps or analysis.resolve(config, 'tpu').total_steps
 
 
 def _state(run: Run, where: Folders, finished: schedule.Finished) -> str:

@@ -212,7 +212,7 @@ def _complete_for_no_step(
   config = config.copy_and_resolve_references()
   config.epochs, config.total_steps = None, 1
   config.data.batch_size = config.data.batch_size or 512
-  config = config_lib.complete_from_sizes(
+  config = config_lib.resolve(
     config,
     num_examples=config.data.num_examples or config.data.batch_size,
     num_classes=num_classes,
