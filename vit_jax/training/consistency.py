@@ -11,8 +11,7 @@ import jax
 from absl import logging
 from etils import epath
 
-from vit_jax.data import identity
-from vit_jax.runtime import distributed
+from vit_jax.runtime import distributed, errors
 from vit_jax.workdir import files
 
 # Seconds within which all machines must see a file that one of them wrote.
@@ -84,7 +83,7 @@ def _merged(old: Any, new: Any) -> Any:
     if any(old.get(key) != new.get(key) for key in where):
       return new
     return {**old, **{k: _merged(old.get(k), v) for k, v in new.items()}}
-  return old if new == identity.UNKNOWN and old is not None else new
+  return old if new == errors.UNKNOWN and old is not None else new
 
 
 def check_shared(workdir: epath.Path, patience: float = _PATIENCE) -> None:
