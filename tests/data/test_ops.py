@@ -71,22 +71,13 @@ def test_parse_fills_in_the_size():
   parse = ops.parse('inception_crop|flip', image_size=(4, 6), channels=3)
   assert parse.ops == (geometry.InceptionCrop((4, 6)), geometry.Flip())
   assert parse.image_size == (4, 6)
-  parse = ops.parse(
-    ' resize_small(9, antialias=True) | random_crop((4, 6)) ',
-    image_size=4,
-    channels=1,
-  )
+  text = " resize_small(9, antialias=True) | pad(2, 'reflect')|random_crop "
+  parse = ops.parse(text, image_size=4, channels=1)
   assert parse.image_size == (4, 4)
   assert parse.ops == (
     geometry.ResizeSmall(9, antialias=True),
-    geometry.RandomCrop((4, 6)),
-  )
-  parse = ops.parse(
-    "inception_crop(min_area=0.3)|pad(2, 'reflect')", image_size=4, channels=3
-  )
-  assert parse.ops == (
-    geometry.InceptionCrop(4, min_area=0.3),
     geometry.Pad(2, 'reflect'),
+    geometry.RandomCrop(4),
   )
 
 

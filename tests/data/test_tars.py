@@ -269,17 +269,10 @@ def test_blank_lines_between_class_names(tmp_path):
   assert source.labels('train').tolist() == [1, 0]
 
 
-@pytest.mark.parametrize(
-  'listed, label, words',
-  [
-    ('ant', 2, 'class 2 is not among the 1 of'),
-    ('ant\nbee', 'cat', "class 'cat' is not among the 2 of"),
-    ('', 'ant', "class 'ant' is not among the 0 of"),
-  ],
-)
-def test_a_label_that_the_list_lacks_is_refused(tmp_path, listed, label, words):
+@pytest.mark.parametrize('label, listed', [(2, 'ant'), ('cat', 'ant\nbee')])
+def test_a_label_that_the_list_lacks_is_refused(tmp_path, label, listed):
   root = _shards(tmp_path / 'x', [(b'one', label)])
   (root / 'classes.txt').write_text(listed)
-  words = f'^wds:{root}: the {words} {root}/classes.txt. Correct the list.'
+  words = f'class {label!r} is not among .*/classes.txt. Correct the list.'
   with pytest.raises(ValueError, match=words):
     data.open_source(f'wds:{root}')

@@ -128,14 +128,6 @@ def test_least_squares_are_those_of_ridge(images, features, l2):
   )
 
 
-def test_constant_features_predict_the_most_frequent_class():
-  labels = np.array([2, 1, 1, 0, 1])
-  (fitted,) = fewshot.fit(np.ones((5, 3)), labels, 3, [1.0])
-  assert fitted.predict(np.ones((2, 3))).tolist() == [1, 1]
-  with pytest.raises(ValueError, match='there are no images'):
-    list(fewshot.fit(np.ones((0, 3)), labels[:0], 3, [1.0]))
-
-
 def test_draws_are_nested_and_of_each_class_alone():
   labels = np.array([1, 0, 1, 3, 0, 1, 0, 3])
   drawn = [one.tolist() for one in fewshot.draw(labels, 4, seed=0)]

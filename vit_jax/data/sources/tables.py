@@ -2,13 +2,14 @@
 
 Hugging Face's library `datasets` downloads and converts a table once, into
 files in its cache (`$HF_HOME`) that it maps into memory, so that any row is
-read by its index. For `hf:`, a folder may be one that `Dataset.save_to_disk`
-has written, or one that `load_dataset` reads.
+read by its index.
 """
 
+import contextlib
 import logging as python_logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from etils import epath
 
@@ -18,37 +19,47 @@ from vit_jax.data.sources import listing
 from vit_jax.runtime import errors, installed, printable
 
 
-class _Table(labels_lib.Numbered):
-  """Rows with an image and a label, as the library `datasets` maps them."""
+class HuggingFace(labels_lib.Numbered):
+  """A data set of the Hub, or of a local folder.
+
+  A folder may be one that `Dataset.save_to_disk` has written, or one that
+  `load_dataset` reads. An image is bytes, or what the Hub stores.
+  """
+
+  _KIND = 'hf'
 
   def __init__(
     self,
-    spec: str,
-    tables: Mapping,
-    image_key: str,
-    label_key: str,
-    num_classes: int | None,
-    names: Sequence[str] | None = None,
+    name: str,
+    *,
+    image_key: str = 'image',
+    label_key: str = 'label',
+    num_classes: int | None = None,
   ):
-    """Reads the labels; images are read later.
+    """Opens the data set; downloads and converts it if that is necessary.
+
+    Only labels are read; images are read later.
 
     Args:
-      spec: the data spec.
-      tables: split -> `datasets.Dataset`.
-      image_key: the column of the images: bytes, or what the Hub stores.
+      name: a name on the Hub with an optional config, such as
+        `ylecun/mnist` or `org/set:config`; or a local folder.
+      image_key: the column of the images.
       label_key: the column of the labels.
       num_classes: number of classes, if the data set has no class names and
         some classes do not occur.
-      names: the class names, if they are known.
 
     Raises:
-      ValueError: a column is missing or of another kind.
+      ValueError: the data set cannot be opened, or a column is missing or of
+        another kind.
     """
+    installed.require('datasets', extra='datasets')
     import datasets
 
+    spec = f'{self._KIND}:{name}'
     self._image_key = image_key
     self._images = {}  # Split -> its column of images.
-    labels = {}
+    labels, names = {}, None
+    tables = self._open(spec, os.path.expanduser(name), (image_key, label_key))
     for split, rows in tables.items():
       where = f'{spec}, {split!r}'
       _check_keys(rows.features, image_key, label_key, where)
@@ -70,6 +81,25 @@ class _Table(labels_lib.Numbered):
       spec, labels, names, num_classes=num_classes, key=label_key
     )
 
+  def _open(self, spec: str, name: str, keys: tuple[str, str]) -> Mapping:
+    """Returns split -> `datasets.Dataset`, which has at least the columns."""
+    import datasets
+
+    saved = ('dataset_dict.json', 'state.json')
+    expected = (
+      'Expected a name on the Hub, such as hf:ylecun/mnist or'
+      ' hf:org/set:config, or a folder that the library `datasets` reads.'
+    )
+    with _opening(spec, expected):
+      if any(os.path.exists(f'{name}/{file}') for file in saved):
+        found = datasets.load_from_disk(name)
+      elif os.path.isdir(name):
+        found = datasets.load_dataset(name)
+      else:
+        name, _, config = name.partition(':')
+        found = datasets.load_dataset(name, config or None)
+    return {'train': found} if isinstance(found, datasets.Dataset) else found
+
   def read(self, split: str, index: int) -> source.Record:
     """Reads one row's image, undecoded."""
     image = self._images[split][index][self._image_key] or {}
@@ -80,131 +110,45 @@ class _Table(labels_lib.Numbered):
         content = f.read()
     return source.Record(content, self.label(split, index), f'{split}/{index}')
 
-
-class Parquet(_Table):
-  """Rows of Parquet files, in the order of the files."""
-
-  def __init__(
-    self,
-    path: str,
-    *,
-    image_key: str = 'image',
-    label_key: str = 'label',
-    num_classes: int | None = None,
-  ):
-    """Opens the files; converts them if that is necessary.
-
-    Args:
-      path: a file, or a folder of files; local or remote (`gs://`).
-      image_key: see `_Table`, also for the following ones.
-      label_key: the column of the labels.
-      num_classes: number of classes, or None.
-
-    Raises:
-      ValueError: there are no files, they differ, or see `_Table`.
-    """
-    installed.require('datasets', extra='datasets')
-    import datasets
-    from pyarrow import parquet
-
-    spec, root = f'parquet:{path}', os.path.expanduser(path)
-    try:
-      paths = listing.shards(root, ('.parquet',))
-    except ValueError as error:
-      raise ValueError(f'{spec}: {error}') from error
-    shards, names = {}, None
-    for path in paths:
-      shards.setdefault(listing.shard_split(path, root), []).append(path)
-      with epath.Path(path).open('rb') as f:
-        features = _loaded(
-          f'{spec}: {printable.name(path)}',
-          lambda f=f: datasets.Features.from_arrow_schema(
-            parquet.read_schema(f)
-          ),
-        )
-      _check_keys(features, image_key, label_key, path)
-      names = labels_lib.same_names(
-        names, _class_names(features[label_key]), path
-      )
-    tables = _loaded(
-      spec,
-      lambda: datasets.load_dataset(
-        'parquet', data_files=shards, columns=[image_key, label_key]
-      ),
-    )
-    super().__init__(spec, tables, image_key, label_key, num_classes, names)
-
-  def facts(self, split: str) -> dict[str, str]:
-    """Returns a digest of the labels."""
-    # Runs of older versions recorded the groups of rows.
-    return {'row groups': errors.UNKNOWN} | super().facts(split)
-
-
-class HuggingFace(_Table):
-  """A data set of the Hub, or of a local folder."""
-
-  def __init__(
-    self,
-    name: str,
-    *,
-    image_key: str = 'image',
-    label_key: str = 'label',
-    num_classes: int | None = None,
-  ):
-    """Opens the data set; downloads and converts it if that is necessary.
-
-    Args:
-      name: a name on the Hub with an optional config, such as
-        `ylecun/mnist` or `org/set:config`; or a local folder.
-      image_key: see `_Table`, also for the following ones.
-      label_key: the column of the labels.
-      num_classes: number of classes, or None.
-
-    Raises:
-      ValueError: the data set cannot be opened, or see `_Table`.
-    """
-    installed.require('datasets', extra='datasets')
-    spec, path = f'hf:{name}', os.path.expanduser(name)
-    tables = _loaded(
-      f'{spec} (expected a name on the Hub, such as hf:ylecun/mnist or'
-      ' hf:org/set:config, or a folder that the library `datasets` reads)',
-      lambda: _open(path),
-    )
-    super().__init__(spec, tables, image_key, label_key, num_classes)
-
   def facts(self, split: str) -> dict[str, str]:
     """Returns the number of rows, and a digest of the labels."""
     return {'rows': str(len(self._labels[split]))} | super().facts(split)
 
 
-def _open(name: str):
-  """Returns a `datasets.DatasetDict` or, without splits, a `Dataset`."""
-  import datasets
+class Parquet(HuggingFace):
+  """Rows of a Parquet file, or of a folder of them, local or remote."""
 
-  saved = ('dataset_dict.json', 'state.json')
-  if any(os.path.exists(f'{name}/{file}') for file in saved):
-    return datasets.load_from_disk(name)
-  config = None
-  if not os.path.isdir(name):
-    name, _, config = name.partition(':')
-  return datasets.load_dataset(name, config or None)
+  _KIND = 'parquet'
 
+  def _open(self, spec, name, keys):
+    import datasets
+    from pyarrow import parquet
 
-def _loaded(what: str, load: Callable):
-  """Returns what a function of the library loads; a table is split `train`."""
-  import datasets
+    try:
+      paths = listing.shards(name, ('.parquet',))
+    except ValueError as error:
+      raise ValueError(f'{spec}: {error}') from error
+    shards, features, names = {}, None, None
+    for path in paths:
+      shards.setdefault(listing.shard_split(path, name), []).append(path)
+      where = f'{spec}: {printable.name(path)}'
+      with _opening(where), epath.Path(path).open('rb') as f:
+        found = datasets.Features.from_arrow_schema(parquet.read_schema(f))
+      _check_keys(found, *keys, where)
+      # The library would take the names of the first file, and no others.
+      if names is None:
+        features = datasets.Features({key: found[key] for key in keys})
+      names = labels_lib.same_names(names, _class_names(found[keys[1]]), where)
+    with _opening(spec):
+      return datasets.load_dataset(
+        'parquet', data_files=shards, columns=list(keys), features=features
+      )
 
-  try:
-    found = load()
-  except Exception as error:  # Of the network, the Hub, the files, ...
-    cause = error.__cause__ or error
-    raise ValueError(
-      f'{what} cannot be opened: {type(cause).__name__}: {cause}'
-    ) from error
-  finally:
-    # It takes over the root logger's level of its own modules only.
-    python_logging.getLogger('datasets').setLevel(python_logging.WARNING)
-  return {'train': found} if isinstance(found, datasets.Dataset) else found
+  def facts(self, split: str) -> dict[str, str]:
+    """Returns a digest of the labels."""
+    # Runs of older versions recorded the sizes of the groups of rows.
+    labels = labels_lib.Numbered.facts(self, split)
+    return {'row groups': errors.UNKNOWN} | labels
 
 
 def _check_keys(features: Mapping, image_key, label_key, where: str) -> None:
@@ -216,6 +160,21 @@ def _check_keys(features: Mapping, image_key, label_key, where: str) -> None:
       )
 
 
-def _class_names(feature) -> list[str] | None:
+def _class_names(feature: Any) -> list[str] | None:
   """Returns the names that a column of labels states; None if none."""
   return getattr(getattr(feature, 'feature', feature), 'names', None)
+
+
+@contextlib.contextmanager
+def _opening(what: str, expected: str = '') -> Iterator[None]:
+  """Turns any error of the library into a ValueError that names the data."""
+  try:
+    yield
+  except Exception as error:  # Of the network, the Hub, the files, ...
+    cause = error.__cause__ or error
+    raise ValueError(
+      f'{what} cannot be opened: {type(cause).__name__}: {cause}. {expected}'
+    ) from error
+  finally:
+    # The library takes over the root logger's level of its own modules only.
+    python_logging.getLogger('datasets').setLevel(python_logging.WARNING)
