@@ -103,7 +103,7 @@ def assert_same(actual, expected):
 
 
 def test_train_batch_contents():
-  batch = train(FakeView(5), 1)[0]
+  [batch] = train(FakeView(5), 1)
   assert {key: (str(x.dtype), x.shape) for key, x in batch.items()} == {
     'image': ('uint8', (4, 4, 5, 3)),
     'label': ('int32', (4,)),

@@ -261,14 +261,6 @@ def test_labels_in_json_are_whole_numbers_or_texts(tmp_path, label):
     data.open_source(f'wds:{root}')
 
 
-def test_blank_lines_between_class_names(tmp_path):
-  root = _shards(tmp_path / 'x', [(b'one', 'dog'), (b'two', 'ant')])
-  (root / 'classes.txt').write_text('\nant\n\ndog\n\n')
-  source = data.open_source(f'wds:{root}')
-  assert source.info.class_names == ('ant', 'dog')
-  assert source.labels('train').tolist() == [1, 0]
-
-
 @pytest.mark.parametrize('label, listed', [(2, 'ant'), ('cat', 'ant\nbee')])
 def test_a_label_that_the_list_lacks_is_refused(tmp_path, label, listed):
   root = _shards(tmp_path / 'x', [(b'one', label)])
