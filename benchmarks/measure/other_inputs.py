@@ -21,7 +21,7 @@ import numpy as np
 import PIL.Image
 
 from vit_jax import data
-from vit_jax.data import ops
+from vit_jax.data.ops import geometry
 
 PREPROCESS = 'inception_crop|flip'
 # Batches that nobody counts before the clock starts: more than are ever ready.
@@ -123,8 +123,8 @@ def opencv(paths: list[str], batch_size: int, side: int) -> Iterator[Iterator]:
 
 def _decode_for_ever(paths, side, done):
   cv2.setNumThreads(0)
-  crop, rng = ops.InceptionCrop(side), np.random.default_rng(0)
-  flip = ops.Flip()
+  crop, rng = geometry.InceptionCrop(side), np.random.default_rng(0)
+  flip = geometry.Flip()
   for path in itertools.cycle(paths):
     with open(path, 'rb') as file:
       encoded = np.frombuffer(file.read(), np.uint8)

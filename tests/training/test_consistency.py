@@ -5,7 +5,7 @@ import json
 import pytest
 
 from vit_jax import data
-from vit_jax.data import identity
+from vit_jax.runtime import errors
 from vit_jax.workdir import data_record, files
 
 
@@ -46,10 +46,10 @@ def test_training_data_may_be_moved(images, tmp_path):
 
 def test_what_could_not_be_read_is_not_compared(images, tmp_path):
   unknown = _digests(images)
-  unknown['training data']['contents']['1'] = identity.UNKNOWN
+  unknown['training data']['contents']['1'] = errors.UNKNOWN
   sizes = unknown['training data']['train']
   known = _digests(images)['training data']
-  sizes['sizes of the files'] = identity.UNKNOWN
+  sizes['sizes of the files'] = errors.UNKNOWN
   data_record.write(tmp_path, _digests(images))
   data_record.check_same(tmp_path, unknown)
   # An unknown value does not replace a known one in the record either.

@@ -11,8 +11,7 @@ import importlib
 import inspect
 from collections.abc import Callable
 
-from vit_jax.data import balance, exclusion
-from vit_jax.data.balance import class_balance
+from vit_jax.data import exclusion
 from vit_jax.data.identity import digest
 from vit_jax.data.source import (
   Picked,
@@ -29,8 +28,6 @@ __all__ = [
   'Source',
   'SourceInfo',
   'View',
-  'balance',
-  'class_balance',
   'digest',
   'exclusion',
   'open_source',

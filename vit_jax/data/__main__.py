@@ -5,12 +5,15 @@
   python -m vit_jax.data --data=tfds:cifar10 --split='train[98%:]+test'
 
 The output lists the data set's splits, the number of selected records, and the
-number of examples of each class. A split expression is a sum of these terms:
+number of examples of each class. For that, it may read every record, but it
+decodes no image. A split expression is a sum of these terms:
 
   NAME[A:B]                             a TFDS slice, in examples or percent
   shuffled(EXPRESSION)[A:B]             a random part: [:20%] contains [:10%]
   shuffled(EXPRESSION, seed=N)[A:B]     a random part with another seed
 """
+
+import itertools
 
 import numpy as np
 from absl import flags
@@ -38,12 +41,35 @@ _NUM_CLASSES = flags.DEFINE_integer(
   'Number of classes of a TFDS label without class names.',
   lower_bound=0,
 )
-_COUNT = flags.DEFINE_bool(
-  'count', False, 'Count the classes even if many records must be read.'
-)
 _CLASSES = flags.DEFINE_integer(
   'classes', 20, 'How many classes to list, the largest first.', lower_bound=0
 )
+
+
+def class_balance(view: data.View) -> np.ndarray:
+  """Counts the examples of each class.
+
+  Args:
+    view: examples with one or several labels each.
+
+  Returns:
+    int64 [classes]. An example counts for each of its labels.
+
+  Raises:
+    ValueError: a label lies outside of the classes.
+  """
+  classes = view.source.info.num_classes
+  labels = data.read_labels(view)
+  if isinstance(labels, list):  # An example counts once for a repeated label.
+    labels = [*itertools.chain.from_iterable(map(set, labels))]
+  labels = np.asarray(labels, np.int64)
+  wrong = labels[(labels < 0) | (labels >= classes)]
+  if wrong.size:
+    raise ValueError(
+      f'{view.split!r} of {view.source.info.spec!r} has the label {wrong[0]},'
+      f' but its labels must lie in [0, {classes}). Repair the data set.'
+    )
+  return np.bincount(labels, minlength=classes)
 
 
 def main() -> None:
@@ -60,14 +86,10 @@ def main() -> None:
   )
   print(f'{source.info.spec}: {sizes}')
   print(f'{view.split}: {len(view):,} examples; the first is {view[0].name}')
-  counts = None
-  if _COUNT.value or data.balance.is_cheap(view):
-    counts = data.class_balance(view)
-  print(data.balance.describe(view, counts))
-  if counts is None:
-    print('Pass --count to count them.')
-    return
+  counts = class_balance(view)
   order = np.argsort(-counts, kind='stable')
+  present = np.count_nonzero(counts)
+  print(f'{present:,} of {len(counts):,} classes have examples:')
   for index in order[: _CLASSES.value]:
     print(f'{counts[index]:>12,}  {source.info.class_names[index]}')
   if left := len(order[_CLASSES.value :]):

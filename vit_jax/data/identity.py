@@ -13,8 +13,6 @@ from vit_jax.runtime import errors
 # Number of examples, evenly spaced, whose bytes are read.
 _SAMPLES = 128
 _THREADS = 16
-# Replaces the digest of data that could not be read now; it is not compared.
-UNKNOWN = errors.UNKNOWN
 
 
 def digest(view: source.View) -> dict[str, Any]:
@@ -63,7 +61,7 @@ def _content(view: source.View, index: int) -> tuple[str, str]:
   try:
     record = view[index]
   except OSError:  # `data.unreadable` decides whether that ends the run.
-    return str(index), UNKNOWN
+    return str(index), errors.UNKNOWN
   except Exception as error:  # From a library, such as for a damaged shard.
     raise errors.ReadError(
       f'Reading record {index} of {view.split} of {view.source.info.spec}'

@@ -1,15 +1,8 @@
 """Makes batches of records: each host's rows of the global batches.
 
-The global batch of step k, including order and augmentation, is a pure function
-of (seed, k). It depends neither on the number of hosts, threads and worker
-processes nor on the step from which training resumed, so there is no iterator
-state to save. Three things ensure this: the shuffle is a function of (seed,
-epoch, position) (`permutation.py`); a row's random generator is a function of
-(seed, row of the endless stream of epochs); and hosts pick their rows of a
-global batch only after both are fixed.
-
-`batches/rows.py` makes a row, and `batches/loader.py` has the threads and
-worker processes.
+These are the functions to call. `batches/rows.py` says which record, random
+numbers and pixels a row has; `batches/loader.py` has the threads and worker
+processes that make rows ahead of time.
 
 A batch is a dict of arrays with b = len(rows) rows per host:
 
@@ -25,11 +18,11 @@ A batch is a dict of arrays with b = len(rows) rows per host:
 
 from vit_jax.data import ops
 from vit_jax.data.batches.loader import Batches
-from vit_jax.data.batches.rows import Reading, Rows, View
+from vit_jax.data.batches.rows import Reading, Records, Rows
 
 
 def train_batches(
-  view: View,
+  view: Records,
   preprocess: ops.Preprocess,
   *,
   batch_size: int,
@@ -65,7 +58,7 @@ def train_batches(
 
 
 def eval_batches(
-  view: View, preprocess: ops.Preprocess, *, batch_size: int, **reading
+  view: Records, preprocess: ops.Preprocess, *, batch_size: int, **reading
 ) -> Batches:
   """Returns this host's rows of all examples, each once, in the view's order.
 
@@ -82,7 +75,7 @@ def eval_batches(
 
 
 def check_first_record(
-  view: View, preprocess: ops.Preprocess, **reading
+  view: Records, preprocess: ops.Preprocess, **reading
 ) -> None:
   """Makes one row, so that an error that affects all rows shows at once.
 
@@ -95,6 +88,6 @@ def check_first_record(
   Rows(view, preprocess, Reading(**reading), batch_size=1)(0, 0)
 
 
-def num_eval_batches(view: View, batch_size: int) -> int:
+def num_eval_batches(view: Records, batch_size: int) -> int:
   """Returns how many batches of `batch_size` rows hold the whole view."""
   return -(-len(view) // max(1, batch_size))

@@ -178,20 +178,23 @@ class View:
     return self.selection.shared(other.selection)
 
 
-class Picked:
-  """Some records of a view, by their indices; picklable if the view is."""
+class Picked(View):
+  """Some records of a view, by their indices."""
 
   def __init__(self, view: View, indices: Sequence[int]):
-    self._view = view
-    self.source = view.source
-    self._indices = [int(i) for i in indices]
+    self.source, self.selection = view.source, view.selection
+    self._view, self._indices = view, [int(i) for i in indices]
     self.split = f'{len(self._indices)} of {view.split}'
 
   def __len__(self) -> int:
     return len(self._indices)
 
-  def __getitem__(self, index: int) -> Record:
-    return self._view[self._indices[index]]
+  def labels(self) -> np.ndarray | None:
+    labels = self._view.labels()
+    return None if labels is None else labels[self._indices]
+
+  def _place(self, index: int) -> tuple[str, int]:
+    return self._view._place(self._indices[index])
 
 
 def read_labels(
@@ -202,14 +205,14 @@ def read_labels(
   """Reads the labels of all records, in order; decodes no image.
 
   Args:
-    view: a `View`, or another sequence with its method `label`.
+    view: the records.
     on_batch: called after each batch of labels, since reading may take long.
     threads: number of threads that read.
 
   Returns:
     int32 [len]; or a list of sequences, if records have several labels.
   """
-  known = getattr(view, 'labels', lambda: None)()
+  known = view.labels()
   if known is not None:
     on_batch()
     return known

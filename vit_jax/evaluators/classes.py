@@ -6,6 +6,7 @@ It comes from the names of the classes or from a file of the user; this module
 defines no table.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from absl import logging
@@ -108,29 +109,22 @@ def relabelled(
   return Relabelled(view, found), max(map(len, found))
 
 
-class Relabelled:
-  """The records of a view with the model's classes as labels; picklable."""
+class Relabelled(data.View):
+  """The records of a view with the model's classes as labels."""
 
   def __init__(self, view: data.View, table: Table):
-    self._view = view
+    super().__init__(view.source, view.split)
     self._table = table
-    # `data.digest` reads these attributes.
-    self.source = view.source
-    self.selection = view.selection
-    self.split = view.split
-
-  def __len__(self) -> int:
-    return len(self._view)
 
   def __getitem__(self, index: int) -> data.Record:
-    record = self._view[index]
-    return data.Record(record.image, self._table[record.label], record.name)
-
-  def name(self, index: int) -> str:
-    return self._view.name(index)
+    record = super().__getitem__(index)
+    return dataclasses.replace(record, label=self._table[record.label])
 
   def label(self, index: int) -> tuple[int, ...]:
-    return self._table[self._view.label(index)]
+    return self._table[super().label(index)]
+
+  def labels(self) -> None:
+    """Returns None: an image may have several labels."""
 
 
 def _read(
@@ -143,21 +137,20 @@ def _read(
     )
   if path.is_dir():
     return _read_objectnet(path)
-  place = {name: index for index, name in enumerate(trained_on)}
+  places = dict(enumerate(range(len(trained_on))))
+  places |= {name: index for index, name in enumerate(trained_on)}
   mapping = {}
   for name, known in json_files.read(path).items():
     known = known if isinstance(known, list) else [known]
     for one in known:
-      by_name = isinstance(one, str) and one in place
-      by_index = type(one) is int and 0 <= one < len(trained_on)
-      if not (by_name or by_index):
+      if type(one) not in (int, str) or one not in places:
         raise ValueError(
           f"{path}: {name!r} is {one!r}, which is neither one of the model's"
           f' {len(trained_on)} classes by name ({_some(trained_on)}) nor by'
           ' index (a whole number). Map it to one of these, or to a list of'
           ' them.'
         )
-    mapping[name] = [place.get(one, one) for one in known]
+    mapping[name] = [places[one] for one in known]
   return mapping
 
 

@@ -17,8 +17,8 @@ from vit_jax.data import ops, pipeline
 from vit_jax.runtime import printable
 
 OnBatch = Callable[[], None]
-# Reads a view: yields global batches on the devices; see `Context.batches`.
-Batches = Callable[[data.View], Iterator[Mapping[str, jax.Array]]]
+# Yields the global batches of a view, on the devices; see `Context.batches`.
+ReadBatches = Callable[[data.View], Iterator[Mapping[str, jax.Array]]]
 
 
 class Evaluator(Protocol):
@@ -69,7 +69,7 @@ class Context:
     """Returns the split that a key of the section names."""
     return data.View(self.source, self.section[key])
 
-  def batches(self, *views: data.View, **labels: int) -> Batches:
+  def batches(self, *views: data.View, **labels: int) -> ReadBatches:
     """Decodes one example of each view, and returns how to read them all.
 
     Args:

@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import data
 from vit_jax.evaluators import evaluator
-from vit_jax.evaluators.evaluator import Batches, Context, OnBatch
+from vit_jax.evaluators.evaluator import Context, OnBatch, ReadBatches
 from vit_jax.models import layers
 from vit_jax.runtime import distributed
 
@@ -154,7 +154,7 @@ class FrozenFeatures:
 
 def read(
   view: data.View,
-  batches: Batches,
+  batches: ReadBatches,
   model: nn.Module,
   params: Any,
   mesh: jax.sharding.Mesh,

@@ -9,7 +9,7 @@ from etils import epath
 
 import vit_jax
 from vit_jax.data import ops
-from vit_jax.data.ops import augment, resizing
+from vit_jax.data.ops import augment, geometry, resizing
 from vit_jax.export.program import Program
 from vit_jax.interop import inference, json_files
 
@@ -106,40 +106,40 @@ def operation(op: ops.Op) -> str:
   """Says in words what an operation does; see `data/ops`."""
   by = ' x '.join(map(str, getattr(op, 'size', ())))
   match op:
-    case ops.Resize():
+    case geometry.Resize():
       how = _RESIZES[op.antialias, op.method]
       return f'resizes to {by} pixels (height x width), aspect not kept; {how}'
-    case ops.ResizeSmall():
+    case geometry.ResizeSmall():
       how = _RESIZES[op.antialias, op.method]
       rounded = 'truncated' if op.method in resizing.PILLOW else 'rounded'
       return (
         f'resizes the shorter side to {max(op.size)} pixels and the longer one'
         f' in proportion, {rounded}; {how}'
       )
-    case ops.CentralCrop():
+    case geometry.CentralCrop():
       return (
         f'crops {by} pixels (height x width) from the middle; of an odd'
         ' remainder, the top or left gets the smaller part'
       )
-    case ops.Pad():
+    case geometry.Pad():
       return f'adds {op.n} pixels of {_PADDING[op.mode]} on each side'
-    case ops.Shift():
+    case geometry.Shift():
       return (
         f'moves the image {op.y} pixels down and {op.x} to the right;'
         f' {_PADDING[op.mode]} enters'
       )
-    case ops.Trim():
+    case geometry.Trim():
       return f'removes {op.n} pixels from each side'
-    case ops.RandomCrop():
+    case geometry.RandomCrop():
       return f'crops {by} pixels (height x width) at a random place'
-    case ops.InceptionCrop():
+    case geometry.InceptionCrop():
       return (
         f'crops {op.min_area:g} to {op.max_area:g} of the area at random, of'
         f' an aspect (width / height) from {op.min_aspect:g} to'
         f' {op.max_aspect:g}, and resizes to {by} pixels; '
         + _RESIZES[False, 'bilinear']
       )
-    case ops.Flip():
+    case geometry.Flip():
       return 'mirrors half of the images horizontally, at random'
     case augment.RandAugment():
       return (

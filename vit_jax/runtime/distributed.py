@@ -43,7 +43,6 @@ STATUS = re.compile(
 )
 # How many differences between two processes an error lists.
 _SHOWN = 3
-UNKNOWN = errors.UNKNOWN
 
 
 @contextlib.contextmanager
@@ -231,7 +230,7 @@ def differences(a: Any, b: Any, where_a: str, where_b: str) -> str:
   Args:
     a: a tree of JSON values.
     b: the tree to compare with. A value that one of them could not read
-      (`UNKNOWN`) is not compared.
+      (`errors.UNKNOWN`) is not compared.
     where_a: where `a` was found, such as 'now'.
     where_b: where `b` was found.
   """
@@ -245,7 +244,7 @@ def differences(a: Any, b: Any, where_a: str, where_b: str) -> str:
   found = [
     f'{name}: {_short(one)} {where_a}, {_short(other)} {where_b}'
     for name, one, other in pairs
-    if one != other and UNKNOWN not in (one, other)
+    if one != other and errors.UNKNOWN not in (one, other)
   ]
   more = f' (and {len(found) - _SHOWN} more)' if len(found) > _SHOWN else ''
   return f'  {"; ".join(found[:_SHOWN])}{more}' if found else ''

@@ -93,22 +93,22 @@ class Cache:
       return None
     about = (start + 1) * _NUMBER.itemsize
     pixels = about + int(self._numbers[start])
-    shape, label, name, made = pickle.loads(self._memory[about:pixels])
+    shape, label, name, done = pickle.loads(self._memory[about:pixels])
     image = np.ndarray(shape, np.uint8, self._memory, pixels)
     image.flags.writeable = False
-    return Record(image, label, name), made
+    return Record(image, label, name), done
 
-  def put(self, table: int, index: int, record: Record, made: int) -> None:
+  def put(self, table: int, index: int, record: Record, done: int) -> None:
     """Keeps a record, if there is space.
 
     Args:
       table: what `table` returned for the view.
       index: of the record in the view.
       record: it, with an image of uint8 [h, w, c].
-      made: number of operations that made the image.
+      done: number of operations that made the image.
     """
     image = np.ascontiguousarray(record.image)
-    about = pickle.dumps((image.shape, record.label, record.name, made))
+    about = pickle.dumps((image.shape, record.label, record.name, done))
     length = _NUMBER.type(len(about)).tobytes()
     if start := table and self._add([length, about, image.reshape(-1).data]):
       # After the image is there, since others read without a lock.

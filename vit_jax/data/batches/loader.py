@@ -141,7 +141,7 @@ def _reads(make: Callable, piece: _Piece, readers: _Threads | None):
   rows = range(piece.start, piece.stop)
   if readers is None:
     return [None] * len(rows)
-  return [readers.submit(make.read, piece.batch, row) for row in rows]
+  return [readers.submit(make.fetch, piece.batch, row) for row in rows]
 
 
 class Batches(Iterator[Batch]):

@@ -1,9 +1,19 @@
-"""Makes rows of batches: which record, which random numbers, which pixels."""
+"""Makes rows of batches: which record, which random numbers, which pixels.
+
+The global batch of step k, including order and augmentation, is a pure function
+of (seed, k). It depends neither on the number of hosts, threads and worker
+processes nor on the step from which training resumed, so there is no iterator
+state to save. Three things ensure this: the shuffle is a function of (seed,
+epoch, position) (`permutation.py`); a row's random generator is a function of
+(seed, row of the endless stream of epochs); and hosts pick their rows of a
+global batch only after both are fixed.
+"""
 
 import dataclasses
 import threading
 from collections.abc import Sequence
 from concurrent import futures
+from typing import NamedTuple
 
 import numpy as np
 from absl import logging
@@ -16,14 +26,22 @@ from vit_jax.data.ops.preprocess import Preprocess
 from vit_jax.data.source import Record
 from vit_jax.runtime import errors
 
-View = Sequence[Record]  # `source.View`, or anything with a length and items.
-
-# The policies for an image that cannot be decoded. 'error' stops and names it.
-# 'skip-and-count' marks it and, in training, replaces it by another image, or,
-# in evaluation, leaves it out.
-UNREADABLE_POLICIES = ('error', 'skip-and-count')
+Records = Sequence[Record]  # `data.View`, or anything with a length and items.
 
 _MAX_SUBSTITUTES = 10
+
+
+class Fetched(NamedTuple):
+  """A record that is in memory, and how far its image is made.
+
+  Attributes:
+    record: the record; its image is encoded, or what the operations made.
+    done: number of first operations that made the image, if the cache kept it;
+      else None.
+  """
+
+  record: Record
+  done: int | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,9 +52,10 @@ class Reading:
     num_classes: labels must lie in [0, num_classes).
     max_labels: the most labels of a record that are kept; if 1, a record with
       more labels is an error.
-    unreadable: 'error', or 'skip-and-count'. With the latter, in training, a
-      record that the row's own generator draws replaces an unreadable one, and
-      `unreadable` is True in that row; in evaluation, the row is masked.
+    unreadable: what to do if an image cannot be decoded. 'error' stops and
+      names it. With 'skip-and-count', in training, a record that the row's own
+      generator draws replaces it, and `unreadable` is True in that row; in
+      evaluation, the row is masked.
     rows: the rows of a global batch that this host reads; None reads all. See
       `sharding.local_rows`.
     threads: number of threads that make a batch together; 0 makes it in the
@@ -81,7 +100,7 @@ class Rows:
 
   def __init__(
     self,
-    view: View,
+    view: Records,
     preprocess: Preprocess,
     reading: Reading,
     batch_size: int,
@@ -102,11 +121,6 @@ class Rows:
       train: whether the records follow each other endlessly, in a new random
         order each epoch; else they come once, in their own order.
     """
-    if reading.unreadable not in UNREADABLE_POLICIES:
-      raise ValueError(
-        f'unknown policy unreadable={reading.unreadable!r}; choose from '
-        f'{list(UNREADABLE_POLICIES)}'
-      )
     rows = range(batch_size) if reading.rows is None else reading.rows
     if not rows or min(rows) < 0 or max(rows) >= batch_size:
       raise ValueError(
@@ -125,62 +139,65 @@ class Rows:
     # For a worker, too, which has another view.
     self._table = reading.cache and reading.cache.table(view, preprocess)
     # Read from one record, since masked rows need the shape of a label too.
-    label = self._read(0)[0].label
+    label = self._load(0).record.label
     self._multi_label = reading.max_labels > 1 or np.ndim(label) > 0
 
-  def read(self, batch: int, row: int) -> tuple[Record, int | None] | None:
-    """Returns a row's record, and how many operations made it if it was kept.
-
-    Past the end it returns None.
+  def fetch(self, batch: int, row: int) -> Fetched | None:
+    """Brings the record of a row into memory; None past the last record.
 
     Args:
       batch: 0-based, counted from `start_step`.
       row: 0-based, among this host's rows.
     """
-    index = self._record(self._place(batch, row))
-    return self._read(index) if index < len(self.view) else None
+    index = self._index(self._place(batch, row))
+    return self._load(index) if index < len(self.view) else None
 
   def __call__(
-    self, batch: int, row: int, read: futures.Future | None = None
+    self, batch: int, row: int, fetched: futures.Future | None = None
   ) -> Batch:
-    """Makes a row; `read` is the future of what `read` returned for it."""
+    """Makes a row; `fetched` is the future of what `fetch` returns for it."""
     place = self._place(batch, row)
-    index = self._record(place)
+    index = self._index(place)
     if index >= len(self.view):
       return self.masked_row()
     rng = self._generators(place)
     for attempt in range(_MAX_SUBSTITUTES + 1):
-      record, made = read.result() if read else self._read(index)
-      if made_row := self._row(index, record, made, rng):
-        return made_row | {'unreadable': attempt > 0}
+      found = fetched.result() if fetched else self._load(index)
+      labels = self._labels(found.record)
+      image = self._image(index, found, rng)
+      if image is not None:
+        return self._joined(image, labels) | {'unreadable': attempt > 0}
       if not self._train:
         return self.masked_row() | {'unreadable': True}
-      index, read = int(rng.integers(len(self.view))), None
+      index, fetched = int(rng.integers(len(self.view))), None
     raise ValueError(
       f'{_MAX_SUBSTITUTES + 1} images in a row{self._in_data()} are unreadable;'
-      f' the last is {record.name}; check the data set'
+      f' the last is {found.record.name}; check the data set'
     )
 
   def masked_row(self) -> Batch:
     """Returns a row that does not count: zeros, without a label."""
     shape = (*self._preprocess.image_size, self._preprocess.channels)
     image = np.zeros(shape, np.uint8)
-    return self._as_row(image, [], mask=False)
+    return self._joined(image, [], mask=False)
 
   def _place(self, batch: int, row: int) -> int:
+    """Returns the place of a row in the stream of all hosts' rows."""
     return (self._start_step + batch) * self._batch_size + self.rows[row]
 
-  def _record(self, place: int) -> int:
+  def _index(self, place: int) -> int:
+    """Returns which record of the view a place has."""
     if not self._train:
       return place
     epoch, index = divmod(place, len(self.view))
     seed = permutation.epoch_seed(self._seed, epoch)
     return permutation.permute(index, len(self.view), seed)
 
-  def _read(self, index: int) -> tuple[Record, int | None]:
+  def _load(self, index: int) -> Fetched:
+    """Takes a record from the cache, or else reads it."""
     try:
       kept = self._table and self.reading.cache.get(self._table, index)
-      return kept or (self.view[index], None)
+      return Fetched(*kept) if kept else Fetched(self.view[index], None)
     except Exception as error:
       raise errors.ReadError(
         f'reading record {index}{self._in_data()} failed:'
@@ -192,22 +209,18 @@ class Rows:
     source = getattr(self.view, 'source', None)
     return f' in {self.view.split!r} of {source.info.spec!r}' if source else ''
 
-  def _row(
-    self,
-    index: int,
-    record: Record,
-    made: int | None,
-    rng: np.random.Generator,
-  ) -> Batch | None:
-    """Returns a row; None if the image is unreadable and is to be skipped."""
-    labels = self._labels(record)
+  def _image(
+    self, index: int, fetched: Fetched, rng: np.random.Generator
+  ) -> np.ndarray | None:
+    """Returns a row's image; None if it is unreadable and to be skipped."""
+    record, done = fetched
     image = record.image
     try:
-      if self._table and made is None:
-        image, made = self._preprocess.without_chance(image)
+      if self._table and done is None:
+        image, done = self._preprocess.without_chance(image)
         kept = dataclasses.replace(record, image=image)
-        self.reading.cache.put(self._table, index, kept, made)
-      return self._as_row(self._preprocess(image, rng, made or 0), labels)
+        self.reading.cache.put(self._table, index, kept, done)
+      return self._preprocess(image, rng, done or 0)
     except CorruptImageError as error:
       if self.reading.unreadable == 'error':
         raise ValueError(
@@ -241,7 +254,7 @@ class Rows:
         )
     return labels
 
-  def _as_row(
+  def _joined(
     self, image: np.ndarray, labels: Sequence[int], mask: bool = True
   ) -> Batch:
     most = self.reading.max_labels

@@ -4,19 +4,9 @@
 an encoded image and a random generator.
 """
 
-from vit_jax.data.ops.decoding import JPEG_DCTS as JPEG_DCTS
 from vit_jax.data.ops.decoding import MAX_PIXELS as MAX_PIXELS
 from vit_jax.data.ops.decoding import CorruptImageError as CorruptImageError
 from vit_jax.data.ops.decoding import decode as decode
-from vit_jax.data.ops.geometry import CentralCrop as CentralCrop
-from vit_jax.data.ops.geometry import Flip as Flip
-from vit_jax.data.ops.geometry import InceptionCrop as InceptionCrop
-from vit_jax.data.ops.geometry import Pad as Pad
-from vit_jax.data.ops.geometry import RandomCrop as RandomCrop
-from vit_jax.data.ops.geometry import Resize as Resize
-from vit_jax.data.ops.geometry import ResizeSmall as ResizeSmall
-from vit_jax.data.ops.geometry import Shift as Shift
-from vit_jax.data.ops.geometry import Trim as Trim
 from vit_jax.data.ops.preprocess import OPS as OPS
 from vit_jax.data.ops.preprocess import Op as Op
 from vit_jax.data.ops.preprocess import Preprocess as Preprocess

@@ -18,7 +18,6 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 
-from vit_jax.data.ops import geometry
 from vit_jax.data.ops.decoding import with_channels
 
 # Fills what a change of shape leaves empty, as in the TensorFlow code.
@@ -30,6 +29,9 @@ _TRUNCATE = -0.498
 _LARGEST_M = 30
 # The lengths in pixels below are those of the TensorFlow code, for this size.
 _SIDE = 224
+# What `RandomErasing` draws between.
+_AREAS = 0.02, 1 / 3
+_ASPECTS = 0.3, 1 / 0.3
 
 
 def _look_up(image: np.ndarray, table: np.ndarray) -> np.ndarray:
@@ -317,9 +319,10 @@ class RandAugment:
 class RandomErasing:
   """Replaces a random rectangle with noise (arXiv:1708.04896, Algorithm 1).
 
-  The area, a fraction of the image's, is uniform in its range, and so is the
-  logarithm of the aspect (width / height). The place is uniform. If ten
-  rectangles do not fit, nothing is erased. The noise is uniform in 0 to 255.
+  The area, a fraction of the image's, is uniform in `_AREAS`. The logarithm of
+  the aspect (width / height) is uniform in that of `_ASPECTS`. The place is
+  uniform. If ten rectangles do not fit, nothing is erased. The noise is uniform
+  in 0 to 255.
 
   Differs from the paper: a probability of 0.5, areas up to 0.4, and a uniform
   aspect, which makes one direction more frequent. The values here are those of
@@ -327,42 +330,28 @@ class RandomErasing:
 
   Attributes:
     p: the probability.
-    colour: what each value becomes, 0 to 255; None draws noise.
   """
 
   p: float = 0.25
-  _: dataclasses.KW_ONLY
-  min_area: float = 0.02
-  max_area: float = 1 / 3
-  min_aspect: float = 0.3
-  max_aspect: float = 1 / 0.3
-  colour: int | None = None
 
   def __post_init__(self):
     if not 0 <= self.p <= 1:
       raise ValueError(f'p must lie in [0, 1], got {self.p!r}')
-    geometry.check_ranges(self)
-    if self.colour is not None and not 0 <= self.colour <= 255:
-      raise ValueError(f'colour must lie in 0 to 255, got {self.colour!r}')
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     if rng.random() >= self.p:
       return image
     rows, columns, channels = image.shape
     for _ in range(10):
-      area = rows * columns * rng.uniform(self.min_area, self.max_area)
-      aspect = math.exp(
-        rng.uniform(math.log(self.min_aspect), math.log(self.max_aspect))
-      )
+      area = rows * columns * rng.uniform(*_AREAS)
+      aspect = math.exp(rng.uniform(*map(math.log, _ASPECTS)))
       height, width = (round(math.sqrt(area * a)) for a in (1 / aspect, aspect))
       if 0 < height <= rows and 0 < width <= columns:
         top = int(rng.integers(rows - height + 1))
         left = int(rng.integers(columns - width + 1))
-        value = self.colour
-        if value is None:
-          value = rng.integers(0, 256, (height, width, channels), np.uint8)
+        noise = rng.integers(0, 256, (height, width, channels), np.uint8)
         image = image.copy()
-        image[top : top + height, left : left + width] = value
+        image[top : top + height, left : left + width] = noise
         return image
     return image
 

@@ -31,20 +31,6 @@ def pair(size: Size) -> tuple[int, int]:
   return pair
 
 
-def check_ranges(op) -> None:
-  """Checks the ranges of the area and of the aspect that an operation draws."""
-  if not 0 < op.min_area <= op.max_area <= 1:
-    raise ValueError(
-      '0 < min_area <= max_area <= 1 does not hold for '
-      f'min_area={op.min_area}, max_area={op.max_area}'
-    )
-  if not 0 < op.min_aspect <= op.max_aspect:
-    raise ValueError(
-      '0 < min_aspect <= max_aspect does not hold for '
-      f'min_aspect={op.min_aspect}, max_aspect={op.max_aspect}'
-    )
-
-
 def _check_pixels(op, **least: int) -> None:
   """Checks that attributes of an operation are whole and large enough."""
   for name, low in least.items():
@@ -184,7 +170,16 @@ class InceptionCrop(Crop):
 
   def __post_init__(self):
     super().__post_init__()
-    check_ranges(self)
+    for low, high, most in (
+      ('min_area', 'max_area', 1),
+      ('min_aspect', 'max_aspect', math.inf),
+    ):
+      values = getattr(self, low), getattr(self, high)
+      if not 0 < values[0] <= values[1] <= most:
+        raise ValueError(
+          f'0 < {low} <= {high} <= {most} does not hold for {low}={values[0]},'
+          f' {high}={values[1]}'
+        )
 
   def box(self, height: int, width: int, rng: np.random.Generator) -> Box:
     smallest = self.min_area * height * width

@@ -52,7 +52,7 @@ class Preprocess:
     channels: number of channels of the result.
     ops: the operations, in order.
     upright: whether to rotate images by their EXIF orientation.
-    jpeg_dct: how JPEGs are decoded, one of `ops.JPEG_DCTS`.
+    jpeg_dct: how JPEGs are decoded, one of `decoding.JPEG_DCTS`.
     max_pixels: most pixels that an encoded image may have.
   """
 
@@ -74,20 +74,20 @@ class Preprocess:
     self,
     image: bytes | np.ndarray,
     rng: np.random.Generator,
-    made: int = 0,
+    done: int = 0,
   ) -> np.ndarray:
     """Returns uint8 [image_size[0], image_size[1], channels].
 
     Args:
       image: an encoded image or uint8 [h, w, c].
       rng: the generator of the random operations.
-      made: number of first operations that made `image`, and are left out.
+      done: number of first operations that made `image`, and are left out.
 
     Raises:
       CorruptImageError: the bytes cannot be decoded.
       ValueError: the result does not have `image_size`.
     """
-    ops = self.ops[made:]
+    ops = self.ops[done:]
     known = self._header(image)
     with decoding.room(known.height * known.width):
       if ops and isinstance(ops[0], geometry.Crop) and self._is_upright(image):
@@ -118,12 +118,12 @@ class Preprocess:
     known = self._header(image)
     with decoding.room(known.height * known.width):
       image = smallest = self._decode(image, known=known)
-      made = 0
+      done = 0
       for number, op in enumerate(fixed, start=1):
         image = op(image, None)
         if image.size <= smallest.size:
-          smallest, made = image, number
-    return smallest, made
+          smallest, done = image, number
+    return smallest, done
 
   def _header(self, image: bytes | np.ndarray) -> decoding.Header:
     """Reads the header of an encoded image; zeros for one that is decoded."""

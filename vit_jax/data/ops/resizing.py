@@ -15,7 +15,7 @@ def resize(
   antialias: bool = False,
   method: str = 'bilinear',
 ) -> np.ndarray:
-  """Resizes to (height, width); see `ops.Resize`.
+  """Resizes to (height, width); see `geometry.Resize`.
 
   Unlike the released code, this rounds to uint8, so that images take a quarter
   of the memory on their way to the device.

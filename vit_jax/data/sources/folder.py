@@ -15,7 +15,7 @@ from etils import epath
 
 from vit_jax.data import identity, source
 from vit_jax.data.sources import listing
-from vit_jax.runtime import printable
+from vit_jax.runtime import errors, printable
 from vit_jax.workdir import files
 
 # The most files whose sizes are looked up in all, and per task of a thread.
@@ -105,7 +105,7 @@ class Folder(source.Labelled):
 
   def _sizes(self, split: str) -> str:
     if listing.is_remote(self._root):
-      return identity.UNKNOWN  # Each size would cost a round trip.
+      return errors.UNKNOWN  # Each size would cost a round trip.
     last = self.info.splits[split] - 1
     indices = np.linspace(0, last, min(last + 1, _SIZES)).astype(np.int64)
 
@@ -121,7 +121,7 @@ class Folder(source.Labelled):
           np.concatenate([*pool.map(of_block, blocks)])
         )
       except OSError:  # A file is gone, or the disk does not answer.
-        return identity.UNKNOWN
+        return errors.UNKNOWN
 
 
 class Classes(Folder):
