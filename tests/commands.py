@@ -4,17 +4,62 @@ An import of JAX takes seconds, so each command runs in a fork of a process that
 has imported what most commands need. That process has used no device.
 """
 
+import atexit
+import functools
+import gc
 import json
 import os
 import pathlib
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import warnings
 
 ROOT = pathlib.Path(__file__).parents[1]
+
+
+class Started:
+  """A command that runs; `out` and `err` are what it has printed.
+
+  Attributes:
+    pid: the id of its process.
+  """
+
+  def __init__(self, ask, pid: int, folder: pathlib.Path):
+    self.pid = pid
+    self._ask, self._folder = ask, folder
+    self._code: int | None = None
+
+  @property
+  def out(self) -> str:
+    return (self._folder / 'stdout').read_text()
+
+  @property
+  def err(self) -> str:
+    return (self._folder / 'stderr').read_text()
+
+  def poll(self) -> int | None:
+    """Returns the exit code, negative after a signal; None while it runs."""
+    if self._code is None:
+      self._code = self._ask(self.pid)
+    return self._code
+
+  def wait(self, limit: float) -> int:
+    """Returns the exit code; fails after `limit` seconds."""
+    end = time.monotonic() + limit
+    while self.poll() is None:
+      assert time.monotonic() < end, f'It still runs. {self.err[-3000:]}'
+      time.sleep(0.01)
+    return self._code
+
+  def send(self, number: signal.Signals) -> None:
+    """Sends a signal, unless the process has ended."""
+    if self.poll() is None:
+      os.kill(self.pid, number)
 
 
 class Commands:
@@ -35,6 +80,35 @@ class Commands:
       cwd: its working directory.
       **variables: environment variables to change.
     """
+    with tempfile.TemporaryDirectory() as folder:
+      started = self.start(
+        *(folder, module, *words), stdin=stdin, cwd=cwd, **variables
+      )
+      code = started.wait(600)
+      out, err = started.out, started.err
+    return subprocess.CompletedProcess([module, *words], code, out, err)
+
+  def start(
+    self, folder, module, *words, stdin='', cwd=ROOT, **variables
+  ) -> Started:
+    """Starts `python -m MODULE WORD...`, and does not wait for its end.
+
+    Args:
+      folder: gets what it prints.
+      module: see above, also for what follows.
+      *words: see above.
+      stdin: see above.
+      cwd: see above.
+      **variables: see above.
+    """
+    folder = pathlib.Path(folder)
+    (folder / 'stdin').write_text(stdin)
+    for name in ('stdout', 'stderr'):
+      (folder / name).write_text('')
+    request = [str(folder), str(cwd), variables, module, *map(str, words)]
+    return Started(self._ask, self._ask(request), folder)
+
+  def _ask(self, request):
     if self._server is None:
       self._server = subprocess.Popen(
         [sys.executable, '-m', 'tests.commands'],
@@ -43,15 +117,9 @@ class Commands:
         stdout=subprocess.PIPE,
         text=True,
       )
-    with tempfile.TemporaryDirectory() as folder:
-      folder = pathlib.Path(folder)
-      (folder / 'stdin').write_text(stdin)
-      request = [str(folder), str(cwd), variables, module, *map(str, words)]
-      self._server.stdin.write(json.dumps(request) + '\n')
-      self._server.stdin.flush()
-      code = int(self._server.stdout.readline())
-      out, err = ((folder / name).read_text() for name in ('stdout', 'stderr'))
-    return subprocess.CompletedProcess([module, *words], code, out, err)
+    self._server.stdin.write(json.dumps(request) + '\n')
+    self._server.stdin.flush()
+    return json.loads(self._server.stdout.readline())
 
   def close(self) -> None:
     """Ends the process."""
@@ -59,6 +127,12 @@ class Commands:
       self._server.stdin.close()
       self._server.wait()
       self._server.stdout.close()
+
+
+@functools.cache
+def shared() -> Commands:
+  """Returns the one that all tests use; `conftest.command` ends it."""
+  return Commands()
 
 
 def _run(folder, cwd, variables, module, *words) -> int:
@@ -84,7 +158,11 @@ def _run(folder, cwd, variables, module, *words) -> int:
 
 
 def _serve() -> None:
-  """Answers each line of stdin, a request, with the command's exit code."""
+  """Answers each line of stdin.
+
+  A list is a command to start; the answer is the id of its process. A number is
+  such an id; the answer is the exit code, or null while the process runs.
+  """
   import vit_jax.compare.drawing
   import vit_jax.data.pipeline
   import vit_jax.interop
@@ -92,18 +170,24 @@ def _serve() -> None:
   import vit_jax.paper.overview
   import vit_jax.training.train  # noqa: F401
 
+  gc.freeze()  # Collections then leave the memory that the forks share.
   # Python warns of modules that this process has imported.
   warnings.filterwarnings('ignore', module='runpy')
   for line in sys.stdin:
-    pid = os.fork()
-    if pid:
-      code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-      print(code, flush=True)
-      continue
-    code = _run(*json.loads(line))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    request = json.loads(line)
+    if isinstance(request, list):
+      answer = os.fork()
+      if not answer:
+        code = _run(*request)
+        atexit._run_exitfuncs()  # JAX has some.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # Quicker than an exit that frees everything.
+    else:
+      pid, status = os.waitpid(request, os.WNOHANG)
+      answer = os.waitstatus_to_exitcode(status) if pid else None
+    print(json.dumps(answer), flush=True)
+  os._exit(0)  # There is nothing to leave in order.
 
 
 if __name__ == '__main__':

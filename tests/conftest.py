@@ -20,12 +20,19 @@ os.environ['XLA_FLAGS'] = ' '.join(
 )
 
 
-@pytest.fixture(scope='session')
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+  """Gives each file to one process, so that its fixtures are made once."""
+  from xdist import scheduler
+
+  return scheduler.LoadFileScheduling(config, log)
+
+
+@pytest.fixture(scope='session', autouse=True)
 def command():
   """Runs `python -m MODULE WORD...`; see `commands.Commands`."""
-  found = commands.Commands()
-  yield found
-  found.close()
+  yield commands.shared()
+  commands.shared().close()
 
 
 @pytest.fixture

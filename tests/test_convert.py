@@ -123,7 +123,8 @@ def test_a_bare_released_file_and_another_resolution(tmp_path, npz):
 
 
 def test_image_size_and_model_can_be_given(tmp_path):
-  model = tiny.vit(width=192, depth=12, heads=3, mlp_dim=768)
+  model = tiny.vit()
+  sizes = ','.join(f'{k}={v}' for k, v in tiny.SIZES.items())
   params = tiny.params(model, (8, 16))
   file = released.to_released(tiny.flat(params))
   np.savez(tmp_path / 'a.npz', **file)
@@ -133,12 +134,15 @@ def test_image_size_and_model_can_be_given(tmp_path):
   with pytest.raises(ValueError, match='do not fit the model'):
     convert.convert(source, f'{tmp_path}/b.npz', image_size=(8, 8))
   convert.convert(
-    source, f'{tmp_path}/b.npz', model_name='ViT-Ti/4', image_size=(8, 16)
+    source,
+    f'{tmp_path}/b.npz',
+    model_name=f'ViT-Ti/4:{sizes}',
+    image_size=(8, 16),
   )
   assert interop.read(tmp_path / 'b.npz').grid == (2, 4)
   with pytest.raises(ValueError, match='do not fit the model'):
     convert.convert(
-      source, f'{tmp_path}/c.npz', model_name='ViT-S/4', image_size=(8, 16)
+      source, f'{tmp_path}/c.npz', model_name='ViT-Ti/4', image_size=(8, 16)
     )
 
 

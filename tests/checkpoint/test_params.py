@@ -38,20 +38,6 @@ def test_an_average_of_what_trains_is_completed(tmp_path):
   )
 
 
-def test_only_the_parameters_are_read(tmp_path, monkeypatch):
-  states.save(tmp_path, states.train_state())
-  items = []
-  real = reading._read_arrays
-
-  def read(path, item, *args, **kwargs):
-    items.append(list(item))
-    return real(path, item, *args, **kwargs)
-
-  monkeypatch.setattr(reading, '_read_arrays', read)
-  checkpoint.read_params(tmp_path)
-  assert items == [['ema_params']]
-
-
 def test_read_params_refuses_other_folders(tmp_path):
   states.save(tmp_path / 'a', {'weights': {'w': jnp.ones(2)}})
   with pytest.raises(ValueError, match=r"no `params`, only \['weights'\]"):

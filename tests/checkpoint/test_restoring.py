@@ -11,19 +11,7 @@ import pytest
 
 from tests.checkpoint import states
 from vit_jax import checkpoint
-from vit_jax.checkpoint import reading
 from vit_jax.training import step as step_lib
-
-
-@pytest.mark.parametrize('polyak', [True, False])
-def test_round_trip_is_bitwise(tmp_path, polyak):
-  state = states.train_state(polyak=polyak)
-  dtypes = {x.dtype.name for x in jax.tree.leaves(state)}
-  assert dtypes == {'float32', 'bfloat16', 'int32'}
-  states.save(tmp_path, state)
-  restored, step = checkpoint.restore_newest(tmp_path, states.abstract(state))
-  assert step == 7
-  states.assert_bitwise(restored, state)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +19,8 @@ def test_round_trip_is_bitwise(tmp_path, polyak):
 )
 def test_restores_onto_other_devices(tmp_path, before, after):
   state = states.train_state()
+  dtypes = {x.dtype.name for x in jax.tree.leaves(state)}
+  assert dtypes == {'float32', 'bfloat16', 'int32'}
   states.save(tmp_path, states.put(state, before[0], split=before[1]))
   target = states.abstract(state, after[0], split=after[1])
   restored, _ = checkpoint.restore_newest(tmp_path, target)
@@ -149,26 +139,6 @@ def test_a_missing_array_is_damage(run, saved, caplog):
   assert '1 of 11 arrays differ or are missing: ema_params/' in caplog.text
 
 
-def test_changed_values_are_named(run, saved, monkeypatch, caplog):
-  _, both = saved
-  real = reading._read_arrays
-
-  def one_bit_off(path, *args):
-    tree = real(path, *args)
-    if path.name == '8':
-      kernel = tree['params']['embedding']['kernel']
-      bits = kernel.view('uint32').at[1, 2, 0, 3].set(0)
-      tree['params']['embedding']['kernel'] = bits.view('float32')
-      tree['step'] = tree['step'] + 1
-    return tree
-
-  monkeypatch.setattr(reading, '_read_arrays', one_bit_off)
-  _, step = checkpoint.restore_newest(run, states.abstract(both[4]))
-  assert step == 4
-  assert '2 of 11 arrays differ' in caplog.text
-  assert 'params/embedding/kernel, step.' in caplog.text
-
-
 def test_random_damage_never_gives_wrong_values(run, saved):
   rng = random.Random(0)
   _, both = saved
@@ -221,8 +191,3 @@ def test_no_intact_checkpoint_is_an_error(run, saved):
   assert '--restart' in lines[3]
   # Otherwise the next start would silently train from scratch.
   assert states.names(run / 'checkpoints') == ['4', '8']
-
-
-def test_a_run_without_checkpoints_starts(tmp_path):
-  target = states.abstract(states.plain_state(a=(2,)))
-  assert checkpoint.restore_newest(tmp_path, target) is None

@@ -1,6 +1,6 @@
-"""One of two processes of test_processes.py.
+"""One of the two processes of test_processes.py.
 
-Arguments: which process, the coordinator's port, the run's directory.
+The argument is the run's directory.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import pytest
 from absl import logging
 from jax.experimental import multihost_utils
 
+from tests import several
 from tests.checkpoint import states
 from vit_jax import checkpoint
 from vit_jax.checkpoint import fingerprint, reading
@@ -136,5 +137,6 @@ def main(rank, workdir):
 
 
 if __name__ == '__main__':
-  jax.distributed.initialize(f'127.0.0.1:{sys.argv[2]}', 2, int(sys.argv[1]))
-  main(int(sys.argv[1]), pathlib.Path(sys.argv[3]))
+  place = several.place()
+  jax.distributed.initialize(**place)
+  main(place['process_id'], pathlib.Path(sys.argv[1]))

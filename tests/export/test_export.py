@@ -25,6 +25,7 @@ def npz(tmp_path):
   return path
 
 
+@pytest.mark.gate
 def test_the_command_exports_and_compares(tmp_path, npz, command):
   words = [f'--checkpoint={npz}', f'--to={tmp_path}/out', '--image_size=12']
   done = command('vit_jax.export', *words)

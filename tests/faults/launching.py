@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from tests import ports
+from tests import several
 
 ROOT = pathlib.Path(__file__).parents[2]
 # The runs' flags --start_timeout and --lost_timeout, in seconds.
@@ -120,7 +120,7 @@ class Launch:
     place = []
     if processes > 1:
       place = [
-        f'--coordinator_address=127.0.0.1:{ports.free_port()}',
+        f'--coordinator_address=127.0.0.1:{several.free_port()}',
         f'--num_processes={processes}',
         f'--start_timeout={START_TIMEOUT}',
         f'--lost_timeout={LOST_TIMEOUT}',

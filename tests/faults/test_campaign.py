@@ -57,29 +57,6 @@ def test_damage(tmp_path, how):
   assert (checkpoint / 'fingerprints').exists() == (how != 'unverified')
 
 
-def test_only_complete_checkpoints_are_listed(tmp_path):
-  assert damage.complete_steps(tmp_path) == []
-  for name in ('5', '10', '15.orbax-checkpoint-tmp'):
-    (tmp_path / 'checkpoints' / name / 'default').mkdir(parents=True)
-  (tmp_path / 'checkpoints' / '9999').mkdir()
-  assert damage.complete_steps(tmp_path) == [5, 10]
-
-
-def test_small_disk(tmp_path):
-  if reason := damage.why_no_disk(tmp_path / 'disk'):
-    pytest.skip(reason)
-  disk = damage.Disk(tmp_path / 'disk', megabytes=1)
-  try:
-    disk.fill(8192)
-    (tmp_path / 'disk' / 'a').write_bytes(bytes(4096))
-    with pytest.raises(OSError, match='No space left'):
-      (tmp_path / 'disk' / 'b').write_bytes(bytes(20000))
-    disk.empty()
-    (tmp_path / 'disk' / 'b').write_bytes(bytes(20000))
-  finally:
-    disk.close()
-
-
 # Detection of problems --------------------------------------------------------
 
 _DAMAGED = 'The checkpoint /w/checkpoints/10 is damaged: a. Falling back\n'
@@ -155,13 +132,6 @@ def test_rows_are_compared_except_where_a_restart_splits_a_mean():
     assert runs._row_differences(wrong, expected), wrong
 
 
-def test_the_final_error_is_distinguished_from_logged_errors():
-  logged = 'error: 01:23:02 The checkpoint 5 is damaged.\nwarning: 01:23:03 a\n'
-  assert injecting.error_lines(logged) == []
-  ended = f'{logged}error: No space: 7 B.\nMake room.\n'
-  assert injecting.error_lines(ended) == ['No space: 7 B.', 'Make room.']
-
-
 # Processes --------------------------------------------------------------------
 
 _SAVES = """
@@ -195,16 +165,6 @@ def test_moments_are_detected_and_late_processes_are_killed(tmp_path):
     assert launch.wait(0.1) == [-9]
     assert (launch.overdue, launch.signalled) == ([0], {0})
     assert not injecting.reached(launch, plan.Moment('last', 10))
-
-
-def test_each_process_gets_its_process_id(tmp_path):
-  words = [sys.executable, '-c', 'import sys; print(sys.argv[1:])']
-  logs = tmp_path / 'logs'
-  with launching.Launch(words, tmp_path, logs, processes=2) as launch:
-    assert launch.wait(20) == [0, 0]
-    outputs = [launch.output(0), launch.output(1)]
-  assert "'--process_id=0'" in outputs[0]
-  assert outputs[0].replace('id=0', 'id=1') == outputs[1]
 
 
 # The campaign -----------------------------------------------------------------

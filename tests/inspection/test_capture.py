@@ -1,5 +1,7 @@
 """Guards: captured attention weights match NumPy and the model's own output."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,7 +38,7 @@ def _layer_norm(x, params):
 
 def _attention_input(params, images, model):
   """Returns the input and parameters of the first attention, in float64."""
-  _, out = model.apply({'params': params}, images)
+  _, out = jax.jit(model.apply)({'params': params}, images)
   block = jax.tree.map(np.float64, params['Transformer']['encoderblock_0'])
   y = _layer_norm(np.float64(out['embedded']), block['LayerNorm_0'])
   return y, block['MultiHeadDotProductAttention_0']
@@ -87,14 +89,14 @@ def test_weights_times_values_are_the_output_of_each_block(site):
   params, images = _params(model), _images()
   weights = capture.attention_weights(model, params, images)
   assert weights.shape == (3, 2, 2, 17, 17)
-  _, kept = model.apply(
-    {'params': params},
-    images,
+  capture_some = functools.partial(
+    model.apply,
     capture_intermediates=lambda module, _: (
       module.name in ('LayerNorm_0', 'MultiHeadDotProductAttention_0')
     ),
     mutable=['intermediates'],
   )
+  _, kept = jax.jit(capture_some)({'params': params}, images)
   kept = kept['intermediates']['Transformer']
   for i in range(3):
     block, of = f'encoderblock_{i}', 'MultiHeadDotProductAttention_0'

@@ -26,10 +26,10 @@ def _file(model, size):
   'name, size',
   [
     ('ViT-B/16', 384),
-    ('R26+S/32', 384),
+    pytest.param('R26+S/32', 384, marks=pytest.mark.gate),
     ('BiT-R50x1', 224),
-    ('Axial-ViT-B/32', 224),
-    ('AxialResNet50', 224),
+    pytest.param('Axial-ViT-B/32', 224, marks=pytest.mark.gate),
+    pytest.param('AxialResNet50', 224, marks=pytest.mark.gate),
   ],
 )
 def test_named_models_are_recognized(name, size):

@@ -131,7 +131,7 @@ def test_predictions_are_the_models(run, model):
   pixels = cv2.imread(str(path))[..., ::-1]
   seen = ops.parse('resize(10)|central_crop', image_size=SIZE, channels=3)
   image = normalize(seen(pixels, np.random.default_rng(0))[None])
-  logits, out = model.module.apply({'params': model.params}, image)
+  logits, out = jax.jit(model.module.apply)({'params': model.params}, image)
   found = model.predict(path)
   np.testing.assert_allclose(found.logits, logits, atol=1e-5)
   np.testing.assert_allclose(model.features(path), out['pre_logits'], atol=1e-5)

@@ -65,16 +65,9 @@ def alone(tmp_path_factory):
 COPIES = {'data': 1, 'fsdp': 1, 'tensor': 4, 'mixed': 2, 'resumed': 1}
 
 
-@pytest.mark.parametrize(
-  'processes',
-  [
-    pytest.param(2, marks=pytest.mark.gate),
-    pytest.param(1, marks=pytest.mark.slow),
-    pytest.param(4, marks=pytest.mark.slow),
-  ],
-)
-def test_images_of_every_step(alone, tmp_path, processes):
-  seen = _see(tmp_path, 'seen', processes, 4 // processes)
+@pytest.mark.gate
+def test_images_of_every_step(alone, tmp_path):
+  seen = _see(tmp_path, 'seen', 2, 2)
   expected = _rows(alone)
   for mesh, steps in seen.items():
     start = MESHES[mesh].get('start_step', 0)

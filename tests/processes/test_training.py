@@ -12,25 +12,14 @@ from vit_jax.evaluators import predictions
 from vit_jax.interop import parameter_shapes
 from vit_jax.workdir import metrics
 
-# Meshes of 4 and of 8 devices.
+# Meshes of four devices.
 MESHES = {
-  4: {
-    'data': dict(data=4),
-    'fsdp': dict(data=1, fsdp=4),
-    'optimizer': dict(data=1, fsdp=4, shard='optimizer'),
-    'tensor': dict(data=1, tensor=4),
-    'mixed': dict(data=1, fsdp=2, tensor=2, gather='micro_batch'),
-    'manual, accumulation': dict(data=2, fsdp=2, partition='manual'),
-  },
-  8: {
-    'data': dict(data=8),
-    'fsdp': dict(data=1, fsdp=8),
-    'optimizer': dict(data=2, fsdp=4, shard='optimizer'),
-    'tensor': dict(data=1, tensor=8),
-    'mixed': dict(data=2, fsdp=2, tensor=2),
-    'manual, accumulation': dict(data=2, fsdp=4, partition='manual'),
-    'mixed, accumulation': dict(data=2, fsdp=2, tensor=2, gather='micro_batch'),
-  },
+  'data': dict(data=4),
+  'fsdp': dict(data=1, fsdp=4),
+  'optimizer': dict(data=1, fsdp=4, shard='optimizer'),
+  'tensor': dict(data=1, tensor=4),
+  'mixed': dict(data=1, fsdp=2, tensor=2, gather='micro_batch'),
+  'manual, accumulation': dict(data=2, fsdp=2, partition='manual'),
 }
 
 
@@ -113,18 +102,12 @@ def assert_same_predictions(workdir, expected):
   assert table['correct'].mean() == metrics.read(workdir)[-1]['test/accuracy']
 
 
-# All meshes take minutes. This one splits everything that can be split; tests
-# of the others are slow.
-_ALWAYS = ('mixed',)
-
-
-def _check(tmp_path, processes, devices, names=None, more=()):
-  total = processes * devices
-  meshes = {name: MESHES[total][name] for name in names or MESHES[total]}
+def _check(tmp_path, names, more=()):
+  meshes = {name: MESHES[name] for name in names}
   for name in ('one', 'many'):
     (tmp_path / name).mkdir()
-  _train(tmp_path / 'one', 1, total, meshes)
-  _train(tmp_path / 'many', processes, devices, meshes, more)
+  _train(tmp_path / 'one', 1, 4, meshes)
+  _train(tmp_path / 'many', 2, 2, meshes, more)
   for name in meshes:
     one, many = tmp_path / 'one' / name, tmp_path / 'many' / name
     assert_same_numbers(many, one, 1e-6)
@@ -137,7 +120,7 @@ def test_two_processes_train_like_one(tmp_path):
   second = dict(
     workdir=str(tmp_path / 'second'),
     config=dict(
-      mesh=MESHES[4]['mixed'],
+      mesh=MESHES['mixed'],
       changes={
         'init.checkpoint': str(tmp_path / 'one/mixed'),
         'init.new_head': True,
@@ -148,7 +131,8 @@ def test_two_processes_train_like_one(tmp_path):
       },
     ),
   )
-  _check(tmp_path, 2, 2, _ALWAYS, {'second': second})
+  # This mesh splits everything that can be split.
+  _check(tmp_path, ['mixed'], {'second': second})
   # Only one process writes the log.
   log = (tmp_path / 'many/mixed/train.log').read_text()
   assert log.count('step 20/20 ') == 1
@@ -169,10 +153,9 @@ def test_two_processes_train_like_one(tmp_path):
       np.testing.assert_array_equal(old[name], new[name], name)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(('processes', 'devices'), [(2, 2), (2, 4), (4, 2)])
-def test_more_processes_train_like_one(tmp_path, processes, devices):
-  _check(tmp_path, processes, devices)
+@pytest.mark.slow  # Takes minutes.
+def test_all_meshes_train_like_one(tmp_path):
+  _check(tmp_path, MESHES)
 
 
 # The legs use eight devices, four, a mesh of 2 x 4, and two processes. The last

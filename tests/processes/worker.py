@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from absl import logging
 
+from tests import several
 from tests.tiny_run import tiny_config
 from vit_jax import config as config_lib
 from vit_jax import data, sharding
@@ -209,7 +210,7 @@ TASKS = {
 def main():
   logging.set_verbosity(logging.INFO)
   # The command line must be the same for all processes.
-  place = json.loads(os.environ['PLACE'])
+  place = several.place()
   arguments = json.loads(sys.argv[1])
   task = TASKS[arguments.pop('task')]
   with distributed.connected(**place, start_timeout=60, lost_timeout=30):

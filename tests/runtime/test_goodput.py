@@ -163,8 +163,3 @@ TRACED = [
 def test_traces_the_configured_steps(calls, tmp_path):
   _drive(calls, tmp_path, range(1, 8), start_step=3, steps=2)
   assert calls == [1, 2, 3, *TRACED, 6, 7]
-
-
-def test_a_run_resumed_within_the_traced_steps_traces_the_rest(calls, tmp_path):
-  _drive(calls, tmp_path, range(5, 7), start_step=3, steps=2)
-  assert calls == ['wait for state 4', 'start_trace', *TRACED[3:], 6]

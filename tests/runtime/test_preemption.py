@@ -88,21 +88,6 @@ def test_an_ignored_signal_stays_ignored(outer, number):
     signal.signal(number, before)
 
 
-_BUSY = """
-import hashlib, os, signal, sys, threading, time
-from vit_jax.runtime import preemption
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-with preemption.Notice() as notice:
-  notice.nothing_to_save = sys.argv[1] == 'nothing'
-  send = lambda: os.kill(os.getpid(), signal.Signals[sys.argv[2]])
-  for delay in (0.5, 1.0):
-    threading.Timer(delay, send).start()
-  # For minutes no Python code runs in this thread, as in a compilation.
-  hashlib.pbkdf2_hmac('sha256', b'', b'', 2_000_000_000)
-"""
-
-
 @pytest.mark.parametrize(
   'what, name, code, line',
   [
@@ -110,17 +95,10 @@ with preemption.Notice() as notice:
     ('much', 'SIGINT', 130, 'Ctrl-C again: ended; what is not in a checkpoint'),
   ],
 )
-def test_signals_that_end_a_process_at_once(what, name, code, line):
-  result = subprocess.run(
-    [sys.executable, '-W', 'ignore', '-c', _BUSY, what, name],
-    capture_output=True,
-    text=True,
-    cwd=ROOT,
-    timeout=PATIENCE,
-    check=False,
-  )
-  assert result.returncode == code
-  assert line in result.stderr.splitlines()[-1]
+def test_signals_that_end_a_process_at_once(command, what, name, code, line):
+  done = command('tests.runtime.programs', 'busy', what, name)
+  assert done.returncode == code
+  assert line in done.stderr.splitlines()[-1]
 
 
 _CLOSED = """

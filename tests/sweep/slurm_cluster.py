@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-from tests import ports
+from tests import several
 
 PROGRAMS = ('munged', 'slurmctld', 'slurmd', 'sinfo')
 
@@ -56,7 +56,7 @@ def started(folder: pathlib.Path) -> Iterator[dict[str, str]]:
   """
   for name in ('state', 'spool'):
     (folder / name).mkdir()
-  port = ports.free_port()
+  port = several.free_port()
   other_port = port + 1
   config = folder / 'slurm.conf'
   config.write_text(

@@ -1,15 +1,11 @@
 """Guards: the sweep command's results, messages and exit codes."""
 
 import os
-import pathlib
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
 TABLE = """\
 | study        | run      | held-out | test          | runs |
 | ---          | ---      | ---:     | ---:          | ---: |
@@ -18,30 +14,24 @@ TABLE = """\
 """
 
 
-def _begin(path, *words, module='tests.sweep.fake_main', **variables):
-  environment = {'JAX_PLATFORMS': 'cpu', 'FAKE_SECONDS': '0'} | variables
-  return subprocess.Popen(
-    [sys.executable, '-m', module, f'--workdir={path}', *words],
-    cwd=ROOT,
-    env=os.environ | environment,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
+@pytest.fixture
+def run(tmp_path, command):
+  """Runs a command on `tmp_path`; returns its exit code and texts."""
 
+  def run(*words, module='tests.sweep.fake_main', **variables):
+    variables = {'FAKE_SECONDS': '0'} | variables
+    done = command(module, f'--workdir={tmp_path}', *words, **variables)
+    return done.returncode, done.stdout, done.stderr
 
-def _run(*args, **variables):
-  process = _begin(*args, **variables)
-  output, error = process.communicate(timeout=60)
-  return process.returncode, output, error
+  return run
 
 
 SWEEP = ('--sweep=configs/sweeps/digits.py', '--parallel=2', '--retries=0')
 
 
 @pytest.mark.gate
-def test_the_protocol(tmp_path):
-  code, output, error = _run(tmp_path, *SWEEP)
+def test_the_protocol(run, tmp_path):
+  code, output, error = run(*SWEEP)
   assert (code, error) == (0, '')
   lines = output.removesuffix(TABLE).splitlines()
   assert len(lines) == 28  # 14 runs that start and finish.
@@ -49,21 +39,21 @@ def test_the_protocol(tmp_path):
   csv = (tmp_path / 'results.csv').read_text()
   assert csv.count('\n') == 15
   # A second launch prints only the table.
-  code, again, error = _run(tmp_path, *SWEEP)
+  code, again, error = run(*SWEEP)
   assert (code, again, error) == (0, TABLE, '')
   assert (tmp_path / 'results.csv').read_text() == csv
   # The table's own program prints the same; other settings are refused.
   module = 'vit_jax.sweep.table'
-  assert _run(tmp_path, module=module) == (0, TABLE, '')
-  code, _, error = _run(tmp_path, *SWEEP, '--set=total_steps=9')
+  assert run(module=module) == (0, TABLE, '')
+  code, _, error = run(*SWEEP, '--set=total_steps=9')
   assert code == 1
   assert error.startswith(f'error: {tmp_path} holds the run digits:01234/')
 
 
 @pytest.mark.gate
-def test_a_failed_run_is_named(tmp_path):
+def test_a_failed_run_is_named(run, tmp_path):
   bad = 'digits:56789/rate=0.3'
-  code, output, error = _run(tmp_path, *SWEEP, FAKE_FAILURES=bad)
+  code, output, error = run(*SWEEP, FAKE_FAILURES=bad)
   assert code == 1
   log = f'{tmp_path}/logs/{bad}.log'
   assert f'{bad} ended with exit code 1, see {log}; given up' in output
@@ -83,21 +73,26 @@ def test_a_failed_run_is_named(tmp_path):
 
 
 @pytest.mark.gate
-def test_a_closed_terminal_stops_the_sweep_and_its_runs(tmp_path):
-  process = _begin(tmp_path, *SWEEP, FAKE_SECONDS='30')
-  end = time.monotonic() + 30
+def test_a_closed_terminal_stops_the_sweep_and_its_runs(
+  run, tmp_path, tmp_path_factory, command
+):
+  process = command.start(
+    *(tmp_path_factory.mktemp('output'), 'tests.sweep.fake_main'),
+    *(f'--workdir={tmp_path}', *SWEEP),
+    FAKE_SECONDS='30',
+  )
+  end = time.monotonic() + 120
   while len(list(tmp_path.rglob('*.starts'))) < 2:
     assert time.monotonic() < end
     time.sleep(0.05)
-  other, _, error = _run(tmp_path, *SWEEP)
+  other, _, error = run(*SWEEP)
   assert other == 1
   assert error == (
     f'error: {tmp_path} is in use by another launcher (process {process.pid}'
     f' on {os.uname().nodename}). Wait for it, end it, or choose another'
     ' --workdir.\n'
   )
-  process.send_signal(signal.SIGHUP)
-  output, error = process.communicate(timeout=20)
-  assert process.returncode == 75
-  assert error.startswith('ended: stopped with 0 runs finished.')
-  assert output.count('ended with exit code 75') == 2
+  process.send(signal.SIGHUP)
+  assert process.wait(20) == 75
+  assert process.err.startswith('ended: stopped with 0 runs finished.')
+  assert process.out.count('ended with exit code 75') == 2

@@ -1,19 +1,13 @@
 """Guards: items drawn from weights have the right runs, panels and claims."""
 
-import subprocess
-
 import pytest
-from etils import epath
 
 from tests.paper import made
-from tests.tiny_run import eventful_config
-from vit_jax.paper import items, pictures, report
+from vit_jax.paper import items, pictures
 from vit_jax.paper.design import Design
-from vit_jax.paper.items import inspection_items
 from vit_jax.paper.numbers import values
 from vit_jax.paper.report import Number
 from vit_jax.paper.runs import Pretraining, Results, seeds
-from vit_jax.training import train
 
 LARGE = Pretraining('ViT-L/16', values.JFT, 14)
 
@@ -162,27 +156,3 @@ def test_a_claim_is_missing_without_one_of_its_numbers(name, scale):
     assert {key for key in found if found[key] == 'missing'} == {
       key for key, need in INSIDE[name].items() if number in need
     }
-
-
-@pytest.mark.gate
-def test_a_run_is_drawn_once(tmp_path, monkeypatch):
-  config = eventful_config()
-  config.total_steps = config.evals.test.every = 2
-  config.accumulation_steps = 1
-  config.schedule.warmup_steps = 0
-  train.train_and_evaluate(config, tmp_path / 'run')
-  results = Stub({LARGE: epath.Path(tmp_path / 'run')})
-  figures = tmp_path / 'figures'
-  section = inspection_items.figure6().render(results, figures)
-  assert section.missing == ()
-  assert [type(block) for block in section.blocks] == [report.Picture]
-  assert sorted(path.name for path in figures.iterdir()) == [
-    f'figure6.{end}' for end in ('csv', 'drawn.json', 'pdf', 'png')
-  ]
-
-  def fail(*args, **options):
-    raise AssertionError('a process was started')
-
-  monkeypatch.setattr(subprocess, 'run', fail)
-  again = inspection_items.figure6().render(results, figures)
-  assert again == section

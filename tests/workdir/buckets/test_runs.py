@@ -1,12 +1,12 @@
 """Guards: a run in a bucket that fails ends like a run on a local disk."""
 
-import os
-import subprocess
+import signal
 import time
 
 import pytest
 from etils import epath
 
+from tests import commands
 from tests.faults import launching
 from tests.tiny_run import assert_same_state, rows_but_times
 from vit_jax.workdir import ownership
@@ -18,46 +18,44 @@ STEPS = 20
 LAYOUT = launching.Layout(1, 1, STEPS)
 
 
-class _Run(subprocess.Popen):
-  """A run in its own process; its output is in a file."""
+class _Run:
+  """A run in its own process."""
 
   def __init__(self, bucket, workdir, folder):
-    words = launching.command(LAYOUT, workdir)
-    self._path = folder / f'{time.monotonic()}.txt'
-    with self._path.open('w') as file:
-      super().__init__(
-        [
-          *(words[0], '-m', 'tests.workdir.buckets.program', *words[3:]),
-          '--config.log.every=1',
-          '--config.log.tensorboard=true',
-          '--config.evals.test.every=10',
-          '--config.checkpoint.best=test/accuracy',
-          '--config.checkpoint.keep=1',  # The run deletes some checkpoints.
-          '--compilation_cache=none',
-        ],
-        cwd=launching.ROOT,
-        env=os.environ
-        | bucket.environment()
-        | {
-          'JAX_PLATFORMS': 'cpu',
-          'XLA_FLAGS': launching._XLA_FLAGS.format(devices=1),
-        },
-        stdout=file,
-        stderr=subprocess.STDOUT,
-      )
+    output = folder / f'{time.monotonic()}'
+    output.mkdir()
+    self._started = commands.shared().start(
+      *(output, 'tests.workdir.buckets.program'),
+      *launching.command(LAYOUT, workdir)[3:],
+      '--config.log.every=1',
+      '--config.log.tensorboard=true',
+      '--config.evals.test.every=10',
+      '--config.checkpoint.best=test/accuracy',
+      '--config.checkpoint.keep=1',  # The run deletes some checkpoints.
+      '--compilation_cache=none',
+      XLA_FLAGS=launching._XLA_FLAGS.format(devices=1),
+      **bucket.environment(),
+    )
+    self.wait = self._started.wait
+
+  def __enter__(self):
+    return self
 
   def __exit__(self, *_):
     self.kill()
-    self.wait()
+
+  def kill(self):
+    self._started.send(signal.SIGKILL)
+    self.wait(30)
 
   @property
   def text(self):
-    return self._path.read_text()
+    return self._started.out + self._started.err
 
   def wait_for_text(self, words, seconds=120):
     end = time.monotonic() + seconds
     while words not in self.text:
-      assert self.poll() is None, self.text
+      assert self._started.poll() is None, self.text
       assert time.monotonic() < end, self.text
       time.sleep(0.02)
 
@@ -74,7 +72,6 @@ def test_a_run_with_outages_and_a_kill_ends_like_an_undisturbed_one(
       bucket.fail(3)
     run.wait_for_text(f'step 12/{STEPS}')
     run.kill()
-    run.wait()
   with _Run(bucket, RUN, tmp_path) as run:
     run.wait_for_text('Resuming')
     with pytest.raises(ValueError, match='is in use by'), ownership.held(RUN):

@@ -1,7 +1,7 @@
 """Reads the fenced commands and Python blocks of the documentation.
 
-`dry_run` starts a command in a new process as a user does, with its own parser
-and checks, but ends before the command does anything.
+`python -m tests.docs.fenced MODULE FLAG...` starts a command as a user does
+with its own parser and checks, but ends before the command does anything.
 """
 
 import ast
@@ -17,7 +17,7 @@ import typing
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 PAGES = sorted(
   path.relative_to(ROOT)
   for pattern in ('*.md', 'docs/*.md', 'launch/*.md', 'benchmarks/*.md')
@@ -244,3 +244,7 @@ def _typed(function: Any) -> _Value | None:
   except (TypeError, NameError):
     return None
   return _Value(kind) if inspect.isclass(kind) else None
+
+
+if __name__ == '__main__':
+  print(dry_run(sys.argv[1:]), file=sys.__stdout__)

@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from tests import fenced
+from tests.docs import fenced
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 PAGES = sorted(
   path.relative_to(ROOT)
   for folder in ('.', 'docs', 'launch')

@@ -3,9 +3,7 @@
 A new block or command needs no change here.
 """
 
-import concurrent.futures
 import importlib.util
-import multiprocessing
 import os
 import re
 import subprocess
@@ -13,8 +11,8 @@ import sys
 
 import pytest
 
-from tests import fenced
-from tests.test_public import COMMANDS
+from tests.docs import fenced
+from tests.docs.test_public import COMMANDS
 
 # Programs that tests/launch checks in launch/README.md.
 CLOUD = {'gcloud', 'kubectl', 'xpk', 'sbatch', 'scancel'}
@@ -22,19 +20,6 @@ SHELL = {'.', 'cd', 'curl', 'echo', 'eval', 'export', 'find', 'git', 'open'}
 SHELL |= {'pip', 'sphinx-build', 'ssh-add'}
 SHELL_BLOCKS = dict(fenced.blocks('sh'))
 PYTHON_BLOCKS = dict(fenced.blocks('python'))
-
-
-def problems(commands):
-  """Returns what is wrong with each command, each tried in a new process."""
-  # The processes are copies of one that has imported what takes long.
-  context = multiprocessing.get_context('forkserver')
-  context.set_forkserver_preload(
-    ['vit_jax.training.train', 'vit_jax.predict.predictor']
-  )
-  with concurrent.futures.ProcessPoolExecutor(
-    2, mp_context=context, max_tasks_per_child=1
-  ) as pool:
-    return list(pool.map(fenced.dry_run, commands))
 
 
 CONFIG = '--config=configs/pretrain.py:ViT-B/16,imagenet2012'
@@ -54,8 +39,7 @@ MISSPELT = {
 }
 
 
-def test_commands_are_right():
-  """All of them in one test, which starts the processes only once."""
+def test_commands_are_right(command):
   found = {
     tuple(own): place
     for place, block in SHELL_BLOCKS.items()
@@ -66,9 +50,10 @@ def test_commands_are_right():
   helps = {(command, '--help'): 'its own help' for command in COMMANDS}
   right = found | helps
   misspelt = [tuple(line.split()) for line in MISSPELT]
-  said = dict(
-    zip([*right, *misspelt], problems([*right, *misspelt]), strict=True)
-  )
+  said = {
+    words: command('tests.docs.fenced', *words).stdout.strip()
+    for words in [*right, *misspelt]
+  }
   wrong = [
     f'{right[words]} python -m {" ".join(words)}: {said[words]}'
     for words in right

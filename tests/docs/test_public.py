@@ -10,7 +10,10 @@ import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
+import vit_jax.inspect
+from vit_jax import inspection
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 COMMANDS = (
   *('vit_jax.main', 'vit_jax.plan', 'vit_jax.convert', 'vit_jax.reproduce'),
@@ -96,6 +99,10 @@ def test_every_documented_function_is_there(path):
   assert inspect.getdoc(function)
   parameters = inspect.signature(function).parameters
   assert set(FUNCTIONS[path]) <= set(parameters)
+
+
+def test_inspect_is_inspection():
+  assert vit_jax.inspect is inspection
 
 
 def test_the_documented_functions_are_those_of_the_api_page():

@@ -10,7 +10,7 @@ from vit_jax.paper import items
 from vit_jax.runtime import command_line
 from vit_jax.sweep import reading
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 STATES = ('there', 'asked', 'shown', 'in part', 'absent')
 _COLUMNS = ['In the paper', 'Here', 'State']
 _CODE = re.compile(r'`([^`]+)`')

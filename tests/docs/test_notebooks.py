@@ -13,7 +13,7 @@ from vit_jax import interop
 from vit_jax.interop import catalog
 
 NOTEBOOKS = sorted(
-  (pathlib.Path(__file__).parents[1] / 'docs' / 'notebooks').glob('*.ipynb')
+  (pathlib.Path(__file__).parents[2] / 'docs' / 'notebooks').glob('*.ipynb')
 )
 
 

@@ -1,0 +1,102 @@
+"""Starts several local processes that act as the hosts of one run."""
+
+import contextlib
+import json
+import os
+import pathlib
+import random
+import signal
+import socket
+import time
+from collections.abc import Sequence
+
+from tests import commands
+
+
+def free_port() -> int:
+  """Returns a port that is free, and whose next higher port is free, too.
+
+  It is below the ports that the system gives to outgoing connections.
+  """
+  while True:
+    port = random.randrange(20000, 30000)
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+      for number in (port, port + 1):
+        address = ('127.0.0.1', number)
+        stack.enter_context(socket.create_server(address))
+      return port
+
+
+def place() -> dict:
+  """Returns what `Several` told this process of its place among the others."""
+  return json.loads(os.environ['PLACE'])
+
+
+class Several:
+  """Processes that run one module, and what they print.
+
+  Each finds its place (arguments of `distributed.connected`) by `place`.
+  """
+
+  def __init__(
+    self,
+    folder: pathlib.Path,
+    module: str,
+    words: Sequence[Sequence[str]],
+    *,
+    devices: int = 1,
+    **variables,
+  ):
+    """Starts the processes.
+
+    Args:
+      folder: gets the outputs.
+      module: the name of the module.
+      words: the arguments of each process.
+      devices: the number of simulated devices in each.
+      **variables: environment variables.
+    """
+    count = len(words)
+    shared = {}
+    if count > 1:
+      shared = dict(
+        coordinator_address=f'127.0.0.1:{free_port()}', num_processes=count
+      )
+    flags = (
+      f'--xla_force_host_platform_device_count={devices}'
+      ' --xla_backend_optimization_level=0'
+      ' --xla_llvm_disable_expensive_passes=true'
+    )
+    self.processes = []
+    for index, own in enumerate(words):
+      at = json.dumps({**shared, 'process_id': index} if shared else {})
+      (folder / f'{index}').mkdir(parents=True, exist_ok=True)
+      self.processes.append(
+        commands.shared().start(
+          *(folder / f'{index}', module, *own),
+          **{'PLACE': at, 'XLA_FLAGS': flags, **variables},
+        )
+      )
+
+  def output(self, index: int) -> str:
+    """Returns what a process has printed, its errors too."""
+    return self.processes[index].out + self.processes[index].err
+
+  def wait_for(self, text: str, limit: float) -> None:
+    """Waits until each process has printed a text."""
+    end = time.monotonic() + limit
+    while not all(text in self.output(i) for i in range(len(self.processes))):
+      assert time.monotonic() < end, self.output(0) + self.output(1)
+      time.sleep(0.05)
+
+  def codes(self, limit: float) -> list[int]:
+    """Waits for the processes to end; returns their exit codes."""
+    return [process.wait(limit) for process in self.processes]
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    for process in self.processes:
+      process.send(signal.SIGKILL)
+      process.wait(30)
