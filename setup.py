@@ -56,7 +56,6 @@ EXTRAS = {
     'pyarrow>=18.1',
     'pytest>=8',
     'pytest-xdist>=3.6.1',
-    'qwix>=0.1.8',
     'ruff>=0.12',
     'setuptools>=70.1',  # The first that builds wheels by itself.
     'scipy>=1.14',
@@ -78,8 +77,6 @@ EXTRAS = {
   # Experiment trackers; see `log.trackers`.
   'wandb': ['wandb>=0.31'],
   'mlflow': ['mlflow-skinny>=3.17'],
-  # Products of 8-bit integers: `model.quantization`.
-  'quantized': ['qwix>=0.1.8'],
   # Programs that need only JAX (vit_jax.export).
   'export': ['flatbuffers>=24.3.25'],
   # ONNX files, through a Hugging Face folder and PyTorch.

@@ -93,17 +93,13 @@ def test_the_json_file_is_checked(tmp_path, changes, message):
 @pytest.mark.parametrize(
   'sizes, message',
   [
-    (
-      dict(depth=10**9),
-      'no model: depth is 1000000000, expected at least 1 and',
-    ),
-    (dict(depth=3), 'another model than .*: depth is 3, but in the arrays 2'),
+    (dict(depth=0), 'no model: depth is 0, expected at least 1'),
+    (dict(depth=10**9), 'another model than .*: depth is 1000000000, but in'),
     (
       dict(mlp_dim=25),
       'another model .*: mlp_dim is 25, but in the arrays 24',
     ),
     (dict(patch_size=10**6), r'another .*: patch_size is \(1000000, 1000000\)'),
-    (dict(resnet_blocks=[1] * 99), r'no model: resnet_blocks is \(1, 1'),
     (dict(num_classes=6), 'another model .*: num_classes is 6, but in'),
     (dict(image_size=10**9), 'image_size is 1000000000, .* at most 16,384'),
     (dict(patch_size=1, image_size=9999), r'patch_size is \(1, 1\), but in'),

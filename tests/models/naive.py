@@ -49,9 +49,11 @@ def relu(x):
   return np.maximum(x, 0)
 
 
-def random_params(module, *inputs, scale=0.3, seed=0):
+def random_params(module, *inputs, scale=0.3, seed=0, **options):
   """Returns normal parameters, float32, of standard deviation `scale`."""
-  shapes = jax.eval_shape(module.init, jax.random.key(0), *inputs)['params']
+  shapes = jax.eval_shape(
+    lambda *inputs: module.init(jax.random.key(0), *inputs, **options), *inputs
+  )['params']
   rng = np.random.default_rng(seed)
   return jax.tree.map(
     lambda a: rng.normal(0, scale, a.shape).astype(a.dtype), shapes

@@ -85,14 +85,10 @@ def _errors(name, dtype, length, spread):
 
 
 @pytest.mark.parametrize('name', ['plain', 'lanes'])
-@pytest.mark.parametrize('length', [1, 50, 257])
-def test_float32(name, length):
-  for spread in (1, 30):  # Usual scores, and scores of hundreds.
-    assert max(_errors(name, jnp.float32, length, spread)) < 2e-5
-
-
-@pytest.mark.parametrize('name', ['plain', 'lanes'])
-def test_bfloat16(name):
+def test_results_and_gradients_are_those_of_formulas(name):
+  for length in (1, 257):
+    for spread in (1, 30):  # Usual scores, and scores of hundreds.
+      assert max(_errors(name, jnp.float32, length, spread)) < 2e-5
   # The relative rounding error of bfloat16 is up to 2^-9 = 0.002.
   assert max(_errors(name, jnp.bfloat16, 257, spread=1)) < 0.02
 
@@ -166,7 +162,6 @@ def _assert_close(actual, expected):
   'implementation, options',
   [
     ('lanes', {'scan': True, 'remat': 'full'}),
-    ('cudnn', {'remat': 'full', 'pooling': 'map', 'qk_norm': True}),
     ('cudnn', {'position_site': 'every_layer_shared', 'scan': True}),
     ('cudnn', {'attention': 'axial', 'pooling': 'gap'}),
   ],
@@ -188,7 +183,9 @@ def test_models_agree_across_implementations(implementation, options, lengths):
 
 
 # Of three axes, the last splits the heads; without it, layouts are held.
-@pytest.mark.parametrize('axes', [(8,), (2, 2, 2)])
+@pytest.mark.parametrize(
+  'axes', [(8,), pytest.param((2, 2, 2), marks=pytest.mark.gate)]
+)
 def test_several_devices(axes, lengths):
   model = tiny.vit(attention_implementation='cudnn', depth=1)
   params = tiny.params(model, (8, 12))
@@ -211,14 +208,13 @@ def test_several_devices(axes, lengths):
 
 @pytest.mark.gate
 def test_layers_and_attention_have_no_extra_rows(lengths):
-  plain = tiny.vit(pooling='gap')
+  plain = tiny.vit(pooling='gap', depth=1)
   params = tiny.params(plain, (8, 12))
   model = plain.clone(attention_implementation='cudnn')
-  for layer in ('block_0', 'encoded'):
-    _assert_close(
-      layers.represent(model, params, PIXELS, layer),
-      layers.represent(plain, params, PIXELS, layer),
-    )
+  _assert_close(
+    layers.represent(model, params, PIXELS, 'block_0'),
+    layers.represent(plain, params, PIXELS, 'block_0'),
+  )
   weights = functools.partial(
     inspect.attention_weights, params=params, images=IMAGES[:2]
   )
@@ -260,5 +256,3 @@ def test_the_default_follows_the_heads_and_the_device(
 def test_cudnn_is_refused_where_it_does_not_run(platform, dtype, width, named):
   with pytest.raises(ValueError, match=f"'cudnn' needs .*{named}.*Use 'plain'"):
     attention.check('cudnn', platform, dtype, width)
-  attention.check('cudnn', 'gpu', 'bfloat16', 80)
-  attention.check('lanes', 'cpu', 'float32', 64)

@@ -1,6 +1,5 @@
 """Guards dropout and stochastic depth: rates, scales and independence."""
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from tests.interop import tiny
 from tests.models import naive
 from vit_jax import models
-from vit_jax.models import resnet, shared
+from vit_jax.models import resnet
 from vit_jax.models.shared import Dropout, depth_rates
 
 
@@ -73,22 +72,19 @@ def _known(model, images):
   stack = params['Transformer'].get('encoderblock')
   channel = 2
   for i in range(model.depth):
-    blocks = [stack or params['Transformer'][f'encoderblock_{i}']]
-    if model.attention == 'axial':
-      blocks = [blocks[0]['row'], blocks[0]['column']]
-    for block in blocks:
-      for bias in (
-        block['MultiHeadDotProductAttention_0']['out']['bias'],
-        block['MlpBlock_0']['Dense_1']['bias'],
-      ):
-        bias[(i, channel) if stack else channel] = 1
-        channel += 1
+    block = stack or params['Transformer'][f'encoderblock_{i}']
+    for bias in (
+      block['MultiHeadDotProductAttention_0']['out']['bias'],
+      block['MlpBlock_0']['Dense_1']['bias'],
+    ):
+      bias[(i, channel) if stack else channel] = 1
+      channel += 1
   return params
 
 
 def _factors(model, rows):
   """Returns what the branches were multiplied by: [branches, rows]."""
-  branches = 2 * model.depth * (2 if model.attention == 'axial' else 1)
+  branches = 2 * model.depth
   images = np.zeros((rows, 4, 8, 3), np.float32)
   apply = jax.jit(
     lambda params, key: model.apply(
@@ -107,17 +103,14 @@ def _factors(model, rows):
 
 @pytest.mark.parametrize(
   'options',
-  [
-    {'remat': 'full', 'parallel': True},
-    {'scan': True, 'pooling': 'gap', 'attention': 'axial'},
-  ],
+  [{'remat': 'full', 'parallel': True}, {'scan': True, 'pooling': 'gap'}],
   ids=str,
 )
 def test_each_branch_is_left_out_at_its_rate_or_scaled(options):
   rows = 3000
   model = tiny.vit(depth=DEPTH, stochastic_depth=0.6, width=32, **options)
   factors = _factors(model, rows)
-  rates = np.repeat(RATES, 4 if model.attention == 'axial' else 2)
+  rates = np.repeat(RATES, 2)
   left_out = np.abs(factors) < 1e-3
   expected = np.where(left_out, 0, 1 / (1 - rates[:, None]))
   np.testing.assert_allclose(factors, expected, rtol=1e-3, atol=1e-3)
@@ -151,7 +144,6 @@ def test_units_leave_their_branch_out_or_double_it():
 @pytest.mark.parametrize(
   'name, options',
   [
-    ('ViT-B/4', tiny.SIZES),
     ('ViT-B/4', tiny.SIZES | {'scan': True}),
     ('BiT-R50x1', {'blocks': (1, 1)}),
     ('AxialResNet50', {'blocks': (1, 1)}),
@@ -184,23 +176,3 @@ def test_rates_grow_linearly_from_0():
   first, *others = depth_rates(0.1, 5)
   assert first is None
   np.testing.assert_allclose(others, [0.025, 0.05, 0.075, 0.1])
-
-
-def test_values_and_dtype_of_a_branch():
-  class Twice(nn.Module):
-    @nn.compact
-    def __call__(self, y):
-      first = shared.stochastic_depth(self, 0.25, len(y))
-      second = shared.stochastic_depth(self, 0.25, len(y))
-      return first(y), first(y + 1), second(y)
-
-  y = jnp.full((5000, 2, 3), 3, jnp.bfloat16)
-  ones, twos, others = Twice().apply({}, y, rngs={'dropout': jax.random.key(0)})
-  assert (ones.shape, ones.dtype) == (y.shape, y.dtype)
-  kept = np.asarray(ones[:, 0, 0] > 0)
-  np.testing.assert_allclose(
-    np.float32(ones), np.where(kept, 4, 0)[:, None, None] + np.zeros(y.shape)
-  )
-  np.testing.assert_array_equal(twos > 0, ones > 0)
-  assert abs(kept.mean() - 0.75) < 6 * (0.75 * 0.25 / 5000) ** 0.5
-  assert (np.asarray(others[:, 0, 0] > 0) != kept).any()

@@ -70,33 +70,12 @@ def _set_epsilons(module, *, conv, norm):
       part.eps = norm
 
 
-def _r50x1():
-  return timm.create_model('resnetv2_50x1_bit', num_classes=10)
-
-
-def _small_and_wide():
-  return timm.models.resnetv2.ResNetV2(
-    layers=[1, 1, 2, 1],
-    width_factor=2,
-    num_classes=10,
-    stem_type='fixed',
-    conv_layer=timm.layers.StdConv2d,
-  )
-
-
-@pytest.mark.parametrize(
-  'build, blocks, width_factor, size',
-  [
-    (_r50x1, (3, 4, 6, 3), 1, (64, 97)),
-    (_small_and_wide, (1, 1, 2, 1), 2, (33, 50)),
-  ],
-)
-def test_bit(build, blocks, width_factor, size):
-  images = _images(2, *size, 3)
-  model = resnet.BiT(10, blocks, width_factor)
+def test_bit():
+  images = _images(2, 64, 97, 3)
+  model = resnet.BiT(10, (3, 4, 6, 3), 1)
   params = naive.random_params(model, images, scale=0.1)
   logits, out = jax.jit(model.apply)({'params': params}, images)
-  theirs = build()
+  theirs = timm.create_model('resnetv2_50x1_bit', num_classes=10)
   # timm's epsilon for the variance of the weights is 1e-8 for BiT and 1e-6 by
   # default; BiT's own code uses 1e-10. Norms have 1e-5 in both.
   _set_epsilons(theirs, conv=1e-10, norm=1e-5)
@@ -120,13 +99,7 @@ class Features(nn.Module):
 
 @pytest.mark.parametrize(
   'blocks, size',
-  [
-    ((), (64, 97)),
-    ((3,), (64, 97)),
-    ((1, 2), (61, 50)),
-    ((3, 4, 9), (64, 97)),
-    ((2, 2, 2, 2), (96, 64)),
-  ],
+  [((), (64, 97)), ((1, 2), (61, 50)), ((3, 4, 9), (64, 97))],
 )
 def test_hybrid_backbone(blocks, size):
   images = _images(2, *size, 3)

@@ -16,7 +16,7 @@ import pytest
 
 from tests import several
 from tests.runtime import programs
-from vit_jax.runtime import distributed
+from vit_jax.runtime import distributed, errors
 
 PATIENCE = 90  # Seconds, generous so that a slow machine does not fail.
 # Whatever JAX and the collectives give when another process is lost.

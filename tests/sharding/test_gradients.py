@@ -4,99 +4,66 @@ Losses alone prove nothing: a wrong layout once gave the right loss and wrong
 gradients.
 """
 
-import dataclasses
 import functools
 import re
 import types
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from tests import tiny_step
+from tests.models import naive
 from vit_jax import config as config_lib
 from vit_jax import losses, models, sharding
 from vit_jax.losses import classification
-from vit_jax.models import lora, shared
+from vit_jax.models import lora
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import step as step_lib
 from vit_jax.training import tuning as tuning_lib
 
 BATCH, CLASSES, SIZE = 16, 24, (8, 8)
-
-
-@dataclasses.dataclass(frozen=True)
-class Model:
-  """A kind of model, in the smallest size that has all of its parts."""
-
-  name: str
-  overrides: tuple[tuple[str, Any], ...]
-  tolerance: float = 1e-5  # Relative to the largest entry of each array.
-  lora_rank: int = 0
-
-  def build(self):
-    return models.build(self.name, num_classes=CLASSES, **dict(self.overrides))
-
-
-SIZES = (('width', 32), ('heads', 4), ('mlp_dim', 48), ('dropout_rate', 0.1))
-VIT = Model('ViT-Ti/4', (*SIZES, ('depth', 1), ('representation_size', 16)))
-NO_DROPOUT = Model(VIT.name, (*VIT.overrides, ('dropout_rate', 0.0)))
-OTHERS = [
-  Model(
-    'ViT-Ti/4',
-    (*SIZES, ('depth', 2), ('scan', True), ('remat', 'full'))
-    + (('attention', 'axial'), ('pooling', 'gap'))
-    + (('position_embedding', 'relative_per_head'),),
+SIZES = dict(width=16, heads=4, mlp_dim=24)
+VIT = dict(name='ViT-Ti/4', depth=1, representation_size=16, **SIZES)
+# Kinds of models, in the smallest size that has all of their parts.
+KINDS = {
+  'vit': VIT,
+  'dropout': VIT | {'dropout_rate': 0.1},
+  'lanes': VIT | {'attention_implementation': 'lanes'},
+  'lora': VIT,
+  'axial': dict(
+    **dict(name='ViT-Ti/4', depth=2, scan=True, remat='full', **SIZES),
+    **dict(attention='axial', pooling='gap', dropout_rate=0.1),
+    position_embedding='relative_per_head',
   ),
-  Model(
-    'R50+ViT-B/16',
-    (*SIZES, ('depth', 1), ('resnet_blocks', (1,)), ('patch_size', (1, 1)))
-    + (('pooling', 'map'), ('resnet_width', 0.5)),
+  'hybrid': dict(
+    **dict(name='R50+ViT-B/16', depth=1, pooling='map', **SIZES),
+    **dict(resnet_blocks=(1,), resnet_width=0.5, patch_size=1),
   ),
-]
+  'bit': dict(name='BiT-R50x1', blocks=(1,), width_factor=0.5),
+}
 # BiT normalises twice over few values, so any two devices differ by 6e-5.
-BIT = Model(
-  'BiT-R50x1', (('blocks', (1, 1)), ('width_factor', 0.5)), tolerance=3e-4
-)
+TOLERANCES = {'bit': 3e-4}  # Relative to the largest entry of each array.
 
 
-@functools.cache
-def _params(kind):
-  """Returns noisy initial parameters: a zero head would block gradients."""
-  model = kind.build()
-  return _noisy(step_lib.init_params(model, jax.random.key(0), (*SIZE, 3)))
-
-
-def _noisy(params):
-  def noisy(path, x):
-    key = jax.random.fold_in(jax.random.key(1), hash_of(path))
-    return x + 0.1 * jax.random.normal(key, x.shape, x.dtype)
-
-  return jax.tree_util.tree_map_with_path(noisy, params)
+def _build(kind):
+  return models.build(num_classes=CLASSES, **KINDS[kind])
 
 
 @functools.cache
 def _tuned(kind):
-  """Returns a model's parameters, with noisy additions, and what trains."""
-  params = _params(kind)
-  if kind.lora_rank:
-    made = lora.init(
-      jax.random.key(4),
-      params,
-      rank=kind.lora_rank,
-      alpha=2.0,
-      targets=tuple(lora.TARGETS),
+  """Returns random parameters, with LoRA's additions, and what trains."""
+  params = naive.random_params(_build(kind), np.zeros((1, *SIZE, 3), 'f'))
+  if kind == 'lora':
+    options = dict(rank=4, alpha=2.0, targets=tuple(lora.TARGETS))
+    made = lora.init(jax.random.key(4), params, **options)
+    # New additions change nothing: B is zero.
+    rng = np.random.default_rng(1)
+    params[lora.FOLDER] = jax.tree.map(
+      lambda x: x + rng.normal(0, 0.1, x.shape).astype('f'), made
     )
-    params = params | {lora.FOLDER: _noisy(made)}
-  section = {'freeze': '', 'train': ''}
-  return params, tuning_lib.build(section, params)
-
-
-def hash_of(path):
-  return sum(map(ord, jax.tree_util.keystr(path)))
+  return params, tuning_lib.build({'freeze': '', 'train': ''}, params)
 
 
 def _batch():
@@ -109,16 +76,11 @@ def _batch():
   }
 
 
-def _keep_gradients():
-  """Returns a transformation that keeps the last gradient in its state."""
-  return optax.GradientTransformation(
-    init=lambda params: {'gradient': jax.tree.map(jnp.zeros_like, params)},
-    update=lambda grads, state, params: (grads, {'gradient': grads}),
-  )
+def _one_step(kind, layout, accumulation_steps):
+  """Returns the state after one step, and the metrics.
 
-
-def one_step(kind, layout, accumulation_steps):
-  """Returns the state after one step (with the gradients), and the metrics."""
+  Adam's moments tell the gradients.
+  """
   # In its first step, Adam moves parameters equally far for gradients of any
   # size. A larger epsilon keeps differences due to rounding small.
   section = config_lib.adam(weight_decay=0.1, clip_norm=1.0)
@@ -126,10 +88,8 @@ def one_step(kind, layout, accumulation_steps):
   schedule = optimizer_lib.build_schedule(
     config_lib.schedule('constant', peak=0.01, warmup_steps=0), 10
   )
-  optimizer = optax.chain(
-    _keep_gradients(), optimizer_lib.build_optimizer(section, schedule)
-  )
-  model = kind.build()
+  optimizer = optimizer_lib.build_optimizer(section, schedule)
+  model = _build(kind)
   params, tuning = _tuned(kind)
   state = step_lib.init_state(params, optimizer, polyak=True, tuning=tuning)
   state = sharding.put_tree(state, layout.state(state))
@@ -151,15 +111,39 @@ def one_step(kind, layout, accumulation_steps):
 
 
 @functools.cache
-def on_one_device(kind, accumulation_steps):
+def _on_one_device(kind, accumulation_steps):
   layout = tiny_step.one_device(partition='compiler')
-  return one_step(kind, layout, accumulation_steps)
+  return _one_step(kind, layout, accumulation_steps)
 
 
-def assert_equal_on(layout, kind, accumulation_steps, expected):
-  actual = one_step(kind, layout, accumulation_steps)
+_gate = functools.partial(pytest.param, marks=pytest.mark.gate)
+
+
+# Each kind of model once, and with them all values of mesh, shard, gather,
+# partition and accumulation, beside several values of the others.
+@pytest.mark.parametrize(
+  'kind, sizes, shard, options, steps',
+  [
+    ('dropout', (1, 2, 4), 'all', {'gather': 'micro_batch'}, 2),
+    _gate('vit', (2, 4, 1), 'optimizer', {'partition': 'manual'}, 2),
+    _gate('lora', (2, 4, 1), 'all', {'partition': 'manual'}, 1),
+    _gate('lanes', (2, 2, 2), 'optimizer', {}, 1),
+    _gate('axial', (1, 2, 4), 'none', {}, 1),
+    _gate('hybrid', (2, 2, 2), 'all', {}, 2),
+    _gate('bit', (2, 4, 1), 'all', {'gather': 'micro_batch'}, 1),
+  ],
+  ids=str,
+)
+def test_a_mesh_computes_what_one_device_does(
+  kind, sizes, shard, options, steps
+):
+  layout = sharding.Layout(sharding.make_mesh(*sizes), shard, **options)
+  # Without dropout, micro-batches have the gradient of the whole batch.
+  expected = _on_one_device(
+    'vit' if kind == 'lanes' else kind, steps if kind == 'dropout' else 1
+  )
+  actual = _one_step(kind, layout, steps)
   flat, _ = jax.tree_util.tree_flatten_with_path(expected)
-  assert len(flat) > 50
   for (path, one), many in zip(flat, jax.tree.leaves(actual), strict=True):
     name = jax.tree_util.keystr(path)
     error = np.abs(many - one).max()
@@ -169,129 +153,96 @@ def assert_equal_on(layout, kind, accumulation_steps, expected):
     scale = np.abs(one).max()
     # A metric may be zero.
     assert scale > 0 or name.startswith('[1]'), name
-    assert error <= (1e-6 if zero else kind.tolerance * scale), (name, error)
+    tolerance = TOLERANCES.get(kind, 1e-5) * scale
+    assert error <= (1e-6 if zero else tolerance), (name, error)
 
 
-LORA = dataclasses.replace(NO_DROPOUT, lora_rank=4)
-LANES = dataclasses.replace(
-  NO_DROPOUT,
-  overrides=(*NO_DROPOUT.overrides, ('attention_implementation', 'lanes')),
-)
-MICRO_BATCH = {'shard': 'all', 'gather': 'micro_batch'}
-_gate = functools.partial(pytest.param, marks=pytest.mark.gate)
-
-
-@pytest.mark.parametrize(
-  'kind, sizes, options, steps',
-  [
-    (VIT, (2, 4, 1), {'shard': 'optimizer'}, 1),
-    (VIT, (1, 2, 4), {'shard': 'all'}, 1),
-    (NO_DROPOUT, (2, 4, 1), {'shard': 'all', 'partition': 'manual'}, 1),
-    _gate(VIT, (2, 2, 2), MICRO_BATCH, 2),
-    _gate(
-      NO_DROPOUT, (2, 4, 1), {'shard': 'optimizer', 'partition': 'manual'}, 2
-    ),
-    *(_gate(kind, (2, 2, 2), {}, 1) for kind in OTHERS),
-    _gate(BIT, (2, 4, 1), {}, 1),
-    _gate(LANES, (2, 2, 2), {}, 1),
-    _gate(LORA, (2, 4, 1), {'partition': 'manual'}, 2),
-  ],
-  ids=str,
-)
-def test_a_mesh_computes_what_one_device_does(kind, sizes, options, steps):
-  layout = sharding.Layout(sharding.make_mesh(*sizes), **options)
-  plain = NO_DROPOUT if kind is LANES else kind
-  assert_equal_on(layout, kind, steps, on_one_device(plain, steps))
-
-
-def _compiled(layout, kind=NO_DROPOUT, steps=1):
-  model = kind.build()
+@pytest.mark.gate
+def test_no_device_holds_scores_of_other_rows_or_heads():
+  layout = sharding.Layout(
+    sharding.make_mesh(2, 2, 2), 'none', partition='compiler'
+  )
+  model, (params, _) = _build('lanes'), _tuned('lanes')
   function = tiny_step.loss_and_grad(
-    classification.mean_loss(model, losses.build('softmax')),
-    layout,
-    jax.random.key(0),
-    model=model,
-    steps=steps,
+    classification.mean_loss(model, losses.build('softmax')), layout, None
   )
-  params = sharding.put_tree(_params(VIT), layout.params(_params(VIT)))
   batch = sharding.put_batch(_batch(), layout.mesh)
-  return jax.jit(function).lower(params, batch, jax.random.key(0)).compile()
-
-
-@pytest.mark.parametrize('sizes', [(2, 4, 1), (2, 2, 2)])
-def test_no_device_holds_scores_of_other_rows_or_heads(sizes):
-  layout = sharding.Layout(
-    sharding.make_mesh(*sizes), 'none', partition='compiler'
-  )
-  text = _compiled(layout, LANES).as_text()
+  text = jax.jit(function).lower(params, batch, jax.random.key(0)).compile()
   # The whole batch and its tokens are never gathered.
-  assert not re.findall(rf'f32\[{BATCH},[^ ]* all-gather', text)
+  assert not re.findall(rf'f32\[{BATCH},[^ ]* all-gather', text.as_text())
 
 
-@pytest.mark.gate
-def test_each_device_draws_its_own_dropout():
-  layout = sharding.Layout(sharding.make_mesh(8, 1, 1), partition='manual')
+# Two layers in place of a model ----------------------------------------------
+
+RNG = np.random.default_rng(0)
+LAYERS = {
+  'first': {'kernel': RNG.normal(size=(32, 64)).astype('f')},
+  'head': {'kernel': RNG.normal(size=(64, 8)).astype('f')},
+}
+ROWS = {'x': RNG.normal(size=(64, 32)).astype('f')}
+
+
+def _objective(params, batch, key):
+  hidden = jnp.tanh(batch['x'] @ params['first']['kernel'])
+  loss = jnp.square(hidden @ params['head']['kernel']).mean()
+  return loss, {'drawn': jax.random.uniform(key)}
+
+
+def _two_layers(layout, steps=1):
+  """Returns the jitted loss and gradient, and its arguments on the mesh."""
   key = jax.random.key(3, impl='rbg')
-  alike = {
-    name: np.repeat(rows[:1], 8, axis=0) for name, rows in _batch().items()
-  }
+  function = tiny_step.loss_and_grad(_objective, layout, key, steps=steps)
+  params = sharding.put_tree(LAYERS, layout.params(LAYERS))
+  return jax.jit(function), (params, sharding.put_batch(ROWS, layout.mesh), key)
 
-  def loss(layout, batch):
-    model = VIT.build()
-    function = tiny_step.loss_and_grad(
-      classification.mean_loss(model, losses.build('softmax')),
-      layout,
-      key,
-      model=model,
+
+def test_each_device_draws_its_own_numbers():
+  layout = sharding.Layout(sharding.make_mesh(8, 1, 1), partition='manual')
+  function, arguments = _two_layers(layout)
+  (_, metrics), _ = function(*arguments)
+  expected = np.mean(
+    [
+      jax.random.uniform(
+        jax.random.fold_in(jax.random.fold_in(arguments[-1], device), 0)
+      )
+      for device in range(8)
+    ]
+  )
+  np.testing.assert_allclose(metrics['drawn'], expected, rtol=1e-6)
+
+
+def test_only_kernels_before_the_head_are_summed_in_bfloat16():
+  mesh, one_device = sharding.make_mesh(2, 4, 1), tiny_step.one_device()
+  alone, exact, rounded = (
+    function(*arguments)[1]
+    for function, arguments in (
+      _two_layers(layout)
+      for layout in (
+        one_device,
+        sharding.Layout(mesh, partition='manual', reduce_dtype='float32'),
+        sharding.Layout(mesh, partition='manual', reduce_dtype='bfloat16'),
+      )
     )
-    return float(jax.jit(function)(_params(VIT), batch, key)[0][0])
-
-  # With the mask of the first device on all of them, the losses would be equal.
-  first = jax.random.fold_in(jax.random.fold_in(key, 0), 0)
-  logits, _ = VIT.build().apply(
-    {'params': _params(VIT)},
-    shared.normalize(alike['image'][:1]),
-    train=True,
-    rngs={'dropout': first},
   )
-  alone = losses.build('softmax')(logits, alike['label'][:1])[0]
-  assert abs(loss(layout, alike) - float(alone)) > 1e-3
-
-
-@pytest.mark.gate
-def test_gradients_summed_in_bfloat16_are_close_to_one_device():
-  layout = sharding.Layout(
-    sharding.make_mesh(2, 4, 1), partition='manual', reduce_dtype='bfloat16'
-  )
-  exact = on_one_device(NO_DROPOUT, 1)[0].opt_state[0]['gradient']
-  rounded = one_step(NO_DROPOUT, layout, 1)[0].opt_state[0]['gradient']
-  for layer, least, most in (
-    ('pre_logits', 1e-4, 2**-7),
-    # The class head's gradients are computed and summed in float32.
-    ('head', 0, 1e-5),
+  for found, layer, least, most in (
+    *((exact, 'first', 0, 1e-5), (exact, 'head', 0, 1e-5)),
+    *((rounded, 'first', 1e-4, 2**-7), (rounded, 'head', 0, 1e-5)),
   ):
-    one, other = exact[layer]['kernel'], rounded[layer]['kernel']
+    one, other = (np.asarray(x[layer]['kernel']) for x in (alone, found))
     assert other.dtype == np.float32
     assert least <= np.abs(other - one).max() / np.abs(one).max() < most
 
 
-@pytest.mark.parametrize(
-  'platform, devices, dtype',
-  [
-    ('tpu', 128, 'bfloat16'),
-    ('tpu', 256, 'float32'),
+def test_default_dtype_of_gradient_sums():
+  for platform, size, dtype in (
+    *(('tpu', 128, 'bfloat16'), ('tpu', 256, 'float32')),
     ('gpu', 8, 'float32'),
-  ],
-)
-def test_default_dtype_of_gradient_sums(platform, devices, dtype):
-  device = types.SimpleNamespace(platform=platform)
-  mesh = types.SimpleNamespace(
-    devices=np.array([device] * devices), size=devices
-  )
-  assert sharding.default_reduce_dtype(mesh) == dtype
+  ):
+    device = types.SimpleNamespace(platform=platform)
+    mesh = types.SimpleNamespace(devices=np.array([device] * size), size=size)
+    assert sharding.default_reduce_dtype(mesh) == dtype
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize(
   'operation, options, in_the_loop',
   [
@@ -302,7 +253,8 @@ def test_default_dtype_of_gradient_sums(platform, devices, dtype):
 )
 def test_what_happens_in_every_micro_batch(operation, options, in_the_loop):
   layout = sharding.Layout(sharding.make_mesh(2, 4, 1), **options)
-  text = _compiled(layout, steps=2).as_text()
+  function, arguments = _two_layers(layout, steps=2)
+  text = function.lower(*arguments).compile().as_text()
   # The computations that a loop's body calls.
   computations = dict(
     re.findall(r'^%?([\w.\-]+) [^\n]*\{\n(.*?)^\}', text, re.M | re.S)

@@ -204,11 +204,6 @@ KEYS = {
     Check(math.isfinite, 'finite'),
   ),
   'model.dtype': Key(AUTO, "'auto': float32 on CPU, bfloat16 on TPU and GPU."),
-  'model.quantization': Key(
-    str,
-    "Experimental: 'int8' multiplies 8-bit integers in the blocks' dense"
-    " layers, 'int8_all' in their gradients, too. Needs the extra `quantized`.",
-  ),
   'model.remat': Key(
     'none',
     "What the backward pass recomputes: 'none', 'full' blocks, or with 'dots'"

@@ -24,7 +24,6 @@ _NOT_DESCRIBED = (
   'dtype',
   'remat',
   'scan',
-  'quantization',
   'patch_outputs',
   'parent',
   'name',

@@ -309,7 +309,7 @@ def model_of_run(config: Mapping[str, Any]) -> nn.Module:
   section = dict(config['model'])
   # How the run computed does not matter for its weights.
   section |= {'dtype': None, 'scan': None, 'remat': None}
-  section |= {'quantization': None}
+  section.pop('quantization', None)  # Of older runs: it changed no weights.
   section |= {'attention_implementation': None}  # It may be for one platform.
   return models.build(
     section.pop('name'), num_classes=config['num_classes'], **section

@@ -14,6 +14,7 @@ N sequences, L their length, H heads, K the width of a head's values.
 """
 
 import functools
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -21,7 +22,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.models import resnet
-from vit_jax.models.shared import check_images
 
 EPSILON = 1e-4  # Every GroupNorm uses it.
 
@@ -87,17 +87,7 @@ class AxialAttention(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Maps [B, h, w, C] to the same shape.
-
-    Raises:
-      ValueError: 2H does not divide C.
-    """
-    if x.shape[-1] % (2 * self.heads):
-      raise ValueError(
-        f'{x.shape[-1]} channels are not a multiple of 2 * {self.heads} heads: '
-        'the queries and keys of a head are half as wide as its values; change '
-        'heads or width_factor.'
-      )
+    """Maps [B, h, w, C] to the same shape."""
     if self.axis == 'height':
       x = x.swapaxes(1, 2)  # [B, w, h, C]
     shape = x.shape
@@ -155,68 +145,21 @@ class AxialUnit(resnet.PostActivationUnit):
     return nn.avg_pool(x, window, window, 'SAME', count_include_pad=False)
 
 
-class AxialResNet(nn.Module):
+class AxialResNet(resnet.Classifier):
   """A ResNet with axial attention, classifier included (§D.6).
 
-  Make one with `vit_jax.models.build`. The images that it is initialised with
-  determine the sizes of its relative embeddings.
+  The images that it is initialised with determine the sizes of its relative
+  embeddings.
 
   Attributes:
-    num_classes: number of logits.
-    blocks: units of each stage.
-    width_factor: multiplies all channels.
-    heads: heads of every attention.
-    stochastic_depth: probability that an example leaves the branch of the last
-      unit out, see `shared.stochastic_depth`. It grows linearly from 0 in the
-      first unit.
-    head_bias: initial value of the head's bias. The head's kernel starts at 0.
-    dtype: compute dtype. Parameters, weight standardization, the norms'
-      statistics, the softmax and the head are float32 throughout.
-    remat: what the backward pass recomputes of each unit; see
-      `shared.REMAT_POLICIES`.
+    Those of `resnet.Classifier`, and
+    heads: heads of every attention; twice their number must divide the
+      channels.
   """
 
-  num_classes: int
-  blocks: tuple[int, ...] = (3, 4, 6, 3)
-  width_factor: float = 1
   heads: int = 8
-  stochastic_depth: float = 0.0
-  head_bias: float = 0.0
-  dtype: jax.typing.DTypeLike = jnp.float32
-  remat: str = 'none'
 
-  @nn.compact
-  def __call__(
-    self, images: jax.Array, *, train: bool = False
-  ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Classifies images.
-
-    Args:
-      images: [B, height, width, channels], float in [-1, 1].
-      train: turns stochastic depth on, which takes the random stream 'dropout'
-        unless its rate is 0.
-
-    Returns:
-      logits: [B, num_classes], float32.
-      out: `encoded` [B, h, w, C], the last feature map; `pre_logits` [B, C],
-        its mean, the head's input. Both in the compute dtype; h, w and C are
-        those of the last stage, see `resnet.feature_grid`.
-
-    Raises:
-      ValueError: the images are not float or not of rank 4, or twice the
-        number of heads does not divide the channels.
-    """
-    check_images(images)
-    x = resnet.backbone(
-      images,
-      blocks=self.blocks,
-      width_factor=self.width_factor,
-      unit=functools.partial(AxialUnit, heads=self.heads),
-      epsilon=EPSILON,
-      dtype=self.dtype,
-      remat=self.remat,
-      last_skip_rate=self.stochastic_depth if train else 0.0,
-    )
-    return resnet.pool_and_classify(
-      x, num_classes=self.num_classes, head_bias=self.head_bias
-    )
+  def features(self, images: jax.Array, **options: Any) -> jax.Array:
+    """Returns the last feature map."""
+    unit = functools.partial(AxialUnit, heads=self.heads)
+    return resnet.backbone(images, unit=unit, epsilon=EPSILON, **options)

@@ -24,48 +24,78 @@ from vit_jax.models.shared import (
 
 _RELATIVE = {'relative': 'shared', 'relative_per_head': 'per_head'}
 POSITION_EMBEDDINGS = ('none', *position.ADDED, *_RELATIVE)
-POSITION_SITES = ('stem', 'every_layer', 'every_layer_shared')
-ATTENTIONS = ('full', 'axial')
-GELUS = ('tanh', 'exact')
-NORM_POSITIONS = ('pre', 'post')
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(unsafe_hash=True)
 class Options:
-  """The attributes of `vit.ViT` that its encoder reads; it explains them.
+  """The attributes of a `vit.ViT` that its encoder reads.
 
   Attributes:
-    tokens: how many rows of the blocks' input are tokens; the `Encoder` sets
-      it. cuDNN's attention has more rows, which follow the tokens.
+    depth: number of Transformer blocks.
+    heads: attention heads of a block; must divide the width.
+    mlp_dim: hidden size of a block's MLP.
+    position_embedding: '1d' (the paper's), '2d', 'sincos2d', 'none',
+      'relative' (the heads share its embeddings) or 'relative_per_head'. See
+      `position` and, for the relative ones, `attention.relative_scores`.
+    position_site: where the position embedding is added (§D.4): 'stem',
+      'every_layer' (each layer learns its own) or 'every_layer_shared'.
+    position_stddev: standard deviation of a learned position embedding's
+      initial values.
+    attention: 'full', or 'axial', in which each block attends within the rows
+      of the patches, then within the columns (§D.6).
+    attention_implementation: one of `attention.IMPLEMENTATIONS`.
+    gelu: 'tanh', the approximation of the released code and weights, or
+      'exact'.
+    norm_epsilon: epsilon of every LayerNorm.
+    norm_position: 'pre', the paper's: a LayerNorm before attention, before the
+      MLP and after the last block. 'post' is the original Transformer's
+      (arXiv:1706.03762, §3.1): a LayerNorm after each residual sum, so that no
+      other one follows the last block. It has no `parallel` blocks.
+    parallel: whether a block's MLP reads the same normalised tokens as its
+      attention, instead of the sum with attention's output. This and the next
+      three are options for large models, from arXiv:2302.05442, §2.
+    qk_norm: whether LayerNorms, without a bias, normalise queries and keys.
+    qkv_bias: whether the blocks' queries, keys and values have biases.
+    norm_bias: whether the encoder's LayerNorms have biases.
+    dropout_rate: probability of zeroing, at the four places of the released
+      code; attention weights are never dropped.
+    stochastic_depth: probability that an example leaves a branch of the last
+      block out, see `shared.stochastic_depth`. It grows linearly from 0 in the
+      first block. A hybrid's ResNet has none.
+    dtype: compute dtype. Parameters, the softmax, the normalisations'
+      statistics and the head are float32 throughout.
+    remat: what the backward pass recomputes of a block; see
+      `shared.REMAT_POLICIES`.
+    scan: run the blocks as one loop, which compiles faster. The blocks'
+      parameters are then stacked (`unstack_blocks`). Equal values give equal
+      logits, but a random key gives other initial values and dropout masks.
   """
 
   depth: int
   heads: int
   mlp_dim: int
-  position_embedding: str
-  position_site: str
-  position_stddev: float
-  attention: str
-  attention_implementation: str
-  gelu: str
-  norm_epsilon: float
-  norm_position: str
-  parallel: bool
-  qk_norm: bool
-  qkv_bias: bool
-  norm_bias: bool
-  dropout_rate: float
-  stochastic_depth: float
-  dtype: jax.typing.DTypeLike
-  remat: str
-  scan: bool
-  tokens: int | None = None
+  position_embedding: str = '1d'
+  position_site: str = 'stem'
+  position_stddev: float = position.STDDEV
+  attention: str = 'full'
+  attention_implementation: str = 'plain'
+  gelu: str = 'tanh'
+  norm_epsilon: float = 1e-6
+  norm_position: str = 'pre'
+  parallel: bool = False
+  qk_norm: bool = False
+  qkv_bias: bool = True
+  norm_bias: bool = True
+  dropout_rate: float = 0.0
+  stochastic_depth: float = 0.0
+  dtype: jax.typing.DTypeLike = jnp.float32
+  remat: str = 'none'
+  scan: bool = False
 
-  @classmethod
-  def of(cls, model: Any) -> 'Options':
-    """Returns the options of a `vit.ViT`."""
-    names = [field.name for field in dataclasses.fields(cls)]
-    return cls(**{n: getattr(model, n) for n in names if hasattr(model, n)})
+  def options(self) -> 'Options':
+    """Returns these attributes alone, without those of a `vit.ViT`."""
+    names = [field.name for field in dataclasses.fields(Options)]
+    return Options(**{name: getattr(self, name) for name in names})
 
   def norm(self, name: str) -> nn.LayerNorm:
     """Returns a LayerNorm for the calling module."""
@@ -88,8 +118,8 @@ class MlpBlock(nn.Module):
     dtype: compute dtype; parameters are float32.
     recompute_gelu: whether the backward pass reads the GELU's input only.
       Otherwise, on GPUs, the forward pass writes a second array for it, as
-      large as the hidden layer: 3.8 GB for ViT-B/16 at batch 256, by the
-      compiler.
+      large as the hidden layer: by the compiler, 3.8 GB for ViT-B/16 at batch
+      256, and 8% of a step's traffic.
   """
 
   mlp_dim: int
@@ -126,10 +156,13 @@ class EncoderBlock(nn.Module):
   Attributes:
     options: see `Options`.
     axis: see `attention.MultiHeadDotProductAttention`.
+    tokens: how many of the rows are tokens, None if all are. cuDNN's attention
+      has more rows, which follow the tokens.
   """
 
   options: Options
   axis: str = 'all'
+  tokens: int | None = None
 
   @nn.compact
   def __call__(
@@ -158,7 +191,7 @@ class EncoderBlock(nn.Module):
       return options.norm(f'LayerNorm_{index}')(x)
 
     if options.position_site == 'every_layer':
-      x += position_table(options, x, grid)
+      x += position_table(options, x, grid, self.tokens)
     normed = norm('pre', 0, x)
     y = attention.MultiHeadDotProductAttention(
       options.heads,
@@ -166,7 +199,7 @@ class EncoderBlock(nn.Module):
       relative=_RELATIVE.get(options.position_embedding, 'none'),
       relative_stddev=options.position_stddev,
       implementation=options.attention_implementation,
-      tokens=options.tokens,
+      tokens=self.tokens,
       qk_norm=options.qk_norm,
       qkv_bias=options.qkv_bias,
       norm_epsilon=options.norm_epsilon,
@@ -215,7 +248,10 @@ class AxialBlock(nn.Module):
 
 
 def position_table(
-  options: Options, x: jax.Array, grid: tuple[int, int]
+  options: Options,
+  x: jax.Array,
+  grid: tuple[int, int],
+  tokens: int | None = None,
 ) -> jax.Array:
   """Returns position embeddings, of a new submodule `posembed_input`.
 
@@ -225,18 +261,17 @@ def position_table(
     options: its `position_embedding` is a key of `position.ADDED`.
     x: [B, L, D] tokens.
     grid: (rows, columns) of the patches; all other tokens come before them.
+    tokens: see `EncoderBlock`.
 
   Returns:
     [1, L, D] in the tokens' dtype; zeros for rows after the tokens.
   """
   _, length, width = x.shape
-  kind = options.position_embedding
-  given = (
-    {'stddev': options.position_stddev} if kind in position.LEARNED else {}
-  )
-  table = position.ADDED[kind](**given, name='posembed_input')(
+  table = position.Table(
+    options.position_embedding, options.position_stddev, name='posembed_input'
+  )(
     grid=grid,
-    num_prefix_tokens=(options.tokens or length) - math.prod(grid),
+    num_prefix_tokens=(tokens or length) - math.prod(grid),
     width=width,
   )
   return _with_rows(table.astype(x.dtype), length)
@@ -316,12 +351,12 @@ class Encoder(nn.Module):
     grid: tuple[int, int],
     train: bool,
   ) -> jax.Array:
-    options = dataclasses.replace(self.options, tokens=x.shape[1])
+    options, tokens = self.options, x.shape[1]
     axial = options.attention == 'axial'
     if axial or options.position_embedding in _RELATIVE:
       options = dataclasses.replace(options, attention_implementation='plain')
     implementation = options.attention_implementation
-    length = attention.padded_length(implementation, options.tokens)
+    length = attention.padded_length(implementation, tokens)
     x = _with_rows(x, length)
     if at_every_input is not None:
       at_every_input = _with_rows(at_every_input, length)
@@ -337,7 +372,9 @@ class Encoder(nn.Module):
         policy=REMAT_POLICIES[options.remat],
         prevent_cse=not options.scan,  # A scan's body prevents it already.
       )
-    block = functools.partial(AxialBlock if axial else EncoderBlock, options)
+    block = functools.partial(EncoderBlock, options, tokens=tokens)
+    if axial:
+      block = functools.partial(AxialBlock, options)
     rates = depth_rates(options.stochastic_depth if train else 0, options.depth)
     layouts = contextlib.nullcontext()
     tensor = jax.sharding.get_abstract_mesh().shape.get(sharding.TENSOR, 1)
@@ -357,7 +394,7 @@ class Encoder(nn.Module):
         for i, rate in enumerate(rates):
           block_i = block(name=f'encoderblock_{i}')
           x = run_block(block_i, x, at_every_input, rate)
-    return x[:, : options.tokens]
+    return x[:, :tokens]
 
 
 def unstack_blocks(params: dict) -> dict:

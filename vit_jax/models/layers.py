@@ -20,9 +20,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import sharding
-from vit_jax.models.axial_resnet import AxialResNet
 from vit_jax.models.encoder import unstack_blocks
-from vit_jax.models.resnet import BiT
+from vit_jax.models.resnet import Classifier
 from vit_jax.models.shared import normalize
 from vit_jax.models.vit import MAPHead, ViT
 
@@ -42,7 +41,7 @@ def names(model: nn.Module) -> list[str]:
   if isinstance(model, ViT):
     hybrid = ['features'] if model.resnet_blocks is not None else []
     inner = hybrid + [f'block_{i}' for i in range(model.depth)]
-  elif isinstance(model, (BiT, AxialResNet)):
+  elif isinstance(model, Classifier):
     inner = [f'stage_{i + 1}' for i in range(len(model.blocks))]
   else:
     return [DEFAULT, 'logits']

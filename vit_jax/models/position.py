@@ -29,42 +29,49 @@ def grid_of(
 
 
 def token_grid(
-  image_size: tuple[int, int],
-  patch_size: int | tuple[int, int],
-  what: str = 'image',
+  image_size: tuple[int, int], patch_size: tuple[int, int]
 ) -> tuple[int, int]:
   """Returns the (rows, columns) of whole patches in an image.
 
   Args:
     image_size: (height, width) of an image in pixels, or of a feature map.
-    patch_size: side, or (height, width), of a patch in the same unit.
-    what: 'image' or 'feature map'; for the error.
+    patch_size: (height, width) of a patch in the same unit.
 
   Raises:
     ValueError: the image is smaller than one patch.
   """
-  if isinstance(patch_size, int):
-    patch_size = (patch_size, patch_size)
   rows, columns = (
     pixels // patch
     for pixels, patch in zip(image_size, patch_size, strict=True)
   )
   if not rows or not columns:
-    unit = ' px' if what == 'image' else ''
     raise ValueError(
-      f'{what} size {_by(image_size)}{unit} is below one patch of '
-      f'{_by(patch_size)}{unit}: use larger images, or a smaller patch.'
+      f'size {_by(image_size)} (of the image in px, or of the feature map) is '
+      f'below one patch of {_by(patch_size)}: use larger images, or a smaller'
+      ' patch.'
     )
   return rows, columns
 
 
-class LearnedTable(nn.Module):
-  """One learned row per token in raster order, 1-D (the paper's default).
+# Embeddings that are added to tokens; `attention` has the relative ones.
+ADDED = ('1d', '2d', 'sincos2d')
+
+
+class Table(nn.Module):
+  """The position embedding that is added to the tokens.
+
+  '1d' learns one row per token in raster order, the paper's default. '2d'
+  learns a vector per column and one per row, each D/2 wide (§D.4): a patch gets
+  the concatenation of its column's vector and its row's. The paper leaves the
+  class token open: here it has its own vector of D numbers. 'sincos2d' learns
+  nothing, see `_waves`, so it works with any grid.
 
   Attributes:
+    kind: one of `ADDED`.
     stddev: standard deviation of the initial values.
   """
 
+  kind: str
   stddev: float = STDDEV
 
   @nn.compact
@@ -81,37 +88,16 @@ class LearnedTable(nn.Module):
     Returns:
       [1, S + rows * columns, D], float32.
     """
-    length = num_prefix_tokens + math.prod(grid)
-    return self.param(
-      'pos_embedding',
-      nn.initializers.normal(self.stddev),
-      (1, length, width),
-    )
-
-
-class LearnedXY(nn.Module):
-  """A learned vector per column and one per row, each D/2 wide (§D.4, 2-D).
-
-  A patch gets the concatenation of its column's vector and its row's. The paper
-  leaves the class token open: here it has its own vector of D numbers.
-
-  Attributes:
-    stddev: standard deviation of the initial values.
-  """
-
-  stddev: float = STDDEV
-
-  @nn.compact
-  def __call__(
-    self, *, grid: tuple[int, int], num_prefix_tokens: int, width: int
-  ) -> jax.Array:
-    """Returns the position embedding; see `LearnedTable`."""
-    rows, columns = grid
     normal = nn.initializers.normal(self.stddev)
-    tables = []
-    for name, length in (('x_embedding', columns), ('y_embedding', rows)):
-      tables.append(self.param(name, normal, (length, width // 2)))
-    x, y = tables
+    if self.kind == 'sincos2d':
+      table = np.pad(_waves(grid, width), ((num_prefix_tokens, 0), (0, 0)))
+      return jnp.asarray(table[None], jnp.float32)
+    if self.kind == '1d':
+      length = num_prefix_tokens + math.prod(grid)
+      return self.param('pos_embedding', normal, (1, length, width))
+    rows, columns = grid
+    x = self.param('x_embedding', normal, (columns, width // 2))
+    y = self.param('y_embedding', normal, (rows, width // 2))
     table = jnp.concatenate(
       [
         jnp.broadcast_to(x[None, :], (rows, columns, width // 2)),
@@ -125,51 +111,27 @@ class LearnedXY(nn.Module):
     return table[None]  # [1, L, D]
 
 
-class SinCosXY(nn.Module):
-  """Fixed sines and cosines of the column and of the row (not in the paper).
+def _waves(grid: tuple[int, int], width: int) -> np.ndarray:
+  """Returns sines and cosines of the column and of the row (not in the paper).
 
   With frequencies f_j = 10,000^(-j / (D/4 - 1)), j = 0 ... D/4 - 1, a patch in
   column x and row y gets [sin(x f), cos(x f), sin(y f), cos(y f)], as in
   "Better plain ViT baselines for ImageNet-1k" (arXiv:2205.01580). A class
-  token gets zeros. Nothing is learned, so it works with any grid.
+  token gets zeros.
+
+  Returns:
+    [rows * columns, D], float64.
   """
-
-  @nn.compact
-  def __call__(
-    self, *, grid: tuple[int, int], num_prefix_tokens: int, width: int
-  ) -> jax.Array:
-    """Returns the position embedding of any grid; see `LearnedTable`."""
-    frequencies = 10_000.0 ** -np.linspace(0, 1, width // 4)  # [D/4]
-    y, x = np.indices(grid).reshape(2, -1, 1)  # [rows * columns, 1] each
-    table = np.concatenate(
-      [
-        wave(coordinate * frequencies)
-        for coordinate in (x, y)
-        for wave in (np.sin, np.cos)
-      ],
-      axis=1,
-    )  # [rows * columns, D]
-    table = np.pad(table, ((num_prefix_tokens, 0), (0, 0)))
-    return jnp.asarray(table[None], jnp.float32)  # [1, L, D]
-
-
-# Embeddings that are added to tokens; `attention` has the relative ones.
-LEARNED = {'1d': LearnedTable, '2d': LearnedXY}
-ADDED = LEARNED | {'sincos2d': SinCosXY}
-
-
-def check_width(kind: str, width: int) -> None:
-  """Raises a ValueError if `ADDED[kind]` cannot divide the width evenly."""
-  if kind == '2d' and width % 2:
-    raise ValueError(
-      'position_embedding="2d" gives half of the width to x and half to y: '
-      f'width is {width}, expected an even one.'
-    )
-  if kind == 'sincos2d' and (width % 4 or width < 8):
-    raise ValueError(
-      'position_embedding="sincos2d" gives a quarter of the width to each of '
-      f'four waves: width is {width}, expected a multiple of 4, at least 8.'
-    )
+  frequencies = 10_000.0 ** -np.linspace(0, 1, width // 4)  # [D/4]
+  y, x = np.indices(grid).reshape(2, -1, 1)  # [rows * columns, 1] each
+  return np.concatenate(
+    [
+      wave(coordinate * frequencies)
+      for coordinate in (x, y)
+      for wave in (np.sin, np.cos)
+    ],
+    axis=1,
+  )
 
 
 def resize(
@@ -198,29 +160,17 @@ def resize(
     [1, S + new rows * new columns, D], same dtype, computed in float64.
 
   Raises:
-    ValueError: the shape is another one, or the number of tokens is not that of
-      the old grid.
+    ValueError: the number of tokens is not that of the old grid.
   """
   table = np.asarray(pos_embedding)
-  if table.ndim != 3 or len(table) != 1:
-    raise ValueError(
-      f'the position embedding has the shape {table.shape}, expected (1,'
-      ' tokens, width).'
-    )
   num_patches = table.shape[1] - num_prefix_tokens
   if old_grid is None:
-    old_grid = _square(num_patches)
-    if old_grid is None:
-      raise ValueError(
-        f'{num_patches} patch tokens ({table.shape[1]} minus '
-        f'{num_prefix_tokens} prefix) are not a square grid: give old_grid '
-        '(and check num_prefix_tokens).'
-      )
+    old_grid = (math.isqrt(max(num_patches, 0)),) * 2
   if math.prod(old_grid) != num_patches:
     raise ValueError(
       f'old_grid {_by(old_grid)} has {math.prod(old_grid)} tokens, but the '
       f'position embedding has {num_patches} ({table.shape[1]} minus '
-      f'{num_prefix_tokens} prefix).'
+      f'{num_prefix_tokens} prefix): give the grid of the embedding.'
     )
   if tuple(old_grid) == tuple(new_grid):
     return table
@@ -269,16 +219,8 @@ def resize_relative(table: np.ndarray | jax.Array, offsets: int) -> np.ndarray:
 
   Returns:
     [offsets, ...], same dtype, computed in float64.
-
-  Raises:
-    ValueError: one of the two numbers is even.
   """
   table = np.asarray(table)
-  if len(table) % 2 == 0 or offsets % 2 == 0:
-    raise ValueError(
-      f'relative embeddings of {len(table)} offsets cannot become {offsets}: '
-      'L tokens have 2L - 1 offsets, an odd number.'
-    )
   if offsets == 1:  # Interpolation would take the first row, not the middle.
     return table[len(table) // 2 :][:1]
   return resize_rows(table, offsets)
@@ -288,11 +230,6 @@ def _bilinear(old: int, new: int) -> np.ndarray:
   """Returns weights [new, old], float64; the end samples coincide."""
   position = np.linspace(0, old - 1, new)  # New samples in old coordinates.
   return np.maximum(0, 1 - np.abs(position[:, None] - np.arange(old)))
-
-
-def _square(num_patches: int) -> tuple[int, int] | None:
-  side = math.isqrt(max(num_patches, 0))
-  return (side, side) if side and side**2 == num_patches else None
 
 
 def _by(sizes: tuple[int, int]) -> str:

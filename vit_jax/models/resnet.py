@@ -286,7 +286,7 @@ def stages(
   width_factor: float,
   unit: Callable[..., nn.Module],
   dtype: jax.typing.DTypeLike,
-  remat: str,
+  remat: str = 'none',
   last_skip_rate: float = 0.0,
 ) -> jax.Array:
   """Runs the stages `block1`, `block2` and so on of the calling module.
@@ -303,8 +303,8 @@ def stages(
     last_skip_rate: the rate of the last unit, see `shared.depth_rates`.
 
   Returns:
-    [B, h', w', C]. Each stage but the
-    first halves the rows and columns, rounding up.
+    [B, h', w', C]. Each stage but the first halves the rows and columns,
+    rounding up.
   """
   x = sharding.constrain(x, sharding.BATCH)
   skip_rates = iter(depth_rates(last_skip_rate, sum(blocks)))
@@ -323,13 +323,11 @@ def stages(
 def backbone(
   images: jax.Array,
   *,
-  blocks: tuple[int, ...],
   width_factor: float = 1,
   unit: Callable[..., nn.Module] = PostActivationUnit,
   epsilon: float = 1e-6,
   dtype: jax.typing.DTypeLike = jnp.float32,
-  remat: str = 'none',
-  last_skip_rate: float = 0.0,
+  **options: Any,
 ) -> jax.Array:
   """Runs the ResNet of a hybrid: root and stages, without pooling and head.
 
@@ -339,14 +337,12 @@ def backbone(
 
   Args:
     images: [B, height, width, channels], float.
-    blocks: units of each stage; () runs only the root.
     width_factor: multiplies all channels.
     unit: makes a unit from features, strides, dtype and name.
     epsilon: epsilon of the root's norm.
     dtype: compute dtype. Parameters, weight standardization and the norms'
       statistics are float32 throughout.
-    remat: what the backward pass recomputes; see `shared.REMAT_POLICIES`.
-    last_skip_rate: the rate of the last unit, see `shared.depth_rates`.
+    **options: the others of `stages`; `blocks=()` runs only the root.
 
   Returns:
     [B, h, w, C] in the compute dtype, with (h, w) from `feature_grid`.
@@ -360,15 +356,7 @@ def backbone(
   )(images)
   x = nn.relu(GroupNorm(epsilon=epsilon, dtype=dtype, name='gn_root')(x))
   x = nn.max_pool(x, (3, 3), strides=(2, 2), padding='SAME')
-  return stages(
-    x,
-    blocks=blocks,
-    width_factor=width_factor,
-    unit=unit,
-    dtype=dtype,
-    remat=remat,
-    last_skip_rate=last_skip_rate,
-  )
+  return stages(x, width_factor=width_factor, unit=unit, dtype=dtype, **options)
 
 
 def feature_grid(
@@ -387,29 +375,8 @@ def feature_grid(
   return -(-image_size[0] // stride), -(-image_size[1] // stride)
 
 
-def pool_and_classify(
-  encoded: jax.Array, *, num_classes: int, head_bias: float
-) -> tuple[jax.Array, dict[str, jax.Array]]:
-  """Applies global average pooling and the classifier.
-
-  Call it within an `nn.compact` method, whose module gets `head`.
-
-  Args:
-    encoded: [B, h, w, C], the last feature map.
-    num_classes: number of logits.
-    head_bias: initial value of the head's bias; its kernel starts at 0.
-
-  Returns:
-    logits: [B, num_classes], float32.
-    out: `encoded`, and its mean `pre_logits` [B, C] in the same dtype.
-  """
-  pre_logits = encoded.mean(axis=(1, 2))  # [B, C]
-  logits = classify(pre_logits, num_classes=num_classes, head_bias=head_bias)
-  return logits, {'encoded': encoded, 'pre_logits': pre_logits}
-
-
-class BiT(nn.Module):
-  """A BiT ResNet, classifier included.
+class Classifier(nn.Module):
+  """A ResNet with global average pooling and a classifier.
 
   Make one with `vit_jax.models.build`.
 
@@ -428,8 +395,8 @@ class BiT(nn.Module):
   """
 
   num_classes: int
-  blocks: tuple[int, ...]
-  width_factor: float
+  blocks: tuple[int, ...] = (3, 4, 6, 3)
+  width_factor: float = 1
   stochastic_depth: float = 0.0
   head_bias: float = 0.0
   dtype: jax.typing.DTypeLike = jnp.float32
@@ -448,15 +415,38 @@ class BiT(nn.Module):
 
     Returns:
       logits: [B, num_classes], float32.
-      out: `encoded` [B, h, w, C], the feature map after the last norm and
-        ReLU; `pre_logits` [B, C], its mean, the head's input. Both in the
-        compute dtype; h and w are the image's divided by 32, rounded up, and
-        C is 2048 * width_factor, with the usual four stages.
+      out: `encoded` [B, h, w, C], the last feature map; `pre_logits` [B, C],
+        its mean, the head's input. Both in the compute dtype; h, w and C are
+        those of the last stage, see `feature_grid`.
 
     Raises:
       ValueError: the images are not float or not of rank 4.
     """
     check_images(images)
+    encoded = self.features(
+      images,
+      blocks=self.blocks,
+      width_factor=self.width_factor,
+      dtype=self.dtype,
+      remat=self.remat,
+      last_skip_rate=self.stochastic_depth if train else 0.0,
+    )
+    pre_logits = encoded.mean(axis=(1, 2))  # [B, C]
+    logits = classify(
+      pre_logits, num_classes=self.num_classes, head_bias=self.head_bias
+    )
+    return logits, {'encoded': encoded, 'pre_logits': pre_logits}
+
+  def features(self, images: jax.Array, **options: Any) -> jax.Array:
+    """Maps images to the last feature map; options are those of `stages`."""
+    raise NotImplementedError
+
+
+class BiT(Classifier):
+  """A BiT ResNet, classifier included."""
+
+  def features(self, images: jax.Array, **options: Any) -> jax.Array:
+    """Returns the feature map after the last norm and ReLU."""
     x = StandardizedConv(
       root_channels(self.width_factor),
       (7, 7),
@@ -470,16 +460,6 @@ class BiT(nn.Module):
     # over negative values, as no ReLU comes before the pooling.
     x = jnp.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)])
     x = nn.max_pool(x, (3, 3), strides=(2, 2))
-    x = stages(
-      x,
-      blocks=self.blocks,
-      width_factor=self.width_factor,
-      unit=PreActivationUnit,
-      dtype=self.dtype,
-      remat=self.remat,
-      last_skip_rate=self.stochastic_depth if train else 0.0,
-    )
+    x = stages(x, unit=PreActivationUnit, **options)
     x = GroupNorm(epsilon=BIT_EPSILON, dtype=self.dtype, name='gn_final')(x)
-    return pool_and_classify(
-      nn.relu(x), num_classes=self.num_classes, head_bias=self.head_bias
-    )
+    return nn.relu(x)

@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -41,81 +40,55 @@ RESNETS = {
   '200': (3, 24, 36, 3),
 }
 
-# What every model has: `build` and the config set these.
-REQUIRED = ('num_classes', 'dtype', 'remat', 'head_bias')
-_CHOICES = {
-  'dtype': ('float32', 'bfloat16'),
-  'remat': tuple(shared.REMAT_POLICIES),
-  'quantization': tuple(vit.QUANTIZATIONS),
-  'pooling': vit.POOLINGS,
-  'attention': encoder.ATTENTIONS,
-  'attention_implementation': attention.IMPLEMENTATIONS,
-  'position_embedding': encoder.POSITION_EMBEDDINGS,
-  'position_site': encoder.POSITION_SITES,
-  'gelu': encoder.GELUS,
-  'norm_position': encoder.NORM_POSITIONS,
-  'parallel': (False, True),
-  'qk_norm': (False, True),
-  'qkv_bias': (False, True),
-  'norm_bias': (False, True),
-}
+# What is checked of every model, also of a user's.
+_COMMON = ('num_classes', 'dtype', 'remat', 'stochastic_depth')
 
 
-# A file may claim any size, and to build its model would take forever.
-_LARGEST, _DEEPEST, _MOST_STAGES = 2**24, 1000, 16
+def _one_of(*choices: Any) -> tuple[Callable[[Any], bool], str]:
+  return choices.__contains__, f'one of {", ".join(map(str, choices))}'
 
 
-def _is_size(value: object, most: float = _LARGEST) -> bool:
-  return type(value) is int and 1 <= value <= most
+def _is_size(value: object) -> bool:
+  return type(value) is int and value >= 1
 
 
-def _are_sizes(values: object, most: float = _DEEPEST) -> bool:
-  return (
-    isinstance(values, tuple)
-    and len(values) <= _MOST_STAGES
-    and all(_is_size(x, most) for x in values)
-  )
-
-
-_SIZE_CHECK = (
-  _is_size,
-  f'at least 1 and at most {_LARGEST:,}, as a whole number',
-)
-_RATE_CHECK = (lambda x: 0 <= x < 1, '0 <= rate < 1')
-_WIDTH_CHECK = (
-  # The stages need an even root.
-  lambda x: 0 < x <= 64 and 64 * x % 2 == 0,
-  'a multiple of 1/32 of at most 64, so that the root has an even number',
-)
+_SIZE = _is_size, 'at least 1, as a whole number'
+_FLAG = _one_of(False, True)
+_RATE = lambda x: 0 <= x < 1, '0 <= rate < 1'
 _BLOCKS = (
-  f'the number of units of each stage, at most {_DEEPEST:,}, such as'
-  ' (3, 4, 6, 3)'
+  lambda x: all(map(_is_size, x)),
+  'the number of units of each stage, such as (3, 4, 6, 3)',
+)
+_WIDTH_FACTOR = (
+  lambda x: x > 0 and 64 * x % 2 == 0,  # The stages need an even root.
+  'a multiple of 1/32, so that the root has an even number of channels',
 )
 # Attribute -> what holds for it, and what to expect. None passes: it leaves the
 # layer out.
 _CHECKS = {
-  'depth': (
-    lambda x: _is_size(x, _DEEPEST),
-    f'at least 1 and at most {_DEEPEST:,}, as a whole number',
-  ),
-  'heads': _SIZE_CHECK,
-  'mlp_dim': _SIZE_CHECK,
-  'num_classes': _SIZE_CHECK,
-  'representation_size': _SIZE_CHECK,
-  'width': _SIZE_CHECK,
+  **dict.fromkeys(('depth', 'heads', 'mlp_dim', 'width'), _SIZE),
+  **dict.fromkeys(('num_classes', 'representation_size'), _SIZE),
   'patch_size': (
-    lambda x: _are_sizes(x, math.inf) and len(x) == 2,
+    lambda x: len(x) == 2 and all(map(_is_size, x)),
     'a side or (height, width), each at least 1',
   ),
-  'blocks': (lambda x: _are_sizes(x) and len(x) > 0, _BLOCKS),
-  'resnet_blocks': (_are_sizes, _BLOCKS),
-  'width_factor': _WIDTH_CHECK,
-  'resnet_width': _WIDTH_CHECK,
-  'stochastic_depth': _RATE_CHECK,
-  'dropout_rate': _RATE_CHECK,
-  'head_bias': (lambda x: x == float(x), 'a number'),
-  'norm_epsilon': (lambda x: 0 < x < 1, '0 < epsilon < 1'),
-  'position_stddev': (lambda x: x > 0, 'a number above 0'),
+  'blocks': (lambda x: x and _BLOCKS[0](x), _BLOCKS[1]),
+  'resnet_blocks': _BLOCKS,
+  **dict.fromkeys(('width_factor', 'resnet_width'), _WIDTH_FACTOR),
+  **dict.fromkeys(('dropout_rate', 'stochastic_depth'), _RATE),
+  **dict.fromkeys(('parallel', 'qk_norm', 'qkv_bias', 'norm_bias'), _FLAG),
+  'dtype': (
+    lambda x: jnp.dtype(x).name in ('float32', 'bfloat16'),
+    'one of float32, bfloat16',
+  ),
+  'remat': _one_of(*shared.REMAT_POLICIES),
+  'pooling': _one_of(*vit.POOLINGS),
+  'attention': _one_of('full', 'axial'),
+  'attention_implementation': _one_of(*attention.IMPLEMENTATIONS),
+  'position_embedding': _one_of(*encoder.POSITION_EMBEDDINGS),
+  'position_site': _one_of('stem', 'every_layer', 'every_layer_shared'),
+  'gelu': _one_of('tanh', 'exact'),
+  'norm_position': _one_of('pre', 'post'),
 }
 
 
@@ -135,7 +108,8 @@ class Family:
   Attributes:
     form: the form of the names, as error messages show it.
     pattern: regular expression of the names as `paper_name` returns them.
-    module: the models' class; it has the attributes of `REQUIRED`.
+    module: the models' class; it has the attributes `num_classes`, `dtype`,
+      `remat` and `head_bias`.
     fields: maps the pattern's groups to the module's attributes.
     names: names of the models in the paper and in AugReg; at least one, by
       which files describe the family's models.
@@ -176,48 +150,34 @@ def _bit_fields(resnet: str, factor: str) -> dict[str, Any]:
   return {'blocks': RESNETS[resnet], 'width_factor': int(factor)}
 
 
-_SIZE = f'({"|".join(SIZES)})'
+_NAMED_SIZE = f'({"|".join(SIZES)})'
 _PATCH = r'([1-9]\d*)'
 _RESNET = f'({"|".join(RESNETS)})'
 FAMILIES = (
   Family(
     'ViT-SIZE/PATCH',
-    f'ViT-{_SIZE}/{_PATCH}',
+    f'ViT-{_NAMED_SIZE}/{_PATCH}',
     vit.ViT,
     _vit_fields,
     (
-      'ViT-Ti/16',
-      'ViT-S/32',
-      'ViT-S/16',
-      'ViT-b/32',
-      'ViT-B/32',
-      'ViT-B/16',
-      'ViT-B/8',
-      'ViT-L/32',
-      'ViT-L/16',
-      'ViT-H/14',
+      *('ViT-Ti/16', 'ViT-S/32', 'ViT-S/16', 'ViT-b/32', 'ViT-B/32'),
+      *('ViT-B/16', 'ViT-B/8', 'ViT-L/32', 'ViT-L/16', 'ViT-H/14'),
     ),
   ),
   Family(
     'R{26,50,101,152,200}+ViT-SIZE/{16,32}',
-    rf'R{_RESNET}\+ViT-{_SIZE}/(16|32)',
+    rf'R{_RESNET}\+ViT-{_NAMED_SIZE}/(16|32)',
     vit.ViT,
     _hybrid_fields,
     (
-      'R50+ViT-B/32',
-      'R50+ViT-B/16',
-      'R50+ViT-L/32',
-      'R50+ViT-L/16',
+      *('R50+ViT-B/32', 'R50+ViT-B/16', 'R50+ViT-L/32', 'R50+ViT-L/16'),
       # AugReg's names for its own and for two of the paper's.
-      'R26+S/32',
-      'R26+B/32',
-      'R50+L/32',
-      'R50+B/16',
+      *('R26+S/32', 'R26+B/32', 'R50+L/32', 'R50+B/16'),
     ),
   ),
   Family(
     'R+SIZE/16',
-    rf'R\+ViT-{_SIZE}/16',
+    rf'R\+ViT-{_NAMED_SIZE}/16',
     vit.ViT,
     _root_fields,
     ('R+Ti/16',),
@@ -228,20 +188,13 @@ FAMILIES = (
     resnet.BiT,
     _bit_fields,
     (
-      'BiT-R50x1',
-      'BiT-R50x2',
-      'BiT-R50x3',
-      'BiT-R101x1',
-      'BiT-R101x3',
-      'BiT-R152x1',
-      'BiT-R152x2',
-      'BiT-R152x4',
-      'BiT-R200x3',
+      *('BiT-R50x1', 'BiT-R50x2', 'BiT-R50x3', 'BiT-R101x1', 'BiT-R101x3'),
+      *('BiT-R152x1', 'BiT-R152x2', 'BiT-R152x4', 'BiT-R200x3'),
     ),
   ),
   Family(
     'Axial-ViT-SIZE/PATCH',
-    f'Axial-ViT-{_SIZE}/{_PATCH}',
+    f'Axial-ViT-{_NAMED_SIZE}/{_PATCH}',
     vit.ViT,
     _axial_fields,
     ('Axial-ViT-B/32', 'Axial-ViT-B/16'),
@@ -276,8 +229,8 @@ def build(name: str, *, num_classes: int, **overrides) -> nn.Module:
     name: one of `names()`, or another name of the same form, with any patch
       size, any size of `SIZES` and any ResNet of `RESNETS`.
     num_classes: number of logits.
-    **overrides: attributes of the model, see `vit.ViT`, `resnet.BiT` and
-      `axial_resnet.AxialResNet`; None keeps the model's own value.
+    **overrides: attributes of the model, see `vit.ViT`, `resnet.Classifier`
+      and `axial_resnet.AxialResNet`; None keeps the model's own value.
       `patch_size` may be a side or (height, width), `dtype` a name.
       `representation_size` adds the pre-training head's hidden tanh layer
       (§3.1) of that size; -1 makes it as wide as the model, 0 leaves it out.
@@ -304,18 +257,17 @@ def build(name: str, *, num_classes: int, **overrides) -> nn.Module:
     del fields['representation_size']
   if fields.get('representation_size') == -1:
     fields['representation_size'] = fields['width']
-  for key in ('patch_size', 'blocks', 'resnet_blocks'):
-    if isinstance(fields.get(key), list):
-      fields[key] = tuple(fields[key])  # Flax hashes a module's attributes.
-  # A command line turns a single side into a tuple of one.
+  for key, value in fields.items():
+    if isinstance(value, list):
+      fields[key] = tuple(value)  # Flax hashes a module's attributes.
   side = fields.get('patch_size')
   if isinstance(side, int):
     fields['patch_size'] = (side, side)
-  elif isinstance(side, tuple) and len(side) == 1:
+  elif isinstance(side, tuple) and len(side) == 1:  # From a command line.
     fields['patch_size'] = side * 2
   model = module(num_classes=num_classes, **fields)
   _check(model)
-  return vit.quantized(model) if isinstance(model, vit.ViT) else model
+  return model
 
 
 def parse(spec: str, *, num_classes: int, **defaults) -> nn.Module:
@@ -405,30 +357,17 @@ def _check(model: nn.Module) -> None:
     ValueError: an attribute is not allowed. The message names the attribute,
       its value and the allowed values.
   """
-  ours = isinstance(model, (vit.ViT, resnet.BiT, axial_resnet.AxialResNet))
-  for field in dataclasses.fields(model):
-    key, value = field.name, getattr(model, field.name)
-    if not ours and key not in (*REQUIRED, 'stochastic_depth'):
-      continue
-    if key == 'dtype':
-      value = jnp.dtype(value).name if not isinstance(value, str) else value
-    wanted = ''
-    if key in _CHOICES and value not in _CHOICES[key]:
-      wanted = f'one of {", ".join(map(str, _CHOICES[key]))}'
-    elif key in _CHECKS and value is not None:
-      wanted = _wanted(value, *_CHECKS[key])
-    if wanted:
+  ours = isinstance(model, (vit.ViT, resnet.Classifier))
+  for key in _CHECKS if ours else _COMMON:
+    value, (holds, wanted) = getattr(model, key, None), _CHECKS[key]
+    try:
+      right = value is None or holds(value)
+    except (TypeError, ValueError):  # It has another type.
+      right = False
+    if not right:
       raise ValueError(f'{key} is {value!r:.80}, expected {wanted}.')
   if isinstance(model, vit.ViT):
     _check_vit(model)
-
-
-def _wanted(value: Any, holds: Callable[[Any], bool], text: str) -> str:
-  """Returns what an attribute should be; '' if it is right."""
-  try:
-    return '' if not isinstance(value, bool) and holds(value) else text
-  except (TypeError, ValueError, OverflowError):  # It has another type.
-    return text
 
 
 def _check_vit(model: vit.ViT) -> None:
@@ -450,9 +389,3 @@ def _check_vit(model: vit.ViT) -> None:
       f'position_site={site!r} says where an embedding is added, but '
       f'position_embedding={kind!r} adds none: leave position_site at "stem".'
     )
-  if site == 'every_layer' and kind == 'sincos2d':
-    raise ValueError(
-      'position_embedding="sincos2d" is fixed, so layers cannot learn their '
-      'own: use position_site="every_layer_shared".'
-    )
-  position.check_width(kind, model.width)

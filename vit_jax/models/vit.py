@@ -22,8 +22,6 @@ POOLINGS = ('token', 'gap', 'map')
 
 # The value in `source` that selects the mask embedding instead of a patch.
 MASK = -1
-# Value of `quantization` -> whether the gradients' products are rounded, too.
-QUANTIZATIONS = {'none': None, 'int8': False, 'int8_all': True}
 
 
 class PatchEmbedding(nn.Module):
@@ -134,63 +132,25 @@ class MAPHead(nn.Module):
     return (x + y)[:, 0]
 
 
-class ViT(nn.Module):
+class ViT(encoder.Options, nn.Module, kw_only=True):
   """The Vision Transformer, classifier included (arXiv:2010.11929, §3.1).
 
   Make one with `vit_jax.models.build`, which checks these attributes.
 
   Attributes:
+    Those of `encoder.Options`, and
     num_classes: number of logits.
     width: D, the size of a token.
-    depth: number of Transformer blocks.
-    heads: attention heads of a block; must divide the width.
-    mlp_dim: hidden size of a block's MLP.
     patch_size: (height, width) of a patch, in pixels; in a hybrid, in positions
       of the ResNet's feature map.
     resnet_blocks: units of each stage of a hybrid's ResNet, such as (3, 4, 9);
       () is a ResNet's root only. None makes the model a ViT without a ResNet.
     resnet_width: width factor of that ResNet, a multiple of 1/32.
-    position_embedding: '1d' (the paper's), '2d', 'sincos2d', 'none',
-      'relative' (the heads share its embeddings) or 'relative_per_head'. See
-      `position` and, for the relative ones, `attention.relative_scores`.
-    position_site: where the position embedding is added (§D.4): 'stem',
-      'every_layer' (each layer learns its own) or 'every_layer_shared'.
-    position_stddev: standard deviation of a learned position embedding's
-      initial values.
-    attention: 'full', or 'axial', in which each block attends within the rows
-      of the patches, then within the columns (§D.6).
-    attention_implementation: one of `attention.IMPLEMENTATIONS`.
     representation_size: size of the tanh layer before the head, the paper's
       pre-training head; None leaves it out, as in fine-tuning.
     pooling: 'token' adds a class token. The others have none: 'gap' is the mean
       over the patch tokens (§D.3), 'map' is attention pooling.
-    gelu: 'tanh', the approximation of the released code and weights, or
-      'exact'.
-    norm_epsilon: epsilon of every LayerNorm.
-    norm_position: 'pre', the paper's: a LayerNorm before attention, before the
-      MLP and after the last block. 'post' is the original Transformer's
-      (arXiv:1706.03762, §3.1): a LayerNorm after each residual sum, so that no
-      other one follows the last block. It has no `parallel` blocks.
-    parallel: whether a block's MLP reads the same normalised tokens as its
-      attention, instead of the sum with attention's output. This and the next
-      three are options for large models, from arXiv:2302.05442, §2.
-    qk_norm: whether LayerNorms, without a bias, normalise queries and keys.
-    qkv_bias: whether the blocks' queries, keys and values have biases.
-    norm_bias: whether the encoder's LayerNorms have biases.
-    dropout_rate: probability of zeroing, at the four places of the released
-      code; attention weights are never dropped.
-    stochastic_depth: probability that an example leaves a branch of the last
-      block out, see `shared.stochastic_depth`. It grows linearly from 0 in the
-      first block. A hybrid's ResNet has none.
     head_bias: initial value of the head's bias. The head's kernel starts at 0.
-    dtype: compute dtype. Parameters, the softmax, the normalisations'
-      statistics and the head are float32 throughout.
-    remat: what the backward pass recomputes of a block; see
-      `shared.REMAT_POLICIES`.
-    scan: run the blocks as one loop, which compiles faster. The blocks'
-      parameters are then stacked (`unstack_blocks`). Equal values give equal
-      logits, but a random key gives other initial values and dropout masks.
-    quantization: a key of QUANTIZATIONS; `build` returns the `quantized` model.
     patch_outputs: how many numbers to predict for each patch, in place of the
       classifier (masked patch prediction, B.1.2); `losses.masked_patch` sets
       it.
@@ -198,33 +158,12 @@ class ViT(nn.Module):
 
   num_classes: int
   width: int
-  depth: int
-  heads: int
-  mlp_dim: int
   patch_size: tuple[int, int]
   resnet_blocks: tuple[int, ...] | None = None
   resnet_width: float = 1
-  position_embedding: str = '1d'
-  position_site: str = 'stem'
-  position_stddev: float = position.STDDEV
-  attention: str = 'full'
-  attention_implementation: str = 'plain'
   representation_size: int | None = None
   pooling: str = 'token'
-  gelu: str = 'tanh'
-  norm_epsilon: float = 1e-6
-  norm_position: str = 'pre'
-  parallel: bool = False
-  qk_norm: bool = False
-  qkv_bias: bool = True
-  norm_bias: bool = True
-  dropout_rate: float = 0.0
-  stochastic_depth: float = 0.0
   head_bias: float = 0.0
-  dtype: jax.typing.DTypeLike = jnp.float32
-  remat: str = 'none'
-  scan: bool = False
-  quantization: str = 'none'
   patch_outputs: int | None = None
 
   def token_grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
@@ -239,7 +178,7 @@ class ViT(nn.Module):
     if self.resnet_blocks is None:
       return position.token_grid(image_size, self.patch_size)
     features = resnet.feature_grid(image_size, self.resnet_blocks)
-    return position.token_grid(features, self.patch_size, what='feature map')
+    return position.token_grid(features, self.patch_size)
 
   @nn.compact
   def __call__(
@@ -302,9 +241,9 @@ class ViT(nn.Module):
       cls = self.param('cls', nn.initializers.zeros, (1, 1, self.width))
       cls = jnp.broadcast_to(cls, (images.shape[0], 1, self.width))
       x = jnp.concatenate([cls.astype(x.dtype), x], axis=1)  # [B, L, D]
-    out = features | encoder.Encoder(
-      encoder.Options.of(self), name='Transformer'
-    )(x, grid=grid, train=train)
+    out = features | encoder.Encoder(self.options(), name='Transformer')(
+      x, grid=grid, train=train
+    )
     x = self._pool(out['encoded'])
     if self.representation_size is not None:
       x = nn.Dense(
@@ -360,41 +299,3 @@ def predict_patches(
     ),
     name='patch_head',
   )(encoded)
-
-
-def quantized(model: ViT) -> ViT:
-  """Returns a model whose blocks multiply 8-bit integers: experimental.
-
-  The library qwix (the extra `quantized`) rounds both factors of a dense layer
-  to 8 bits whenever they are multiplied. Each row and each column has its own
-  scale, its largest absolute value. Parameters stay float32, their gradients
-  pass the rounding unchanged, and everything else keeps its dtype: patch
-  embedding, attention's products, norms and head.
-
-  Args:
-    model: its `quantization` is a key of QUANTIZATIONS; with 'none', it is
-      returned itself.
-
-  Returns:
-    A model of the same attributes and parameters.
-
-  Raises:
-    ValueError: qwix is not installed.
-  """
-  backward = QUANTIZATIONS[model.quantization]
-  if backward is None:
-    return model
-  try:
-    import qwix
-  except ImportError as error:
-    raise ValueError(
-      f'quantization={model.quantization!r} needs'
-      ' pip install "vit-paper-jax[quantized]" (the library qwix).'
-    ) from error
-  rule = qwix.QtRule(
-    module_path=r'.*/(query|key|value|out|Dense_0|Dense_1)',
-    weight_qtype=jnp.int8,
-    act_qtype=jnp.int8,
-    bwd_qtype=jnp.int8 if backward else None,
-  )
-  return qwix.quantize_model(model, qwix.QtProvider([rule]))

@@ -246,11 +246,7 @@ def account(config: ml_collections.ConfigDict) -> accounting.Account:
   if key not in _ACCOUNTS:
     # The account needs only one trace of a scanned block, whose cost is the
     # same. A fast attention computes the same as the plain one.
-    plain = {
-      'scan': True,
-      'attention_implementation': 'plain',
-      'quantization': 'none',
-    }
+    plain = {'scan': True, 'attention_implementation': 'plain'}
     options = models.options(config.model.name)
     tuned = _tuned(config, _model(config))
     if tuned:
