@@ -1,5 +1,6 @@
 """Guards: metrics of an interval, the guard, and early stopping (Figure 4)."""
 
+import time
 import types
 
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from absl import logging
 from tests.tiny_run import Death, saved_state, tiny_config
 from vit_jax import checkpoint, results
 from vit_jax import config as config_lib
+from vit_jax.runtime import compilation
 from vit_jax.runtime.errors import NonFiniteError
 from vit_jax.training import evaluate, recording, train
 from vit_jax.workdir import metrics
@@ -98,8 +100,14 @@ def test_interval_means_sums_and_last_values():
   ],
 )
 def test_divergence_stops_with_the_last_good_checkpoint(
-  tmp_path, nonfinite, message, saved, rows
+  tmp_path, monkeypatch, nonfinite, message, saved, rows
 ):
+  start = compilation.in_background
+  monkeypatch.setattr(
+    compilation,
+    'in_background',
+    lambda compile_: start(lambda: (time.sleep(2), compile_())[1]),
+  )
   config = tiny_config(
     {'total_steps': 12, 'checkpoint.every': 4, 'log.every': 3}
   )
@@ -119,6 +127,8 @@ def test_divergence_stops_with_the_last_good_checkpoint(
   for name, value in saved_state(tmp_path).items():
     assert np.isfinite(value).all(), name
   assert [row['step'] for row in metrics.read(tmp_path)] == rows
+  # The wait for the step is compilation.
+  assert metrics.read(tmp_path)[0]['goodput/compilation_seconds'] > 2
 
 
 # Early stopping on a random subset -------------------------------------------
