@@ -67,6 +67,7 @@ COMMANDS = {
   'no file': (['--config=configs/nope.py', _WORKDIR], _SHOW),
   'bad argument': (['--config=configs/finetune.py:B', _WORKDIR], _SHOW),
   'version': (['--version'], ''),
+  'help': (['--help'], ''),
   'shipped': (
     ['--config=quickstart:pretrain', _WORKDIR, '--config.seed=7'],
     _SHOW,
@@ -343,29 +344,18 @@ def test_exit_codes_say_whether_to_start_again(commands, name, code, message):
   assert commands[name] == (code, message)
 
 
-def _command(*arguments, **environment):
-  return subprocess.run(
-    [sys.executable, '-m', 'vit_jax.main', *arguments],
-    capture_output=True,
-    text=True,
-    cwd=ROOT,
-    env=os.environ | environment,
-    check=False,
-  )
-
-
-def test_help_teaches_by_examples():
-  result = _command('--help')
-  assert result.returncode == 0
-  assert 'python -m vit_jax.main --config=FILE --workdir=DIR' in result.stdout
-  assert '--config=configs/quickstart.py' in result.stdout
+def test_help_teaches_by_examples(commands):
+  code, output = commands['help']
+  assert code == 0
+  assert 'python -m vit_jax.main --config=FILE --workdir=DIR' in output
+  assert '--config=configs/quickstart.py' in output
   for flag in (
     'config',
     'workdir',
     '[no]allow_config_change',
     '[no]print_config',
   ):
-    assert f'\n  --{flag}: ' in result.stdout
+    assert f'\n  --{flag}: ' in output
 
 
 @pytest.mark.gate
@@ -376,14 +366,21 @@ def test_a_run_without_tensorflow(tmp_path):
     f'open({str(tmp_path / "imported")!r}, "w").close()\n'
     'raise ImportError("This test forbids TensorFlow.")\n'
   )
-  result = _command(
+  arguments = (
     *(_PRETRAIN, f'--workdir={tmp_path / "run"}', '--config.total_steps=2'),
     *('--config.model.width=16', '--config.model.heads=2'),
     *('--config.model.depth=1', '--config.model.mlp_dim=32'),
     *('--config.image_size=(8, 8)', '--config.data.dataset=digits:01'),
     *('--config.data.preprocess=resize', '--config.schedule.warmup_steps=1'),
     *('--config.mesh.data=1', '--config.data.batch_size=8'),
-    PYTHONPATH=str(tmp_path),
+  )
+  result = subprocess.run(
+    [sys.executable, '-m', 'vit_jax.main', *arguments],
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+    env=os.environ | {'PYTHONPATH': str(tmp_path)},
+    check=False,
   )
   assert result.returncode == 0, result.stderr
   assert 'step 2/2' in result.stderr

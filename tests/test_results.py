@@ -100,6 +100,21 @@ def test_the_numbers_of_the_best_step(tmp_path):
   assert results.best_row(tmp_path, 'val/loss')['step'] == 15
 
 
+@pytest.mark.parametrize('minutes', [0, 100])
+def test_checkpoints_by_the_clock_that_are_gone_are_missed(tmp_path, minutes):
+  config = _config()
+  config.checkpoint.every, config.checkpoint.every_minutes = 100, 10.0
+  config_lib.save(config, tmp_path)
+  _write(
+    tmp_path,
+    *({'step': i, 'unix_time': 60.0 * minutes * i} for i in (1, 2)),
+  )
+  if not minutes:
+    return results.check_not_lost(tmp_path)
+  with pytest.raises(ValueError, match='goes to step 2: what was in checkp'):
+    results.check_not_lost(tmp_path)
+
+
 def test_no_best_step(tmp_path):
   with pytest.raises(ValueError, match=r"no value of 'a/loss' .* no metrics"):
     results.best_row(tmp_path, 'a/loss')

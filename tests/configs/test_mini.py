@@ -110,59 +110,45 @@ def test_evals_sets_how_often_a_run_is_evaluated():
       every(f'jft300m,evals={often}')
 
 
-@pytest.fixture
-def user_data(tmp_path):
-  """User data: 2 classes with 200 images each to train, and 10 each to test."""
-  rng = np.random.default_rng(0)
+def test_user_data_replaces_the_scenes(tmp_path):
+  # 2 classes with 200 images each to train, and 10 each to test.
+  pixels = np.zeros((8, 8, 3), np.uint8)
   for split, count in (('train', 200), ('test', 10)):
     for name in ('cat', 'dog'):
       folder = tmp_path / split / name
       folder.mkdir(parents=True)
       for i in range(count):
-        pixels = rng.integers(0, 256, (8, 8, 3), np.uint8)
         cv2.imwrite(f'{folder}/{i}.png', pixels)
-  return f'folder:{tmp_path}'
-
-
-def test_user_data_replaces_the_scenes(user_data):
-  whole = mini.get_config(f'ViT-B/32,jft300m,of={user_data}')
-  small = mini.get_config(f'ViT-B/32,imagenet21k,of={user_data}')
-  part = mini.get_config(f'ViT-B/32,jft300m,subset=4800,of={user_data}')
-  task = mini.get_config(f'ViT-B/32,imagenet,of={user_data}')
+  spec = f'folder:{tmp_path}'
+  whole, small, part, task = (
+    mini.get_config(f'ViT-B/32,{argument},of={spec}')
+    for argument in (
+      'jft300m',
+      'imagenet21k',
+      'jft300m,subset=4800',
+      'imagenet',
+    )
+  )
   for config in (whole, small, part, task):
     config_lib.validate(config)
-    assert config.data.dataset == user_data
-  source = inputs.open_source(whole, user_data)
-  views = {
-    name: data.View(source, split)
-    for name, split in {
-      'whole': whole.data.train_split,
-      'small': small.data.train_split,
-      'part': part.data.train_split,
-      'held out': whole.evals.validation.split,
-      'task': task.data.train_split,
-      'test': task.evals.test.split,
-    }.items()
-  }
-  # 90% of train, and of these 2,200 and 4,800 in 48,000.
-  sizes = {name: len(view) for name, view in views.items()}
-  assert sizes == {
-    'whole': 360,
-    'small': 16,
-    'part': 36,
-    'held out': 40,
-    'task': 40,
-    'test': 20,
-  }
-  assert views['small'].shared(views['whole']) == 16
-  assert views['small'].shared(views['part']) == 16
-  assert views['whole'].shared(views['task']) == 0
-  # The subset has both classes, although the files are sorted by class.
-  assert {views['part'].label(i) for i in range(36)} == {0, 1}
-  # Other tasks keep their data.
-  assert (
-    mini.get_config(f'ViT-B/32,cifar10,of={user_data}').data.dataset == 'digits'
+    assert config.data.dataset == spec
+  source = inputs.open_source(whole, spec)
+  whole_view, small_view, part_view, task_view = (
+    data.View(source, config.data.train_split)
+    for config in (whole, small, part, task)
   )
+  # 90% of train, and of these 2,200 and 4,800 in 48,000.
+  assert [len(whole_view), len(small_view), len(part_view)] == [360, 16, 36]
+  held_out = data.View(source, whole.evals.validation.split)
+  test = data.View(source, task.evals.test.split)
+  assert [len(held_out), len(task_view), len(test)] == [40, 40, 20]
+  assert small_view.shared(whole_view) == small_view.shared(part_view) == 16
+  assert whole_view.shared(task_view) == whole_view.shared(held_out) == 0
+  # The subset has both classes, although the files are sorted by class.
+  assert {part_view.label(i) for i in range(36)} == {0, 1}
+  # Other tasks keep their data.
+  other = mini.get_config(f'ViT-B/32,cifar10,of={spec}')
+  assert other.data.dataset == 'digits'
 
 
 @pytest.mark.parametrize('task', mini.TASKS)

@@ -1,12 +1,20 @@
-"""Guards: speed, ETA, the log line, and the metrics of an interval."""
+"""Guards: metrics of an interval, the guard, and early stopping (Figure 4)."""
 
+import time
 import types
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from absl import logging
 
-from vit_jax.training import recording
+from tests.tiny_run import Death, saved_state, tiny_config
+from vit_jax import checkpoint, results
+from vit_jax import config as config_lib
+from vit_jax.runtime import compilation
+from vit_jax.runtime.errors import NonFiniteError
+from vit_jax.training import evaluate, recording, train
+from vit_jax.workdir import metrics
 
 
 @pytest.fixture
@@ -40,25 +48,7 @@ def test_speed_leaves_out_evaluations_and_saves(clock):
   }
 
 
-@pytest.mark.parametrize(
-  ('others', 'text'),
-  [
-    (
-      {'train/unreadable': 3.0, 'train/skipped': 2.0},
-      '  unreadable 3  skipped 2',
-    ),
-    (
-      {
-        'images_per_sec': 12345.6,
-        'input_wait': 0.071,
-        'eta_sec': 93784,
-        'train/unreadable': 0.0,
-      },
-      '  12,346 img/s  input  7%  ETA 1 day, 2:03:04',
-    ),
-  ],
-)
-def test_log_line(caplog, others, text):
+def test_log_lines(caplog):
   values = {
     'train/loss': 0.12345,
     'train/accuracy': 0.9,
@@ -66,45 +56,164 @@ def test_log_line(caplog, others, text):
     'train/unreadable': 0.0,
     'train/skipped': 0.0,
   }
+  speed = {'images_per_sec': 12345.6, 'input_wait': 0.071, 'eta_sec': 93784}
   caplog.set_level('INFO', logger=logging.get_absl_logger().name)
-  recording.log_line(50, 10000, values | others)
+  for more in ({'train/unreadable': 3.0, 'train/skipped': 2.0}, speed):
+    recording.log_line(50, 10000, values | more)
+  line = 'step    50/10000  loss 0.1235  acc  90.0%  lr 3.00e-04'
   assert caplog.messages == [
-    f'step    50/10000  loss 0.1235  acc  90.0%  lr 3.00e-04{text}'
+    f'{line}  unreadable 3  skipped 2',
+    f'{line}  12,346 img/s  input  7%  ETA 1 day, 2:03:04',
   ]
 
 
-def _step(loss, **others):
-  values = dict(
-    loss=loss,
-    accuracy=loss / 4,
-    learning_rate=loss / 10,
-    grad_norm=1.0,
-    update_norm=1.0,
-    param_norm=1.0,
-    unreadable=2.0,
-    skipped=0.0,
-  )
-  return {k: jnp.float32(v) for k, v in (values | others).items()}
-
-
-def _interval(*steps):
-  interval = recording.Interval(10)
-  for values in steps:
-    interval.add(values)
-  return interval
-
-
 def test_interval_means_sums_and_last_values():
-  interval = _interval(_step(1.0), _step(2.0), _step(4.0), _step(5.0))
+  interval = recording.Interval(10)
+  others = dict(grad_norm=1.0, update_norm=1.0, param_norm=1.0, unreadable=2.0)
+  for loss, skipped in ((1.0, 0), (2.0, 0), (4.0, 0), (float('nan'), 1)):
+    step = dict(loss=loss, accuracy=loss / 4, learning_rate=loss / 10)
+    step |= others | {'skipped': skipped}
+    interval.add({k: jnp.float32(v) for k, v in step.items()})
+  # The skipped step is only counted.
   assert interval.mean() == pytest.approx(
     {
-      'train/loss': 3.0,
-      'train/accuracy': 0.75,
-      'train/learning_rate': 0.5,
+      'train/loss': 7 / 3,
+      'train/accuracy': 7 / 12,
+      'train/learning_rate': 0.4,
       'train/grad_norm': 1.0,
       'train/update_norm': 1.0,
       'train/param_norm': 1.0,
       'train/unreadable': 8.0,
-      'train/skipped': 0.0,
+      'train/skipped': 1.0,
     }
   )
+
+
+# The guard -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  'nonfinite, message, saved, rows',
+  [
+    ('stop', r'at step 7 \(found in steps 7 to 8', ['4'], [3, 4, 6]),
+    ('skip', 'at step 10, number 4 in a row', ['4', '8'], [3, 4, 6, 8, 8, 9]),
+  ],
+)
+def test_divergence_stops_with_the_last_good_checkpoint(
+  tmp_path, monkeypatch, nonfinite, message, saved, rows
+):
+  start = compilation.in_background
+  monkeypatch.setattr(
+    compilation,
+    'in_background',
+    lambda compile_: start(lambda: (time.sleep(2), compile_())[1]),
+  )
+  config = tiny_config(
+    {'total_steps': 12, 'checkpoint.every': 4, 'log.every': 3}
+  )
+  config.guard.update(nonfinite=nonfinite, max_skipped=3)
+  config.evals.test = config_lib.evaluation('test', every=8)
+  # The seventh update has a learning rate of 1e33.
+  config.schedule = config_lib.schedule(
+    'staircase', peak=1e-3, warmup_steps=0, boundaries=(0.5,), factor=1e36
+  )
+  config.optimizer = config_lib.sgd()
+  with pytest.raises(NonFiniteError, match=message) as error:
+    train.train_and_evaluate(config, tmp_path)
+  assert f'what is in {tmp_path}/checkpoints is of before' in str(error.value)
+  assert not (tmp_path / 'DONE').exists()
+  checkpoints = sorted(p.name for p in (tmp_path / 'checkpoints').iterdir())
+  assert checkpoints == saved
+  for name, value in saved_state(tmp_path).items():
+    assert np.isfinite(value).all(), name
+  assert [row['step'] for row in metrics.read(tmp_path)] == rows
+  # The wait for the step is compilation.
+  assert metrics.read(tmp_path)[0]['goodput/compilation_seconds'] > 2
+
+
+# Early stopping on a random subset -------------------------------------------
+
+BEST = 'validation/accuracy'
+
+
+def _config():
+  """Twelve steps: the model learns, then a huge learning rate spoils it."""
+  config = tiny_config(
+    {
+      'data.train_split': 'shuffled(train)[:50%]',
+      # Twelve steps: 0.7 epochs of all 288 images.
+      'data.examples_per_epoch': -1,
+      'total_steps': 0,
+      'epochs': 0.7,
+      'checkpoint.best': BEST,
+      'checkpoint.every': 4,
+      'checkpoint.keep': 1,
+      'log.every': 3,
+    }
+  )
+  config.schedule = config_lib.schedule(
+    'staircase', peak=1e-2, warmup_steps=0, boundaries=(0.7,), factor=300.0
+  )
+  config.evals.validation = config_lib.evaluation(
+    'shuffled(train)[50%:]', every=2
+  )
+  config.evals.few_shot = config_lib.evaluation(
+    'test', 'few_shot', train_split='train[:50%]', shots=(5,), every=2
+  )
+  return config
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  """A run that died as it saved the best weights of step 8."""
+  workdir = tmp_path_factory.mktemp('a run')
+  original = checkpoint.save_params
+
+  def save_params(workdir, kind, step, *args, **kwargs):
+    if kind == checkpoint.BEST and step == 8:
+      raise Death
+    return original(workdir, kind, step, *args, **kwargs)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(checkpoint, 'save_params', save_params)
+    with pytest.raises(Death):
+      train.train_and_evaluate(_config(), workdir)
+  train.train_and_evaluate(_config(), workdir)
+  return workdir
+
+
+def test_the_step_with_the_best_validation_accuracy_is_picked(run):
+  accuracies = {
+    row['step']: row[BEST] for row in metrics.read(run) if BEST in row
+  }
+  assert list(accuracies) == [2, 4, 6, 8, 10, 12]
+  # `max` takes the first of equals.
+  best = max(accuracies, key=accuracies.get)
+  # The accuracy has risen and fallen.
+  assert accuracies[2] < accuracies[best] > accuracies[12] + 0.2
+  # A value counts only with its weights, of which the first save failed.
+  assert best == 8
+  assert [path.name for path in (run / 'best').iterdir()] == [str(best)]
+  kept = {path.name for path in (run / 'checkpoints').iterdir()}
+  assert kept == {str(best), '12'}
+  # All evaluations of that step are read.
+  row = results.best_row(run, BEST)
+  assert (row['step'], row[BEST]) == (best, accuracies[best])
+  (few,) = (
+    r
+    for r in metrics.read(run)
+    if r['step'] == best and 'few_shot/5shot/accuracy' in r
+  )
+  assert row['few_shot/5shot/accuracy'] == few['few_shot/5shot/accuracy']
+  assert (row['few_shot/count'], row['validation/count']) == (72, 144)
+
+
+def test_the_early_stopped_weights_are_as_good_as_was_measured(run, tmp_path):
+  config = _config()
+  config.checkpoint.best = ''
+  config.init.checkpoint = str(run / 'best')
+  del config.evals['few_shot']
+  found = evaluate.evaluate_only(config, tmp_path)
+  best = results.best_row(run, BEST)
+  for key in (BEST, 'validation/loss'):
+    assert found[key] == pytest.approx(best[key], rel=1e-5), key

@@ -1,5 +1,7 @@
-"""Guards: what trains, by how much, and that the rest stays bitwise."""
+"""Guards: a program's state; what trains, by how much; the rest stays."""
 
+import contextlib
+import functools
 import re
 
 import flax.traverse_util
@@ -9,8 +11,10 @@ import optax
 import pytest
 
 from tests import tiny_run
-from vit_jax import checkpoint, interop, models, sharding
+from vit_jax import checkpoint, data, interop, models, sharding
 from vit_jax import config as config_lib
+from vit_jax.config import inputs
+from vit_jax.data import pipeline
 from vit_jax.models import lora
 from vit_jax.training import evaluate, train, tuning
 from vit_jax.training import program as program_lib
@@ -19,10 +23,9 @@ QUERY = 'Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query/kernel'
 
 
 def _config(**changes):
-  config = tiny_run.tiny_config({'model.depth': 2, 'total_steps': 3})
+  config = tiny_run.tiny_config({'total_steps': 3, 'num_classes': 2})
   config.optimizer = config_lib.adam(weight_decay=0.1, clip_norm=1.0)
   config.schedule = config_lib.schedule('constant', peak=1e-2, warmup_steps=0)
-  config.num_classes = 2
   config.update_from_flattened_dict(
     {key.replace('__', '.'): value for key, value in changes.items()}
   )
@@ -39,12 +42,83 @@ def _flat(tree):
   return flax.traverse_util.flatten_dict(tree, sep='/')
 
 
-def _run(program, steps=3):
-  """Returns the flat parameters before and after some steps, and the state."""
+# The program of a config -----------------------------------------------------
+
+
+def test_another_seed_has_other_weights_of_the_same_program():
+  built = [_program(seed=seed) for seed in (0, 1)]
+  # Equal programs, so that the compilation cache serves any seed.
+  one, two = (
+    jax.jit(each._fresh_state).lower(each.params_key).as_text()
+    for each in built
+  )
+  assert one == two
+  name = 'embedding/kernel'
+  first, second = (_flat(each.init_params([name]))[name] for each in built)
+  assert np.abs(first - second).max() > 0.1 * np.std(first)
+
+
+def test_named_parameters_are_those_of_all():
+  built = _program(mesh__data=1, mesh__fsdp=8)
+  every = _flat(built.init_params())
+  assert every.keys() == _flat(built.shapes.params).keys()
+  some = _flat(built.init_params(['cls', 'embedding/kernel']))
+  assert some.keys() == {'cls', 'embedding/kernel'}
+  for name, array in some.items():
+    np.testing.assert_allclose(array, every[name], rtol=1e-6)
+    assert array.sharding == every[name].sharding
+  assert not some['embedding/kernel'].sharding.is_fully_replicated
+  with pytest.raises(KeyError, match='hat'):
+    built.init_params(['hat'])
+
+
+def test_initial_state_is_that_of_one_compiled_program():
+  built = _program(model__scan=True, polyak__decay=0.5)
+  expected = jax.jit(built._fresh_state)(built.params_key)
+  found = built.init_state()
+  for x, y in zip(*map(jax.tree.leaves, (expected, found)), strict=True):
+    assert x.dtype == y.dtype
+    np.testing.assert_allclose(x, y, rtol=1e-6)
+  # No buffer is there twice: it could not be donated twice.
+  jax.jit(lambda state: state, donate_argnums=0)(found)
+
+
+@pytest.mark.parametrize(
+  'dataset, max_labels', [('shapes:shape', 1), ('shapes:all', 2)]
+)
+def test_batches_of_the_data_have_the_shapes_that_compile(dataset, max_labels):
+  source = data.open_source(dataset)
+  config = _config(channels=3, data__max_labels=max_labels)
+  config.num_classes = source.info.num_classes
+  config.model.dtype = 'float32'
+  built = program_lib.Program(
+    config,
+    sharding.build(**config.mesh),
+    multi_label=source.info.multi_label,
+  )
+  batches = pipeline.train_batches(
+    data.View(source, 'train[:32]'),
+    inputs.parse_preprocess(config, config.data.preprocess),
+    batch_size=config.data.batch_size,
+    seed=0,
+    **inputs.reading(config),
+  )
+  with contextlib.closing(batches):
+    batch = next(iter(batches))
+  assert {name: (x.shape, x.dtype) for name, x in batch.items()} == {
+    name: (x.shape, x.dtype) for name, x in built.abstract_batch.items()
+  }
+
+
+# What trains -----------------------------------------------------------------
+
+
+def _run(program):
+  """Returns the flat parameters before and after each step, and the state."""
   rng = np.random.default_rng(0)
   state = program.init_state()
-  before = jax.device_get(_flat(state.params))
-  for _ in range(steps):
+  history = [jax.device_get(_flat(state.params))]
+  for _ in range(3):
     batch = {
       'image': rng.integers(0, 256, (16, 8, 8, 1), dtype=np.uint8),
       'label': rng.integers(0, 2, 16, dtype=np.int32),
@@ -52,42 +126,42 @@ def _run(program, steps=3):
       'unreadable': np.zeros(16, bool),
     }
     state, metrics = program.train_step(state, batch)
+    history.append(jax.device_get(_flat(state.params)))
   assert np.isfinite(metrics['loss'])
-  return before, jax.device_get(_flat(state.params)), jax.device_get(state)
-
-
-def _moved(before, after):
-  return {n for n in before if before[n].tobytes() != after[n].tobytes()}
+  return history, jax.device_get(state)
 
 
 @pytest.mark.parametrize(
   'changes, expected',
   [
-    ({'tuning.train': 'head'}, r'head/.*'),
     (
       {'tuning.train': '.*bias|head/kernel', 'optimizer': config_lib.sgd()},
       r'.*bias|head/kernel',
     ),
     (
-      {'tuning.freeze': 'Transformer/encoderblock_[01]', 'model.scan': True},
+      {'tuning.freeze': 'Transformer/encoderblock_[01]', 'model.scan': True}
+      | {'model.depth': 2},
       r'embedding/.*|cls|Transformer/(encoder_norm|posembed_input)/.*|head/.*',
     ),
     (
-      {'lora.rank': 2, 'lora.targets': ('mlp',), 'tuning.train': 'cls|head'},
+      {'lora.rank': 2, 'lora.alpha': 6.0, 'lora.targets': ('mlp',)}
+      | {'tuning.train': 'cls|head'},
       r'lora/.*/MlpBlock_0/Dense_[01]/kernel/[ab]|cls|head/.*',
     ),
   ],
 )
 def test_only_what_trains_moves_and_has_a_state(changes, expected):
-  config = _config(polyak__decay=0.9)
+  config = _config(polyak__decay=0.5)
   config.model.dtype = 'float32'
   config.update_from_flattened_dict(changes)
   if 'optimizer' in changes:
     config.optimizer = changes['optimizer']
   program = program_lib.Program(config, sharding.build(**config.mesh))
-  before, after, state = _run(program)
+  history, state = _run(program)
+  before, after = history[0], history[-1]
   trained = {name for name in before if re.fullmatch(expected, name)}
-  assert _moved(before, after) == trained
+  moved = {n for n in before if before[n].tobytes() != after[n].tobytes()}
+  assert moved == trained
   # The average and each moment hold what trains, and nothing else.
   assert _flat(state.ema_params).keys() == trained
   for moments in ('mu', 'nu', 'trace'):
@@ -96,6 +170,29 @@ def test_only_what_trains_moves_and_has_a_state(changes, expected):
   sizes = sum(x.size for x in jax.tree.leaves(state.opt_state))
   kinds = 1 if config.optimizer.name == 'sgd' else 2
   assert sizes <= kinds * sum(before[n].size for n in trained) + 2
+  # The average is evaluated, with what is frozen and with merged additions.
+  found = _flat(program.eval_params(state.params, state.ema_params))
+  average = functools.reduce(
+    lambda average, new: {k: (average[k] + new[k]) / 2 for k in new}, history
+  )
+  assert found.keys() == {n for n in average if not n.startswith('lora/')}
+  for name, x in found.items():
+    expected = average[name]
+    if f'lora/{name}/a' in average:
+      a, b = (average[f'lora/{name}/{part}'] for part in 'ab')
+      expected = expected + 3.0 * a @ b
+    np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-7, err_msg=name)
+
+
+def test_without_tuning_nothing_is_split():
+  program = _program()
+  state, params = program.shapes, program.shapes.params
+  assert lora.FOLDER not in params
+  expected = jax.eval_shape(program.optimizer.init, params)
+  assert jax.tree.structure(state.opt_state) == jax.tree.structure(expected)
+  assert program.tuning.split(params)[0] is params
+  assert program.eval_params(params, {}) is params
+  assert program.eval_params({}, params) is params
 
 
 def test_no_gradient_is_computed_for_what_is_frozen():
@@ -117,43 +214,12 @@ def test_no_gradient_is_computed_for_what_is_frozen():
   assert products() > 2 * forward
 
 
-def test_an_average_of_what_trains_is_evaluated_with_what_is_frozen():
-  program = _program(tuning__train='head', polyak__decay=0.5)
-  before, after, state = _run(program, steps=1)
-  found = _flat(program.eval_params(state.params, state.ema_params))
-  assert found.keys() == before.keys()
-  for name, x in before.items():
-    np.testing.assert_allclose(found[name], (x + after[name]) / 2, rtol=1e-6)
-  untuned = _program()
-  state = untuned.init_state()
-  assert untuned.eval_params(state.params, {}) is state.params
-  assert untuned.eval_params(state.params, state.params) is state.params
-
-
-def test_evaluated_additions_are_merged():
-  program = _program(lora__rank=2, lora__alpha=6.0)
-  _, after, state = _run(program)
-  found = _flat(program.eval_params(state.params, state.ema_params))
-  assert found.keys() == {n for n in after if not n.startswith('lora/')}
-  a, b = (after[f'lora/{QUERY}/{part}'] for part in 'ab')
-  expected = after[QUERY] + 3.0 * np.einsum('ir,rhk->ihk', a, b)
-  np.testing.assert_allclose(found[QUERY], expected, rtol=1e-6, atol=1e-7)
-
-
 # Layer-wise decay ------------------------------------------------------------
-
-
-def _factors(name, **options):
-  model = models.build(name, num_classes=2, **options)
-  images = jax.ShapeDtypeStruct((1, 32, 32, 3), np.float32)
-  params = jax.eval_shape(model.init, jax.random.key(0), images)['params']
-  shapes = {k: x.shape for k, x in _flat(params).items()}
-  return tuning.layer_factors(0.5, shapes)
 
 
 @pytest.mark.parametrize('scan', [False, True])
 def test_rates_fall_by_layer_as_in_beit(scan):
-  params = _program(model__scan=scan).shapes.params
+  params = _program(model__scan=scan, model__depth=2).shapes.params
   # depth + 1 - layer: 3 for the embeddings, 2 and 1 for the blocks, 0 behind.
   expected = {
     'embedding': 0.125,
@@ -183,71 +249,38 @@ def test_rates_fall_by_layer_as_in_beit(scan):
   assert found[part] == found[QUERY] == 0.5
 
 
-def test_the_layers_of_a_resnet_are_its_units():
-  found = _factors('BiT-R50x1', blocks=(1, 2))
-  assert found['conv_root/kernel'] == 0.5**4
-  assert found['block1/unit1/conv1/kernel'] == 0.5**3
-  assert found['block2/unit1/gn1/scale'] == 0.5**2
-  assert found['block2/unit2/conv3/kernel'] == 0.5
-  assert found['gn_final/scale'] == found['head/kernel'] == 1.0
-
-
-def test_a_hybrids_vit_follows_its_resnet():
-  options = dict(tiny_run.SIZES, resnet_blocks=(1, 1), patch_size=(1, 1))
-  found = _factors('R50+ViT-B/16', **options)
-  assert found['gn_root/scale'] == 0.5**5
-  assert found['block1/unit1/conv1/kernel'] == 0.5**4
-  assert found['block2/unit1/conv1/kernel'] == 0.5**3
+def test_a_hybrids_vit_follows_the_units_of_its_resnet():
+  options = dict(tiny_run.SIZES, resnet_blocks=(1, 2), patch_size=(1, 1))
+  model = models.build('R50+ViT-B/16', num_classes=2, **options)
+  images = jax.ShapeDtypeStruct((1, 32, 32, 3), np.float32)
+  params = jax.eval_shape(model.init, jax.random.key(0), images)['params']
+  found = tuning.layer_factors(
+    0.5, {k: x.shape for k, x in _flat(params).items()}
+  )
+  assert found['gn_root/scale'] == found['conv_root/kernel'] == 0.5**6
+  assert found['block1/unit1/conv1/kernel'] == 0.5**5
+  assert found['block2/unit1/gn1/scale'] == 0.5**4
+  assert found['block2/unit2/conv3/kernel'] == 0.5**3
   assert found['embedding/kernel'] == found['cls'] == 0.5**2
   assert found[QUERY] == 0.5
-  assert found['Transformer/encoder_norm/scale'] == 1.0
+  assert found['Transformer/encoder_norm/scale'] == found['head/kernel'] == 1.0
 
 
 # Runs ------------------------------------------------------------------------
 
 
-# Slow: `test_loop` resumes a run; this one adds the state of LoRA, blocks in a
-# loop and rates by layer.
-@pytest.mark.slow
-def test_an_interrupted_run_ends_bitwise_the_same(tmp_path, monkeypatch):
-  config = tiny_run.eventful_config()
-  config.model.update(scan=True, remat='full')
-  config.lora.rank, config.tuning.layer_decay = 2, 0.7
-  train.train_and_evaluate(config, tmp_path / 'whole')
-  with monkeypatch.context() as patch:
-    tiny_run.die_at(patch, 6)
-    with pytest.raises(tiny_run.Death):
-      train.train_and_evaluate(config, tmp_path / 'torn')
-  train.train_and_evaluate(config, tmp_path / 'torn')
-  tiny_run.assert_same_state(tmp_path / 'torn', tmp_path / 'whole')
-
-
-def test_the_default_state_is_as_before():
-  program = _program()
-  state, params = program.shapes, program.shapes.params
-  assert lora.FOLDER not in params
-  expected = jax.eval_shape(program.optimizer.init, params)
-  assert jax.tree.structure(state.opt_state) == jax.tree.structure(expected)
-  assert program.tuning.split(params)[0] is params
-
-
 @pytest.mark.gate
-def test_lora_on_other_weights_ends_in_plain_weights(tmp_path):
-  base = _config()
-  train.train_and_evaluate(base, tmp_path / 'base')
+def test_lora_on_other_weights_ends_in_plain_weights(finished, tmp_path):
   config = _config(
-    init__checkpoint=str(tmp_path / 'base'), lora__rank=2, polyak__decay=0.5
+    init__checkpoint=str(finished[0]), lora__rank=2, polyak__decay=0.5
   )
   config.evals.test = config_lib.evaluation('test')
   values = train.train_and_evaluate(config, tmp_path / 'lora')
-  start, _ = checkpoint.read_params(tmp_path / 'base')
   start, final, saved = (
-    _flat(tree)
-    for tree in (
-      start,
-      checkpoint.read_params(tmp_path / 'lora/final')[0],
-      # The state has additions, which the reader merges.
-      checkpoint.read_params(tmp_path / 'lora/checkpoints')[0],
+    _flat(checkpoint.read_params(path)[0])
+    # The state has additions, which the reader merges.
+    for path in (
+      *(finished[0], tmp_path / 'lora/final', tmp_path / 'lora/checkpoints'),
     )
   )
   assert final.keys() == saved.keys() == start.keys()
@@ -266,15 +299,9 @@ def test_lora_on_other_weights_ends_in_plain_weights(tmp_path):
   again = evaluate.evaluate_only(loaded, tmp_path / 'evaluated')
   assert again['test/loss'] == pytest.approx(values['test/loss'], rel=1e-5)
   weights = interop.read(tmp_path / 'lora')
-  path = tmp_path / 'lora.npz'
-  interop.save_npz(path, weights.params, weights.model)
-  reloaded = _flat(interop.load_npz(path, weights.model, (8, 8)))
-  for name, x in final.items():
-    np.testing.assert_array_equal(reloaded[name], x)
   assert lora.FOLDER not in weights.params
-
-
-# Errors ----------------------------------------------------------------------
+  for name, x in final.items():
+    np.testing.assert_array_equal(_flat(weights.params)[name], x)
 
 
 @pytest.mark.parametrize(
@@ -295,4 +322,4 @@ def test_lora_on_other_weights_ends_in_plain_weights(tmp_path):
 )
 def test_patterns_that_cannot_be_meant(changes, message):
   with pytest.raises(ValueError, match=message):
-    _program(**changes)
+    _program(model__depth=2, **changes)

@@ -1,0 +1,50 @@
+"""The finished run that many tests read, and copies of it."""
+
+import shutil
+
+import jax
+import pytest
+from absl import logging
+from jax.experimental.compilation_cache import compilation_cache
+
+from tests.tiny_run import eventful_config
+from vit_jax.training import train
+
+
+@pytest.fixture(scope='package', autouse=True)
+def programs(tmp_path_factory):
+  """Launches share their compiled programs, as those of users do."""
+  changes = {
+    'jax_compilation_cache_dir': str(tmp_path_factory.mktemp('programs')),
+    'jax_persistent_cache_min_compile_time_secs': 0.1,
+  }
+  before = {name: getattr(jax.config, name) for name in changes}
+  for options in (changes, before):
+    for name, value in options.items():
+      jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    if options is changes:
+      yield
+
+
+@pytest.fixture(scope='package')
+def finished(programs, tmp_path_factory):
+  """An uninterrupted run on one device: its work directory and its result."""
+  before = logging.get_verbosity()
+  logging.set_verbosity(logging.INFO)
+  workdir = tmp_path_factory.mktemp('runs') / 'finished'
+  config = eventful_config()
+  config.log.tensorboard = True
+  config.profile = dict(start_step=4, steps=2)
+  config.evals.test.save_predictions = True
+  result = train.train_and_evaluate(config, workdir)
+  logging.set_verbosity(before)
+  return workdir, result
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+  """A copy of the finished run, without its profile, which is large."""
+  return shutil.copytree(
+    finished[0], tmp_path / 'copy', ignore=shutil.ignore_patterns('profile')
+  )
