@@ -143,6 +143,7 @@ def mean_loss(model: nn.Module, loss: Loss) -> MeanLoss:
     logits, _ = model.apply(
       {'params': params}, images, train=True, rngs={'dropout': key}
     )
+    # Without partners, these are `f(logits, batch['label']).mean()`.
     mean, accuracy = (
       mixing.over_labels(functools.partial(f, logits), batch).mean()
       for f in (loss, correct)

@@ -13,7 +13,12 @@ There are two ways to spread the work over a mesh (`Layout.partition`):
             (`dropout_rng='rbg'`) needs this one: the compiler generates a whole
             mask on every device.
 
-Axes: `B` global batch, `A` accumulation steps.
+`auto` is manual, unless devices share the work on a row (`tensor` above 1, or
+parameters that are gathered for each micro-batch), or dropout's masks must be
+the same on any mesh (`dropout_rng='threefry'`): see `Layout.is_manual`.
+
+Axes: `B` global batch, `A` accumulation steps. `sharding.BATCH` is the two axes
+of the mesh, `data` and `fsdp`, that split the rows of a batch.
 """
 
 from collections.abc import Callable
@@ -150,27 +155,27 @@ def _manual(
   value_and_grad: LossAndGrad, steps: int, layout: sharding.Layout
 ) -> LossAndGrad:
   devices = layout.mesh.size
+  on_tpu = layout.mesh.devices.flat[0].platform == 'tpu'
+
+  def in_fast_layout(tree):  # In memory; no value changes.
+    return jax.tree.map(_widest_last, tree) if on_tpu else tree
+
+  def to_reduce_dtype(path, grad):
+    narrow = devices > 1 and uses_reduce_dtype(path)
+    return grad.astype(layout.reduce_dtype) if narrow else grad
 
   def on_a_device(params, batch, key):
     # Each device gets its own dropout key: it would have to generate a global
     # mask as a whole.
     key = jax.random.fold_in(key, jax.lax.axis_index(sharding.BATCH))
-    params = in_order(params)
+    params = in_fast_layout(params)
     result, grads = _accumulate(value_and_grad, steps)(params, batch, key)
-    grads = in_order(jax.tree_util.tree_map_with_path(to_reduce_dtype, grads))
+    grads = jax.tree_util.tree_map_with_path(to_reduce_dtype, grads)
+    grads = in_fast_layout(grads)
     return (
       jax.lax.pmean(result, sharding.BATCH),
       jax.lax.psum(grads, sharding.BATCH),
     )
-
-  def in_order(tree):
-    if layout.mesh.devices.flat[0].platform != 'tpu':
-      return tree
-    return jax.tree.map(_widest_last, tree)
-
-  def to_reduce_dtype(path, grad):
-    narrow = devices > 1 and uses_reduce_dtype(path)
-    return grad.astype(layout.reduce_dtype) if narrow else grad
 
   def loss_and_grad(params, batch, key):
     result, grads = jax.shard_map(

@@ -69,8 +69,8 @@ def train_and_evaluate(
     batch_size, total_steps = config.data.batch_size, config.total_steps
 
     # ---- Resume --------------------------------------------------------------
-    saved_step, missing = _how_far(run, allow_config_change)
-    if not missing and _is_finished(run):
+    saved_step, missing_at_end = _how_far(run, allow_config_change)
+    if not missing_at_end and _is_finished(run):
       return results.final_metrics(workdir)
     if not saved_step and jax.process_index() == 0:
       if restart:
@@ -111,8 +111,12 @@ def train_and_evaluate(
 
     # ---- The loop ------------------------------------------------------------
     # First the evaluations that earlier launches left out.
-    left_out = missing if start_step == total_steps else recorder.left_out
-    if left_out:  # Their results are worth keeping: a signal must wait.
+    left_out = recorder.left_out
+    if start_step == total_steps:
+      left_out = missing_at_end
+    if left_out:
+      # Until the first step, a signal ends a single process at once. Now it must
+      # wait, as their results are worth keeping.
       run.notice.nothing_to_save = False
     if recorder.evaluate(left_out, state, start_step):
       raise recorder.stopped(start_step)
@@ -180,6 +184,7 @@ def train_and_evaluate(
 
 def _complete(opened: Opened) -> tuple[ml_collections.ConfigDict, data.View]:
   """Returns the complete config, and the split to train on."""
+  # The model 'auto', and sizes that are open, are those of `init.checkpoint`.
   config = warm_start.with_model(opened.config, opened.workdir)
   config, view = config_lib.complete(config, opened.source)
   if jax.process_index() == 0 and config.data.batch_size > len(view):
