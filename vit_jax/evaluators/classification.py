@@ -115,7 +115,7 @@ class Classification:
         as in the training data, or pyarrow is needed and not installed.
     """
     config, section, source = given.config, given.section, given.source
-    if config.loss.name in losses.OBJECTIVES:
+    if config.loss.name not in losses.LOSSES:
       raise ValueError(
         'it needs a classifier, but a run with'
         f' loss.name={config.loss.name!r} has none. Use evals of other kinds,'

@@ -21,6 +21,9 @@ PrepareBatch = Callable[[Batch, jax.Array], Batch]
 class Objective(NamedTuple):
   """What a step minimises.
 
+  It is also built for plans and evaluations, so building it reads no file. An
+  array that a function closes over becomes a constant of the compiled step.
+
   Attributes:
     model: whose parameters the loss takes.
     mean_loss: see `MeanLoss`. It must be a mean of what rows give by

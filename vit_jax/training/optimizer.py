@@ -121,6 +121,10 @@ def sgd(
   )
 
 
+# The config's `optimizer.name` -> `(schedule, **options) -> optimizer`.
+OPTIMIZERS = {'adam': adam, 'sgd': sgd}
+
+
 def build_optimizer(
   config: Mapping[str, Any], schedule: Schedule
 ) -> optax.GradientTransformation:
@@ -129,7 +133,7 @@ def build_optimizer(
   `clip_norm` clips the gradient's global norm before anything else; 0 is off.
   """
   values = dict(config)
-  build = {'adam': adam, 'sgd': sgd}[values.pop('name')]
+  build = OPTIMIZERS[values.pop('name')]
   clip_norm = values.pop('clip_norm')
   optimizer = build(schedule, **values)
   if not clip_norm:

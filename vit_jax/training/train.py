@@ -122,7 +122,7 @@ def train_and_evaluate(
       raise recorder.stopped(start_step)
     if start_step < total_steps:
       with run.goodput.phase('compilation'):
-        # `program.train_step`, compiled ahead of time.
+        # `train_step` of `program.py`, compiled ahead of time.
         train_step = (compiling or program.compile()).result()
     recorder.start_clocks()
     feed = sharding.feed(batches, run.mesh, total_steps - start_step, on_wait)

@@ -35,7 +35,8 @@ OPS: dict[str, type] = {
   'trim': geometry.Trim,
 }
 
-# The operations that draw random numbers.
+# The operations that draw random numbers. One that is missing here gets no
+# generator where `data.cache` keeps what comes before the first of them.
 RANDOM = (
   *(geometry.InceptionCrop, geometry.RandomCrop, geometry.Flip),
   *(augment.ColourJitter, augment.RandAugment, augment.RandomErasing),
