@@ -115,8 +115,8 @@ def train_and_evaluate(
     if start_step == total_steps:
       left_out = missing_at_end
     if left_out:
-      # Until the first step, a signal ends a single process at once. Now it must
-      # wait, as their results are worth keeping.
+      # Until the first step, a signal ends a single process at once. From here
+      # on it must wait, as the results are worth keeping.
       run.notice.nothing_to_save = False
     if recorder.evaluate(left_out, state, start_step):
       raise recorder.stopped(start_step)
