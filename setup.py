@@ -89,11 +89,12 @@ EXTRAS = {
   ],
   # Weights on the Hugging Face Hub (hf://OWNER/NAME).
   'hub': ['huggingface_hub>=2.4'],
-  # Data sets of the Hugging Face Hub (hf:NAME), and of Parquet files.
+  # Data sets of the Hugging Face Hub (hf:NAME).
   'datasets': ['datasets>=4.0'],
   # Search of near-duplicates (vit_jax.dedup).
   'dedup': ['faiss-cpu>=1.14.2'],
-  # Tables of predictions and features.
+  # Parquet files: data sets (parquet:PATH), and tables of predictions and
+  # features.
   'parquet': ['pyarrow>=18.1'],
   # Sweeps on a Slurm cluster.
   'slurm': ['submitit>=1.5'],

@@ -1,5 +1,6 @@
 """Guards `parquet:` and `hf:`: rows, labels and class names."""
 
+import json
 import pickle
 
 import pytest
@@ -7,31 +8,22 @@ import pytest
 from tests.prepare_data.odd_files import JPEG, PNG
 from vit_jax import data
 
-datasets = pytest.importorskip('datasets')
 pa = pytest.importorskip('pyarrow')
 pq = pytest.importorskip('pyarrow.parquet')
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-  monkeypatch.setattr(datasets.config, 'HF_DATASETS_CACHE', tmp_path / 'cache')
+NAMES = {'info': {'features': {'label': {'names': ['auk', 'emu', 'owl']}}}}
 
 
-def _features(*names):
-  label = datasets.ClassLabel(names=names)
-  return datasets.Features({'image': datasets.Image(), 'label': label})
-
-
-def _write(path, images, labels, *, struct=True, names=()):
+def _write(path, images, labels, *, struct=True, names=None, group=2):
   path.parent.mkdir(parents=True, exist_ok=True)
   if struct:
     images = [b and {'bytes': b, 'path': None} for b in images]
-  number = [*range(len(labels))]
-  table = pa.table({'image': images, 'label': labels, 'number': number})
+  table = pa.table({'image': images, 'label': labels})
   if names:
-    metadata = _features(*names).arrow_schema.metadata
-    table = table.replace_schema_metadata(metadata)
-  pq.write_table(table, path, row_group_size=2)
+    table = table.replace_schema_metadata(
+      {b'huggingface': json.dumps(names).encode()}
+    )
+  pq.write_table(table, path, row_group_size=group)
 
 
 def _records(source, split='train'):
@@ -41,32 +33,24 @@ def _records(source, split='train'):
 
 @pytest.mark.parametrize('struct', [True, False])
 def test_rows_in_any_order(tmp_path, struct):
-  images = [b'image %d' % i for i in range(6)] + [None]
-  names = ('auk', 'emu', 'owl')
-  files = {
-    'train-0': (images[:5], [0, 2, 2, 1, 0]),
-    'train-1': (images[5:], [2, 2]),
-    'test-0': ([b'test'], [1]),
-  }
-  for name, content in files.items():
-    path = tmp_path / f'x/data/{name}.parquet'
-    # The Hub's images are structs, and its files have names.
-    _write(path, *content, struct=struct, names=names if struct else ())
+  images = [b'image %d' % i for i in range(7)]
+  _write(
+    tmp_path / 'x/data/train-0.parquet', images[:5], [0, 2, 2, 1, 0],
+    struct=struct, names=NAMES,
+  )  # fmt: skip
+  _write(tmp_path / 'x/data/train-1.parquet', images[5:], [2, 2], struct=struct)
+  _write(tmp_path / 'x/data/test-0.parquet', [b'test'], [1], struct=struct)
   source = data.open_source(f'parquet:{tmp_path}/x')
   assert source.info.splits == {'test': 1, 'train': 7}
-  assert source.info.class_names == (names if struct else ('0', '1', '2'))
+  assert source.info.class_names == ('auk', 'emu', 'owl')
   labels = [0, 2, 2, 1, 0, 2, 2]
   order = [6, 0, 3, 4, 1, 5, 2]
   for made in (source, pickle.loads(pickle.dumps(source))):
     found = [made.read('train', i) for i in order]
-    assert [r.image for r in found] == [images[i] or b'' for i in order]
+    assert [r.image for r in found] == [images[i] for i in order]
     assert [r.label for r in found] == [labels[i] for i in order]
   assert source.name('train', 3) == 'train/3'
   assert _records(source, 'test') == [(b'test', 1)]
-  if struct:
-    _write(tmp_path / 'x/data/val.parquet', [b'1'], [0], names=('emu', 'auk'))
-    with pytest.raises(ValueError, match=r'other class names .* one list'):
-      data.open_source(f'parquet:{tmp_path}/x')
 
 
 @pytest.mark.parametrize(
@@ -96,7 +80,7 @@ def test_kinds_of_labels(tmp_path, labels, names, expected):
     ([0, None], {}, 'of type NoneType, int'),
     ([0, 2**31], {}, "label_key='label'.* 2147483648 .* ids"),
     ([0, 1], {'label_key': 'class'}, "no column label_key='class'"),
-    ([0, 1], {'image_key': 'number'}, 'expected images, or their bytes'),
+    ([0, 1], {'image_key': 'label'}, 'is int64; expected bytes'),
   ],
 )
 def test_wrong_columns(tmp_path, labels, options, words):
@@ -111,11 +95,19 @@ def test_wrong_columns(tmp_path, labels, options, words):
 @pytest.fixture(scope='module')
 def saved(tmp_path_factory):
   """Returns a folder that `save_to_disk` of the Hub's library has written."""
+  datasets = pytest.importorskip('datasets')
+  features = datasets.Features(
+    {
+      'image': datasets.Image(),
+      'label': datasets.ClassLabel(names=['auk', 'owl']),
+      'text': datasets.Value('string'),
+    }
+  )
 
   def rows(images, labels):
     images = [{'bytes': b, 'path': None} for b in images]
-    content = {'image': images, 'label': labels}
-    return datasets.Dataset.from_dict(content, features=_features('auk', 'owl'))
+    content = {'image': images, 'label': labels, 'text': ['x'] * len(labels)}
+    return datasets.Dataset.from_dict(content, features=features)
 
   folder = tmp_path_factory.mktemp('hf') / 'set'
   datasets.DatasetDict(

@@ -2,10 +2,12 @@
 
 import gzip
 import json
+import os
 import pickle
 import tarfile
 
 import fsspec
+import numpy as np
 import pytest
 
 from tests.prepare_data.imagenet21k import tar_file
@@ -162,18 +164,18 @@ def test_links_are_reported_and_the_files_behind_them_are_read(tmp_path):
     ({'a.tar.gz': gzip.compress(b'')}, '', 'a.tar.gz is compressed.*gunzip'),
     ({'a.tar': gzip.compress(b'')}, '', 'a.tar is compressed.*gunzip'),
     ({'labels.csv.gz': gzip.compress(b'')}, '/labels.csv.gz', 'is compressed'),
-    # Beside tar files, other .gz files are ignored.
-    (
-      {'a.tar': _files('1.txt'), 'b.csv.gz': gzip.compress(b'')},
-      '',
-      'no image',
-    ),
   ],
 )
 def test_wrong_layouts(tmp_path, files, path, words):
   _write(tmp_path / 'x', files)
   with pytest.raises(ValueError, match=words):
     data.open_source(f'tar:{tmp_path}/x{path}')
+
+
+def test_other_gz_files_beside_tar_files_are_ignored(tmp_path):
+  files = {'a.tar': _files('dog/1.jpg'), 'labels.csv.gz': gzip.compress(b'1')}
+  root = _write(tmp_path / 'x', files)
+  assert _records(f'tar:{root}') == [('bytes of dog/1.jpg', 'dog')]
 
 
 # The index --------------------------------------------------------------------
@@ -184,24 +186,61 @@ def test_a_large_index_is_kept(tmp_path, monkeypatch):
   monkeypatch.setattr(members, 'KEPT_FROM', 2)
   root = _write(tmp_path / 'x', {'a.tar': _files('dog/1.jpg', 'cat/2.jpg')})
   before = _records(f'tar:{root}')
-  [index] = tmp_path.glob('cache/vit_jax/members/*')
-  whole = index.read_bytes()
+  source = data.open_source(f'tar:{root}')
+  assert isinstance(source._members.start, np.memmap)
+  assert len(pickle.dumps(source._members)) < 500
   with monkeypatch.context() as m:
     m.setattr(members, '_walk', None)
-    source = data.open_source(f'tar:{root}')
     assert _records(f'tar:{root}') == before
-    # Another process maps the same file.
-    pickled = pickle.dumps(source)
-    assert len(pickle.dumps(source._members)) < 500
-    assert pickle.loads(pickled).read('train', 1) == source.read('train', 1)
-  for length in (-4, 20, 8, 0):  # A damaged index is made again.
-    index.write_bytes(whole[:length])
-    assert _records(f'tar:{root}') == before
-    assert index.read_bytes() == whole
-  # So is that of a tar file that has changed.
+    again = pickle.loads(pickle.dumps(source))
+    assert again.read('train', 1) == source.read('train', 1)
+  # A changed tar file is walked again.
   _write(root, {'a.tar': _files('dog/1.jpg', 'cat/2.jpg', 'cat/3.jpg')})
   assert len(_records(f'tar:{root}')) == 3
-  assert list(index.parent.iterdir()) == [index]
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+  """Returns a data set, the index of which is kept, and the index's folder."""
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  monkeypatch.setattr(members, 'KEPT_FROM', 2)
+  root = _write(tmp_path / 'x', {'a.tar': _files('dog/1.jpg', 'cat/2.jpg')})
+  data.open_source(f'tar:{root}')
+  [place] = tmp_path.glob('cache/vit_jax/members/*/*')
+  return root, place
+
+
+@pytest.mark.parametrize('length', [-4, 0])
+def test_a_damaged_index_is_made_again(kept, monkeypatch, length):
+  root, place = kept
+  whole = {path: path.read_bytes() for path in place.iterdir()}
+  for path, content in whole.items():
+    path.write_bytes(content[:length])
+  assert len(_records(f'tar:{root}')) == 2
+  assert {path: path.read_bytes() for path in place.iterdir()} == whole
+  monkeypatch.setattr(members, '_walk', None)
+  assert len(_records(f'tar:{root}')) == 2
+
+
+def test_an_index_that_another_process_kept_first_stays(kept):
+  root, place = kept
+  before = place.stat().st_ino
+  members._keep(members._walk([str(root / 'a.tar')]), str(place))
+  assert place.stat().st_ino == before
+  assert list(place.parent.iterdir()) == [place]
+
+
+def test_outdated_indexes_are_removed(kept):
+  root, first = kept
+  _write(root, {'a.tar': _files('dog/1.jpg', 'cat/2.jpg', 'cat/3.jpg')})
+  data.open_source(f'tar:{root}')
+  [second] = set(first.parent.iterdir()) - {first}
+  # The first may still be in use, or another process may be writing it.
+  os.utime(first, (0, 0))
+  _write(root, {'a.tar': _files('dog/1.jpg', 'cat/2.jpg', 'cat/3.jpg', 'd/4')})
+  data.open_source(f'tar:{root}')
+  assert not first.exists()
+  assert second.exists()
 
 
 def test_a_remote_tar_file(monkeypatch):
@@ -252,7 +291,7 @@ def test_shards(tmp_path, suffix):
   assert source.read('train', 0).label == 2
 
 
-@pytest.mark.parametrize('label', [1.5, [1], True])
+@pytest.mark.parametrize('label', [1.5, [1], {'a': 1}, True])
 def test_labels_in_json_are_whole_numbers_or_texts(tmp_path, label):
   root = _shards(tmp_path / 'x', [(b'one', 3.0), (b'two', 'cat')], 'json')
   assert _records(f'wds:{root}') == [('one', '3'), ('two', 'cat')]
@@ -261,10 +300,25 @@ def test_labels_in_json_are_whole_numbers_or_texts(tmp_path, label):
     data.open_source(f'wds:{root}')
 
 
-@pytest.mark.parametrize('label, listed', [(2, 'ant'), ('cat', 'ant\nbee')])
-def test_a_label_that_the_list_lacks_is_refused(tmp_path, label, listed):
+def test_blank_lines_between_class_names(tmp_path):
+  root = _shards(tmp_path / 'x', [(b'one', 'dog'), (b'two', 'ant')])
+  (root / 'classes.txt').write_text('\nant\n\ndog\n\n')
+  source = data.open_source(f'wds:{root}')
+  assert source.info.class_names == ('ant', 'dog')
+  assert source.labels('train').tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+  'listed, label, words',
+  [
+    ('ant', 2, 'class 2 is not among the 1 of'),
+    ('ant\nbee', 'cat', "class 'cat' is not among the 2 of"),
+    ('', 'ant', "class 'ant' is not among the 0 of"),
+  ],
+)
+def test_a_label_that_the_list_lacks_is_refused(tmp_path, listed, label, words):
   root = _shards(tmp_path / 'x', [(b'one', label)])
   (root / 'classes.txt').write_text(listed)
-  words = f'class {label!r} is not among .*/classes.txt. Correct the list.'
+  words = f'^wds:{root}: the {words} {root}/classes.txt. Correct the list.'
   with pytest.raises(ValueError, match=words):
     data.open_source(f'wds:{root}')

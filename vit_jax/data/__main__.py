@@ -5,8 +5,7 @@
   python -m vit_jax.data --data=tfds:cifar10 --split='train[98%:]+test'
 
 The output lists the data set's splits, the number of selected records, and the
-number of examples of each class. For that, it may read every record, but it
-decodes no image. A split expression is a sum of these terms:
+number of examples of each class. A split expression is a sum of these terms:
 
   NAME[A:B]                             a TFDS slice, in examples or percent
   shuffled(EXPRESSION)[A:B]             a random part: [:20%] contains [:10%]
@@ -20,6 +19,9 @@ from absl import flags
 
 from vit_jax import data
 from vit_jax.runtime import command_line, printable
+
+# The most records that are read for a count that nobody asked for.
+_FEW = 100_000
 
 _DATA = flags.DEFINE_string('data', None, 'Data spec, such as digits.')
 _SPLIT = flags.DEFINE_string('split', 'train', 'Split expression.')
@@ -40,6 +42,9 @@ _NUM_CLASSES = flags.DEFINE_integer(
   0,
   'Number of classes of a TFDS label without class names.',
   lower_bound=0,
+)
+_COUNT = flags.DEFINE_bool(
+  'count', False, 'Count the classes even if many records must be read.'
 )
 _CLASSES = flags.DEFINE_integer(
   'classes', 20, 'How many classes to list, the largest first.', lower_bound=0
@@ -86,6 +91,10 @@ def main() -> None:
   )
   print(f'{source.info.spec}: {sizes}')
   print(f'{view.split}: {len(view):,} examples; the first is {view[0].name}')
+  known = source.labels(view.selection.ranges[0].split) is not None
+  if not (known or len(view) <= _FEW or _COUNT.value):
+    print('Pass --count to read all records and count their classes.')
+    return
   counts = class_balance(view)
   order = np.argsort(-counts, kind='stable')
   present = np.count_nonzero(counts)

@@ -193,8 +193,14 @@ class Picked(View):
     labels = self._view.labels()
     return None if labels is None else labels[self._indices]
 
-  def _place(self, index: int) -> tuple[str, int]:
-    return self._view._place(self._indices[index])
+  def __getitem__(self, index: int) -> Record:
+    return self._view[self._indices[index]]
+
+  def label(self, index: int) -> int | Sequence[int]:
+    return self._view.label(self._indices[index])
+
+  def name(self, index: int) -> str:
+    return self._view.name(self._indices[index])
 
 
 def read_labels(

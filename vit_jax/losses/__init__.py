@@ -1,8 +1,8 @@
 """What a step minimises: losses of a classifier, masked patch prediction.
 
 `OBJECTIVES` has those that are no function of logits and labels; for all other
-names of a loss, `classification` makes the objective of `LOSSES`. A name that is
-in both trains by the one, and is evaluated by the other.
+names of a loss, `classification` makes the objective of `LOSSES`. A name that
+both have trains by the first, and is evaluated by the second.
 """
 
 from collections.abc import Callable

@@ -84,6 +84,12 @@ class Reading:
   cache: Cache | None = None
   tell: bool = True
 
+  def __post_init__(self):
+    if self.unreadable not in ('error', 'skip-and-count'):
+      raise ValueError(
+        f'unreadable={self.unreadable!r} must be error or skip-and-count.'
+      )
+
 
 class Rows:
   """The rows that a host makes, out of a stream of global batches.

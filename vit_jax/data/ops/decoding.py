@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 import threading
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -29,6 +30,13 @@ _EXIF_START = b'Exif\x00\x00'
 _SCAN = 0xDA
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _SEQUENTIAL = (0xC0, 0xC1)
+# FF followed by anything but a stuffed 00, a marker without a length (TEM or a
+# restart), or a fill byte FF.
+_MARKER = re.compile(rb'\xff[^\x00\x01\xd0-\xd7\xff]')
+# Progressive JPEGs have ten scans, few have thirty. Each costs a pass through
+# the whole picture, even if it takes ten bytes of the file.
+_MOST_SCANS = 100
+_TILE_WIDTH, _TILE_LENGTH = 322, 323  # Tags of a TIFF.
 # What the JPEG decoder warns of if it meets the end before the last row: in the
 # middle of the data, or where a restart marker should be.
 _ENDS_EARLY = ('premature end', 'found marker 0xd9')
@@ -91,12 +99,14 @@ class Header(NamedTuple):
     height, width: of the stored picture, in pixels; not turned by its EXIF
       orientation.
     frame, scan: where these begin in a JPEG; 0 if they are not found.
+    mode: Pillow's name of the colours, if Pillow read the header.
   """
 
   height: int
   width: int
   frame: int = 0
   scan: int = 0
+  mode: str = ''
 
 
 def is_jpeg(data: bytes) -> bool:
@@ -108,10 +118,10 @@ def header(data: bytes, max_pixels: int = MAX_PIXELS) -> Header:
   """Reads the header of an encoded image.
 
   Raises:
-    CorruptImageError: a JPEG or PNG is truncated, no known header is found, or
-      it states more than `max_pixels` pixels.
+    CorruptImageError: a JPEG or PNG is truncated, no known header is found, it
+      states more than `max_pixels` pixels, or a JPEG has too many scans.
   """
-  found = Header(0, 0)
+  found, tile = Header(0, 0), (0, 0)
   # OpenCV may decode a truncated file to a picture that is partly grey.
   if is_jpeg(data):
     found = _jpeg_header(data)
@@ -126,16 +136,24 @@ def header(data: bytes, max_pixels: int = MAX_PIXELS) -> Header:
   if not found.height * found.width:
     try:
       with Image.open(io.BytesIO(data)) as image:
-        found = found._replace(height=image.height, width=image.width)
+        found = found._replace(
+          height=image.height, width=image.width, mode=image.mode
+        )
+        tags = getattr(image, 'tag_v2', {})
+        tile = tags.get(_TILE_LENGTH, 0), tags.get(_TILE_WIDTH, 0)
     except Image.DecompressionBombError as error:  # See `own_process`.
       raise CorruptImageError(str(error)) from error
     except Exception as error:  # A damaged header may cause any exception.
       raise _undecodable(data) from error
-  if found.height * found.width > max_pixels:
-    raise CorruptImageError(
-      f'{found.height} x {found.width} pixels (height x width) are more than'
-      f' max_pixels={max_pixels:,}'
-    )
+  # A tile is decoded whole, whatever the image has.
+  for (height, width), of in ((found[:2], ''), (tile, ' of a tile')):
+    if height * width > max_pixels:
+      raise CorruptImageError(
+        f'{height} x {width} pixels (height x width){of} are more than'
+        f' max_pixels={max_pixels:,}'
+      )
+  if is_jpeg(data) and not _is_one_scan(data, found):
+    _check_scans(data, found.scan or len(_JPEG_START))
   return found
 
 
@@ -154,6 +172,31 @@ def _jpeg_header(data: bytes) -> Header:
       break  # It is unusual here, and has no length.
     position += 2 + _integer(data[position + 2 : position + 4])
   return Header(height, width, frame)
+
+
+def _is_one_scan(data: bytes, known: Header) -> bool:
+  """Whether a JPEG's frame is stored row by row, in the given scan alone."""
+  frame, scan = known.frame, known.scan
+  if not scan or not frame or data[frame + 1] not in _SEQUENTIAL:
+    return False
+  # The scan must hold all components, else more scans follow it.
+  return len(data) > scan + 5 and data[frame + 9] == data[scan + 4]
+
+
+def _check_scans(data: bytes, position: int) -> None:
+  """Raises CorruptImageError if too many scans follow in a JPEG's picture."""
+  scans = 0
+  while found := _MARKER.search(data, position):
+    end = found.end()
+    if found[0] == _JPEG_END:
+      return
+    scans += data[end - 1] == _SCAN
+    if scans > _MOST_SCANS:
+      raise CorruptImageError(
+        f'JPEG of {len(data)} bytes with more than {_MOST_SCANS} scans, which'
+        ' may take minutes to decode; save it as a baseline JPEG'
+      )
+    position = end + _integer(data[end : end + 2])
 
 
 def _integer(data: bytes) -> int:
@@ -250,6 +293,8 @@ def decode(
     if decoded is not None:
       turn = orientation(image) if upright else 1
       return turn_upright(decoded, turn) if turn > 1 else decoded
+  if known.mode == 'LAB':  # OpenCV's colours are wrong by 15 levels.
+    return _convert_channels(_decode_by_pillow(image), channels)
   flags = _IMREAD_FLAGS[channels]
   if not upright:
     flags |= cv2.IMREAD_IGNORE_ORIENTATION
@@ -260,6 +305,15 @@ def decode(
   if decoded is None:
     raise _undecodable(image)
   return with_channels(decoded)
+
+
+def _decode_by_pillow(data: bytes) -> np.ndarray:
+  """Decodes to RGB, with a TIFF upright, as OpenCV does."""
+  try:
+    with Image.open(io.BytesIO(data)) as image:
+      return np.asarray(image.convert('RGB'))
+  except Exception as error:  # A damaged file may cause any exception.
+    raise _undecodable(data) from error
 
 
 def _decode_jpeg(
@@ -302,13 +356,11 @@ def _rows_to_keep(data: bytes, known: Header, rows: int) -> int:
 
   JPEGs that are stored in several scans, or in CMYK, are decoded whole.
   """
-  frame, scan = known.frame, known.scan
-  if not 0 < frame < scan < len(data) - 5:
+  if not _is_one_scan(data, known):
     return 0
-  first, components = frame + 11, data[frame + 9]
-  # The scan must hold all components, else more scans follow it.
-  one_scan = data[frame + 1] in _SEQUENTIAL and data[scan + 4] == components
-  if not one_scan or not 1 <= components <= 3:
+  first = known.frame + 11
+  components = data[first - 2]
+  if not 1 <= components <= 3:
     return 0
   factors = data[first : first + 3 * components : 3]
   coarse = max(i & 0x0F for i in factors)  # Rows of a row of colours.

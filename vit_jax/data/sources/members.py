@@ -7,19 +7,22 @@ bytes of each file begin. An index of many files is kept on disk, in
 the processes of a machine share: walking ImageNet-1k takes minutes.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import io
 import json
 import os
+import shutil
 import tarfile
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from concurrent import futures
 
 import fsspec
 import numpy as np
 from absl import logging
-from etils import epath
 
 from vit_jax.data.sources import listing
 from vit_jax.runtime import printable
@@ -32,10 +35,13 @@ _GZIP = b'\x1f\x8b'
 _LOOK = 2**16
 # An index of fewer files is not kept, as making it takes a few seconds.
 KEPT_FROM = 50_000
-# An index begins with two int64: a digest of the tar files' sizes and times,
-# and the number of files. The ends of their names, `archive`, `start` and
-# `size` follow, as int64, and then the names.
-_HEADER = 16
+_ARRAYS = ('letters', 'ends', 'archive', 'start', 'size')
+# Part of an index's place, so that those of other versions are made again.
+_FORMAT = 1
+# What reading an index raises if it is missing or damaged.
+_DAMAGED = (OSError, ValueError, EOFError)
+# An outdated index is not removed before, as another process may be writing it.
+_DAY = 24 * 3600
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +51,11 @@ class Members:
   Attributes:
     archives: the paths of the tar files.
     names: the paths of the files inside them.
-    archive: the number of each file's tar file.
+    archive: the number of each file's tar file, int32.
     start: where each begins there in bytes, int64.
     size: of each in bytes, int64.
     damaged: what is wrong with some tar files, whose first files are here.
-    kept: the file that keeps this, and the state of the tar files; or None.
+    place: the folder that keeps this; '' if none does.
   """
 
   archives: list[str]
@@ -58,12 +64,12 @@ class Members:
   start: np.ndarray
   size: np.ndarray
   damaged: list[str] = dataclasses.field(default_factory=list)
-  kept: tuple[epath.Path, int] | None = None
+  place: str = ''
 
   def __reduce__(self):
     # Pickling would copy mapped arrays, so the other process maps them itself.
-    if self.kept:
-      return _load, (self.archives, *self.kept)
+    if self.place:
+      return _load, (self.archives, self.place)
     fields = dataclasses.fields(self)
     return Members, tuple(getattr(self, field.name) for field in fields)
 
@@ -101,29 +107,33 @@ def find(archives: Sequence[str]) -> Members:
   """
   archives = list(archives)
   with futures.ThreadPoolExecutor(16) as pool:
-    state = _key(list(pool.map(_state, archives)))
+    states = list(pool.map(_state, archives))
   cache = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
-  path = epath.Path(cache, 'vit_jax', 'members', f'{_key(archives):016x}.index')
+  # Other sizes and times of the same tar files have another place beside it.
+  place = os.path.join(
+    *(cache, 'vit_jax', 'members', _key(archives), _key([_FORMAT, states]))
+  )
   try:
-    return _load(archives, path, state)
-  except (OSError, ValueError):  # It is missing, outdated or damaged.
+    return _load(archives, place)
+  except _DAMAGED:
     made = _walk(archives)
   if len(made.names) < KEPT_FROM or made.damaged:
     return made
   try:
-    files.write_shared(path, _as_bytes(made, state))
-    return _load(archives, path, state)
-  except (OSError, ValueError) as error:
+    _keep(made, place)
+    _remove_outdated(place)
+    return _load(archives, place)
+  except _DAMAGED as error:
     logging.warning(
-      'The index of tar files cannot be kept as %s, so every start makes it'
+      'The index of tar files cannot be kept in %s, so every start makes it'
       ' again: %s. Set XDG_CACHE_HOME to another folder.',
-      *(path, getattr(error, 'strerror', None) or error),
+      *(place, getattr(error, 'strerror', None) or error),
     )
     return made
 
 
-def _key(facts: list) -> int:
-  return int(hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:15], 16)
+def _key(facts: list) -> str:
+  return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def _state(path: str) -> list[int | str]:
@@ -136,27 +146,43 @@ def _state(path: str) -> list[int | str]:
   return [info.st_size, str(info.st_mtime_ns)]
 
 
-def _as_bytes(made: Members, state: int) -> bytes:
-  """Returns the content of an index."""
-  arrays = made.names.ends, made.archive, made.start, made.size
-  numbers = np.concatenate([[state, len(made.names)], *arrays])
-  return numbers.astype(np.int64).tobytes() + made.names.letters.tobytes()
+def _keep(made: Members, place: str) -> None:
+  """Writes an index, so that no reader sees a half of it."""
+  os.makedirs(os.path.dirname(place), exist_ok=True)
+  temporary = tempfile.mkdtemp(prefix=place + '.')
+  arrays = (made.names.letters, made.names.ends, made.archive, made.start)
+  try:
+    for name, values in zip(_ARRAYS, (*arrays, made.size), strict=True):
+      np.save(f'{temporary}/{name}.npy', values)
+    try:
+      os.rename(temporary, place)
+      return
+    except OSError:  # Another process was faster, or what is there is damaged.
+      pass
+    try:
+      _load(made.archives, place)
+    except _DAMAGED:
+      shutil.rmtree(place, ignore_errors=True)
+      os.rename(temporary, place)
+  finally:
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _load(archives: list[str], path: epath.Path, state: int) -> Members:
-  """Maps an index into memory.
+def _remove_outdated(place: str) -> None:
+  """Removes indexes of earlier states of the same tar files."""
+  with os.scandir(os.path.dirname(place)) as scan:
+    for entry in scan:
+      with contextlib.suppress(OSError):  # Another process was faster.
+        old = time.time() - entry.stat().st_mtime > _DAY
+        if old and entry.name != os.path.basename(place):
+          shutil.rmtree(entry.path)
 
-  Raises:
-    OSError, ValueError: it is missing, of another state, or damaged.
-  """
-  content = np.memmap(path, np.uint8, 'r')
-  found, count = content[:_HEADER].view(np.int64).tolist()
-  end = _HEADER + 4 * count * np.dtype(np.int64).itemsize
-  ends, *arrays = content[_HEADER:end].view(np.int64).reshape(4, count)
-  if found != state or ends[-1:].sum() != len(content) - end:
-    raise ValueError('it is of other tar files, or damaged')
-  names = listing.Names(content[end:], ends)
-  return Members(archives, names, *arrays, kept=(path, state))
+
+def _load(archives: list[str], place: str) -> Members:
+  letters, ends, *others = (
+    np.load(f'{place}/{name}.npy', mmap_mode='r') for name in _ARRAYS
+  )
+  return Members(archives, listing.Names(letters, ends), *others, place=place)
 
 
 def _walk(archives: list[str]) -> Members:
@@ -170,7 +196,7 @@ def _walk(archives: list[str]) -> Members:
   return Members(
     archives,
     listing.Names.of(names),
-    np.array(numbers, np.int64),
+    np.array(numbers, np.int32),
     np.array(starts, np.int64),
     np.array(sizes, np.int64),
     damaged,
