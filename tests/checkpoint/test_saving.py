@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from jax.experimental import multihost_utils
 
 from tests.checkpoint import states
 from vit_jax import checkpoint
@@ -65,6 +66,18 @@ def test_the_best_step_is_remembered_after_a_restart(tmp_path):
   assert _save_values(tmp_path, name, [0.4, 0.4], values) == ['2', '5']
   values += [0.4, 0.4]
   assert _save_values(tmp_path, name, [0.6, 0.4], values) == ['6', '7']
+
+
+def test_saves_ask_nobody_whether_the_run_should_stop(tmp_path, monkeypatch):
+  asked = []
+  monkeypatch.setattr(
+    multihost_utils,
+    'reached_preemption_sync_point',
+    lambda number: asked.append(number) or True,
+  )
+  states.save(tmp_path, STATE, [1, 2], keep=2)
+  assert states.names(tmp_path / 'checkpoints') == ['1', '2']
+  assert not asked
 
 
 def test_half_written_checkpoint_is_ignored_and_removed(tmp_path):

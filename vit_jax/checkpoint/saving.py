@@ -42,6 +42,20 @@ class _Save:
   )
 
 
+class _Manager(ocp.CheckpointManager):
+  """Orbax's manager, which leaves requests to stop to the run.
+
+  It would ask JAX's preemption service by the number of the step, which JAX
+  takes as the place where this process is. But the run asks by another number
+  (see `runtime.preemption`), so a SIGTERM during a save could be lost. Where
+  the two numbers agree, the save would fail, because Orbax then subtracts a
+  time with a time zone from one without.
+  """
+
+  def reached_preemption(self, step: int) -> bool:
+    return False
+
+
 class Checkpoints:
   """The checkpoints in one folder of a run; makes one save at a time.
 
@@ -226,7 +240,7 @@ class Checkpoints:
     finally:
       save.copied.set()
 
-  def _manager(self, step: int) -> ocp.CheckpointManager:
+  def _manager(self, step: int) -> _Manager:
     # Orbax's policy for the best step reads metrics from files that may be
     # damaged.
     best = []
@@ -257,7 +271,7 @@ class Checkpoints:
         active_processes=set(range(processes)) if processes > 1 else None
       ),
     )
-    return ocp.CheckpointManager(self.directory, options=options)
+    return _Manager(self.directory, options=options)
 
   def _give_up(self, save: _Save) -> None:
     self._save = None  # Nobody must wait that long for it again.
