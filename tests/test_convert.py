@@ -78,7 +78,9 @@ def test_round_trips_between_all_formats(tmp_path, npz, capsys):
   )
 
 
-def test_a_run_is_converted_with_its_averaged_weights_and_class_names(tmp_path):
+def test_a_run_is_converted_with_its_averaged_weights_and_class_names(
+  tmp_path, caplog
+):
   params = _run(tmp_path / 'run')
   convert.convert(f'{tmp_path}/run', f'{tmp_path}/a.npz')
   tiny.assert_equal(released.from_released(np.load(tmp_path / 'a.npz')), params)
@@ -86,8 +88,13 @@ def test_a_run_is_converted_with_its_averaged_weights_and_class_names(tmp_path):
   assert beside['class_names'] == ['1', '3', '5', '8', '9']
   assert beside['preprocessing'] == 'resize_small(9)'
   (tmp_path / 'run' / files.CLASS_NAMES).unlink()  # Older runs lack this file.
+  config = json.loads((tmp_path / 'run/config.json').read_text())
+  config['model']['quantization'] = 'int8'  # This key is gone.
+  (tmp_path / 'run/config.json').write_text(json.dumps(config))
+  assert 'gone' not in caplog.text
   convert.convert(f'{tmp_path}/run', f'{tmp_path}/b.npz')
   assert interop.read(tmp_path / 'b.npz').class_names == ()
+  assert "model.quantization: 'int8' in config.json, but" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def no_training(monkeypatch):
     ),
     (
       {'image_size': (3, 8)},
-      'size 3x8 (of the image in px, or of the feature map) is below one',
+      'image size 3x8 px is below one patch of 4x4 px',
     ),
     (
       {'num_classes': 3},

@@ -123,7 +123,7 @@ def test_every_layer_adds_its_own_position_embedding():
     for table in tables
   ]
   assert np.abs(added[0] - added[1]).max() > 0.1
-  block = encoder.EncoderBlock(tiny.vit().options())
+  block = encoder.EncoderBlock(encoder.options_of(tiny.vit()))
   run_block = jax.jit(
     lambda part, x: block.apply({'params': part}, x, grid=GRID, train=False)
   )
@@ -177,13 +177,19 @@ def test_resize_equals_scipy_on_the_papers_grids(old):
 
 
 def test_resize_rejects():
-  for old_grid, message in (
-    (None, r'2x2 has 4 tokens, but .* has 6 \(7 minus 1 prefix\)'),
-    ((2, 4), r'2x4 has 8 tokens, but .* has 6'),
+  for shape, old_grid, message in (
+    (
+      *((1, 7, 2), None),
+      r'^6 patch tokens \(7 minus 1 .* not a square.* num_prefix_tokens',
+    ),
+    ((1, 1, 2), None, '^0 patch tokens .* not a square'),
+    ((1, 7, 2), (2, 4), r'2x4 has 8 tokens, but .* has 6'),
+    ((2, 5, 2), None, r'the shape \(2, 5, 2\), expected \(1, tokens, width'),
+    ((5, 2), None, r'the shape \(5, 2\), expected'),
   ):
     with pytest.raises(ValueError, match=message):
       position.resize(
-        np.zeros((1, 7, 2)),
+        np.zeros(shape),
         old_grid=old_grid,
         new_grid=(2, 2),
         num_prefix_tokens=1,
@@ -207,3 +213,9 @@ def test_resize_relative_keeps_offset_0_in_the_middle(offsets, expected):
   assert position.resize_relative(table[:1] + 7, offsets).tolist() == (
     [[7, 7]] * offsets
   )
+
+
+@pytest.mark.parametrize('old, new', [(4, 3), (3, 4)])
+def test_resize_relative_refuses_even_numbers(old, new):
+  with pytest.raises(ValueError, match=f'{old} offsets .* {new}: .* odd'):
+    position.resize_relative(np.zeros((old, 2)), new)

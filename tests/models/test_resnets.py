@@ -170,9 +170,7 @@ def test_feature_maps_and_parameters_of_each_stage():
 
 
 def test_parameters_of_the_released_r50x1():
-  (logits, out), shapes = _shapes(
-    resnet.BiT(21_843, (3, 4, 6, 3), 1), (97, 160)
-  )
+  (logits, out), shapes = _shapes(resnet.BiT(num_classes=21_843), (97, 160))
   assert (logits.shape, logits.dtype) == ((2, 21_843), jnp.float32)
   assert out['encoded'].shape == (2, 4, 5, 2048)
   assert len(shapes) == 153
@@ -217,7 +215,7 @@ def test_bit_unit_equals_numpy(strides, channels, scale):
 
 def test_bit_without_units_equals_numpy():
   images = _images(2, 15, 10, 3)
-  model = resnet.BiT(5, (), 1)
+  model = resnet.BiT(num_classes=5, blocks=())
   params = naive.random_params(model, images)
   logits, out = jax.jit(model.apply)({'params': params}, images)
   p = naive.float64(params)
@@ -289,6 +287,20 @@ def test_axial_attention_equals_numpy(axis, scale):
   _assert_images_close(out, lambda image: _layer(image, p, 4, axis), x)
 
 
+def test_the_attributes_of_classifiers_are_named():
+  # A fourth position was once `heads`.
+  for make in (resnet.BiT, axial_resnet.AxialResNet):
+    with pytest.raises(TypeError, match='positional'):
+      make(10, (1,), 1, 8)
+
+
+def test_axial_attention_refuses_heads_that_do_not_divide_the_channels():
+  # 8 channels of 8 heads would leave queries and keys without numbers.
+  layer = axial_resnet.AxialAttention(heads=8, axis='height')
+  with pytest.raises(ValueError, match=r'8 channels .* 2 \* 8 heads.* change'):
+    layer.init(jax.random.key(0), jnp.zeros((1, 2, 2, 8)))
+
+
 def _mean_pool(x):
   """Averages 2x2 windows over the values inside the map."""
   rows, columns = range(0, x.shape[0], 2), range(0, x.shape[1], 2)
@@ -322,7 +334,8 @@ def test_axial_unit_equals_numpy():
 
 
 def test_axial_resnet50():
-  (logits, out), shapes = _shapes(axial_resnet.AxialResNet(1000), (97, 160))
+  model = axial_resnet.AxialResNet(num_classes=1000)
+  (logits, out), shapes = _shapes(model, (97, 160))
   assert (logits.shape, logits.dtype) == ((2, 1000), jnp.float32)
   assert out['encoded'].shape == (2, 4, 5, 2048)
   assert out['pre_logits'].shape == (2, 2048)

@@ -72,7 +72,7 @@ def _set_epsilons(module, *, conv, norm):
 
 def test_bit():
   images = _images(2, 64, 97, 3)
-  model = resnet.BiT(10, (3, 4, 6, 3), 1)
+  model = resnet.BiT(num_classes=10)
   params = naive.random_params(model, images, scale=0.1)
   logits, out = jax.jit(model.apply)({'params': params}, images)
   theirs = timm.create_model('resnetv2_50x1_bit', num_classes=10)

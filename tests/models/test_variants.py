@@ -43,9 +43,40 @@ def test_parameter_counts_at_224_px(name, overrides, count):
   assert _count(model) == count
 
 
-def test_parameter_count_of_a_wide_bit():
-  model = models.build('BiT-R50x3', num_classes=1)
-  assert _count(model, 32) == 211_174_080 + 3 * 2048 + 1
+def _bit_count(model):
+  """Returns a BiT's parameter count, without the head."""
+  root = channels = int(64 * model.width_factor)
+  count = 7 * 7 * 3 * root
+  for stage, units in enumerate(model.blocks):
+    f = root * 2**stage
+    count += channels * 4 * f
+    for _ in range(units):
+      count += 2 * channels + channels * f + 9 * f * f + 4 * f + 4 * f * f
+      channels = 4 * f
+  return count + 2 * channels
+
+
+def test_parameter_counts_of_bit():
+  # A shallow model is traced, and its sum is that of the deep ones.
+  small = models.build('BiT-R50x3', num_classes=5, blocks=(1, 2))
+  assert _count(small, 32) == _bit_count(small) + (1536 + 1) * 5
+  for name, count in {
+    'BiT-R50x1': 23_500_352,
+    'BiT-R50x2': 93_891_712,
+    'BiT-R50x3': 211_174_080,
+    'BiT-R101x1': 42_492_480,
+    'BiT-R152x1': 58_136_128,
+    'BiT-R152x2': 232_238_208,
+    'BiT-R152x4': 928_340_224,
+    'BiT-R200x3': 562_488_000,
+  }.items():
+    assert _bit_count(models.build(name, num_classes=5)) == count
+
+
+def test_a_model_shows_its_attributes():
+  shown = repr(models.build('ViT-B/16', num_classes=7, width=48))
+  for text in ('num_classes = 7', 'width = 48', 'depth = 12', "remat = 'none'"):
+    assert text in shown
 
 
 def test_overrides_replace_the_variants_values():
@@ -95,6 +126,22 @@ def test_unknown_names_list_the_choices(name):
     ({'width': 30, 'heads': 4}, 'width 30 .* heads 4'),
     ({'num_classes': 0}, 'num_classes is 0.* at least 1'),
     ({'depth': 'x'}, "depth is 'x'.* at least 1"),
+    # A file may claim any size.
+    ({'depth': 10**9}, 'depth is 1000000000.* at most 1,000'),
+    ({'width': 2**30}, 'width is 1073741824.* at most'),
+    ({'resnet_blocks': (10**9,)}, r'resnet_blocks is .* at most 1,000'),
+    ({'resnet_blocks': (1,) * 17}, 'resnet_blocks is '),
+    # Other types.
+    ({'resnet_blocks': ''}, "resnet_blocks is '', expected"),
+    ({'resnet_blocks': {}}, 'resnet_blocks is {}, expected'),
+    ({'patch_size': '44'}, "patch_size is '44', expected"),
+    ({'depth': True}, 'depth is True, expected'),
+    ({'dropout_rate': False}, 'dropout_rate is False, expected'),
+    ({'name': 'BiT-R50x1', 'width_factor': True}, 'width_factor is True'),
+    ({'head_bias': True}, 'head_bias is True, expected a number'),
+    ({'head_bias': 'x'}, "head_bias is 'x', expected a number"),
+    ({'norm_epsilon': 0}, 'norm_epsilon is 0, .* epsilon < 1'),
+    ({'position_stddev': -1}, 'position_stddev is -1, .* above 0'),
     ({'patch_size': (4, 0)}, r'patch_size is \(4, 0\).* a side or'),
     ({'dropout_rate': 1.0}, 'dropout_rate is 1.0.* rate < 1'),
     ({'stochastic_depth': -0.1}, 'stochastic_depth is -0.1'),
@@ -110,6 +157,22 @@ def test_unknown_names_list_the_choices(name):
     (
       {'position_embedding': 'none', 'position_site': 'every_layer'},
       'position_site=\'every_layer\' .* "stem"',
+    ),
+    (
+      {'position_embedding': 'sincos2d', 'position_site': 'every_layer'},
+      'fixed.* position_site="every_layer_shared"',
+    ),
+    (
+      {'position_embedding': '2d', 'width': 15, 'heads': 1},
+      'width is 15, expected an even',
+    ),
+    (
+      {'position_embedding': 'sincos2d', 'width': 18, 'heads': 1},
+      'width is 18, expected a multiple of 4',
+    ),
+    (
+      {'position_embedding': 'sincos2d', 'width': 4, 'heads': 1},
+      'width is 4, expected .* at least 8',
     ),
     ({'resnet_blocks': (3, 0)}, r'resnet_blocks is \(3, 0\)'),
     ({'name': 'BiT-R50x1', 'blocks': ()}, r'blocks is \(\), expected'),
@@ -163,6 +226,13 @@ def test_a_model_is_described_without_those_of_other_families(
 ):
   model = models.build(name, num_classes=2, **overrides)
   assert inference.describe(model) == (name, overrides)
+
+
+def test_a_vits_description_starts_with_its_sizes():
+  overrides = {'gelu': 'exact', 'depth': 2, 'width': 24}
+  model = models.build('ViT-B/16', num_classes=2, **overrides)
+  _, described = inference.describe(model)
+  assert list(described) == ['width', 'depth', 'gelu']
 
 
 def test_what_a_model_lacks_is_not_asked_of_it(added):

@@ -37,6 +37,11 @@ def test_the_same_set_up_is_accepted(parts, tmp_path):
   assert registered.next_seed(tmp_path / 'none.json') == 1000
 
 
+def test_the_registered_runs_are_those_of_today(parts):
+  known = registered.read().parts['runs']
+  assert parts['runs'].items() <= known.items()
+
+
 def _claim(parts):
   contrasts = parts['claims']['figure11.hybrid_looks_farther']['contrasts']
   [terms] = contrasts.values()

@@ -25,6 +25,9 @@ from vit_jax.config.saved import check_same_run as check_same_run
 from vit_jax.config.saved import is_located as is_located
 from vit_jax.config.saved import load as load
 from vit_jax.config.saved import save as save
+from vit_jax.config.saved import (
+  set_keys_that_are_gone as set_keys_that_are_gone,
+)
 from vit_jax.config.saved import to_json as to_json
 from vit_jax.config.sections import EVALUATIONS as EVALUATIONS
 from vit_jax.config.sections import FEATURES as FEATURES

@@ -273,14 +273,17 @@ def describe(model: nn.Module) -> tuple[str, dict[str, Any]]:
   if type(model) is vit.ViT and len(set(model.patch_size)) == 1:
     kind = 'Axial-ViT' if model.attention == 'axial' else 'ViT'
     names += [f'{kind}-{s}/{model.patch_size[0]}' for s in variants.SIZES]
+  fields = [field.name for field in dataclasses.fields(model)]
+  if isinstance(model, vit.ViT):  # Its sizes come first, for those who read.
+    fields = dict.fromkeys((*_VIT_SIZES, *fields))
   best = None
   for name in names:
     named = models.build(name, num_classes=model.num_classes)
     overrides = {
-      field.name: getattr(model, field.name)
-      for field in dataclasses.fields(model)
-      if field.name not in _NOT_DESCRIBED
-      and getattr(model, field.name) != getattr(named, field.name)
+      field: getattr(model, field)
+      for field in fields
+      if field not in _NOT_DESCRIBED
+      and getattr(model, field) != getattr(named, field)
     }
     # `models.build` takes None as no override.
     if None in overrides.values():

@@ -87,7 +87,17 @@ class AxialAttention(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Maps [B, h, w, C] to the same shape."""
+    """Maps [B, h, w, C] to the same shape.
+
+    Raises:
+      ValueError: 2H does not divide C.
+    """
+    if x.shape[-1] % (2 * self.heads):
+      raise ValueError(
+        f'{x.shape[-1]} channels are not a multiple of 2 * {self.heads} heads: '
+        'the queries and keys of a head are half as wide as its values; change '
+        'heads or width_factor.'
+      )
     if self.axis == 'height':
       x = x.swapaxes(1, 2)  # [B, w, h, C]
     shape = x.shape
@@ -145,7 +155,7 @@ class AxialUnit(resnet.PostActivationUnit):
     return nn.avg_pool(x, window, window, 'SAME', count_include_pad=False)
 
 
-class AxialResNet(resnet.Classifier):
+class AxialResNet(resnet.Classifier, kw_only=True):
   """A ResNet with axial attention, classifier included (§D.6).
 
   The images that it is initialised with determine the sizes of its relative

@@ -26,7 +26,9 @@ _RELATIVE = {'relative': 'shared', 'relative_per_head': 'per_head'}
 POSITION_EMBEDDINGS = ('none', *position.ADDED, *_RELATIVE)
 
 
-@dataclasses.dataclass(unsafe_hash=True)
+# Flax hashes it, as an attribute of modules, but it cannot be frozen: modules
+# are not, and `vit.ViT` inherits from it. A `repr` here would replace Flax's.
+@dataclasses.dataclass(unsafe_hash=True, repr=False)
 class Options:
   """The attributes of a `vit.ViT` that its encoder reads.
 
@@ -92,19 +94,21 @@ class Options:
   remat: str = 'none'
   scan: bool = False
 
-  def options(self) -> 'Options':
-    """Returns these attributes alone, without those of a `vit.ViT`."""
-    names = [field.name for field in dataclasses.fields(Options)]
-    return Options(**{name: getattr(self, name) for name in names})
 
-  def norm(self, name: str) -> nn.LayerNorm:
-    """Returns a LayerNorm for the calling module."""
-    return nn.LayerNorm(
-      epsilon=self.norm_epsilon,
-      use_bias=self.norm_bias,
-      dtype=self.dtype,
-      name=name,
-    )
+def options_of(model: Any) -> Options:
+  """Returns the `Options` of a `vit.ViT`, without its other attributes."""
+  names = [field.name for field in dataclasses.fields(Options)]
+  return Options(**{name: getattr(model, name) for name in names})
+
+
+def _layer_norm(options: Options, name: str) -> nn.LayerNorm:
+  """Returns a LayerNorm for the calling module."""
+  return nn.LayerNorm(
+    epsilon=options.norm_epsilon,
+    use_bias=options.norm_bias,
+    dtype=options.dtype,
+    name=name,
+  )
 
 
 class MlpBlock(nn.Module):
@@ -188,7 +192,7 @@ class EncoderBlock(nn.Module):
       """Normalises tokens if this is where the block does so."""
       if position != options.norm_position:
         return x
-      return options.norm(f'LayerNorm_{index}')(x)
+      return _layer_norm(options, f'LayerNorm_{index}')(x)
 
     if options.position_site == 'every_layer':
       x += position_table(options, x, grid, self.tokens)
@@ -258,7 +262,7 @@ def position_table(
   Call it within an `nn.compact` method, whose module gets the submodule.
 
   Args:
-    options: its `position_embedding` is a key of `position.ADDED`.
+    options: its `position_embedding` is one of `position.ADDED`.
     x: [B, L, D] tokens.
     grid: (rows, columns) of the patches; all other tokens come before them.
     tokens: see `EncoderBlock`.
@@ -339,7 +343,7 @@ class Encoder(nn.Module):
     out = {'embedded': x}
     x = self._run_blocks(x, at_every_input, grid=grid, train=train)
     if options.norm_position == 'pre':
-      x = options.norm('encoder_norm')(x)
+      x = _layer_norm(options, 'encoder_norm')(x)
     out['encoded'] = x
     return out
 

@@ -29,13 +29,16 @@ def grid_of(
 
 
 def token_grid(
-  image_size: tuple[int, int], patch_size: tuple[int, int]
+  image_size: tuple[int, int],
+  patch_size: tuple[int, int],
+  what: str = 'image',
 ) -> tuple[int, int]:
   """Returns the (rows, columns) of whole patches in an image.
 
   Args:
     image_size: (height, width) of an image in pixels, or of a feature map.
     patch_size: (height, width) of a patch in the same unit.
+    what: 'image' or 'feature map'; for the error.
 
   Raises:
     ValueError: the image is smaller than one patch.
@@ -45,10 +48,10 @@ def token_grid(
     for pixels, patch in zip(image_size, patch_size, strict=True)
   )
   if not rows or not columns:
+    unit = ' px' if what == 'image' else ''
     raise ValueError(
-      f'size {_by(image_size)} (of the image in px, or of the feature map) is '
-      f'below one patch of {_by(patch_size)}: use larger images, or a smaller'
-      ' patch.'
+      f'{what} size {_by(image_size)}{unit} is below one patch of '
+      f'{_by(patch_size)}{unit}: use larger images, or a smaller patch.'
     )
   return rows, columns
 
@@ -64,7 +67,9 @@ class Table(nn.Module):
   learns a vector per column and one per row, each D/2 wide (§D.4): a patch gets
   the concatenation of its column's vector and its row's. The paper leaves the
   class token open: here it has its own vector of D numbers. 'sincos2d' learns
-  nothing, see `_waves`, so it works with any grid.
+  nothing, so it works with any grid: it has sines and cosines of the column and
+  of the row, as in "Better plain ViT baselines for ImageNet-1k"
+  (arXiv:2205.01580), and zeros for a class token.
 
   Attributes:
     kind: one of `ADDED`.
@@ -115,9 +120,7 @@ def _waves(grid: tuple[int, int], width: int) -> np.ndarray:
   """Returns sines and cosines of the column and of the row (not in the paper).
 
   With frequencies f_j = 10,000^(-j / (D/4 - 1)), j = 0 ... D/4 - 1, a patch in
-  column x and row y gets [sin(x f), cos(x f), sin(y f), cos(y f)], as in
-  "Better plain ViT baselines for ImageNet-1k" (arXiv:2205.01580). A class
-  token gets zeros.
+  column x and row y gets [sin(x f), cos(x f), sin(y f), cos(y f)].
 
   Returns:
     [rows * columns, D], float64.
@@ -160,17 +163,30 @@ def resize(
     [1, S + new rows * new columns, D], same dtype, computed in float64.
 
   Raises:
-    ValueError: the number of tokens is not that of the old grid.
+    ValueError: the shape is another one, or the number of tokens is not that of
+      the old grid.
   """
   table = np.asarray(pos_embedding)
+  if table.ndim != 3 or len(table) != 1:
+    raise ValueError(
+      f'the position embedding has the shape {table.shape}, expected (1,'
+      ' tokens, width).'
+    )
   num_patches = table.shape[1] - num_prefix_tokens
   if old_grid is None:
-    old_grid = (math.isqrt(max(num_patches, 0)),) * 2
+    side = math.isqrt(max(num_patches, 0))
+    if not side or side**2 != num_patches:
+      raise ValueError(
+        f'{num_patches} patch tokens ({table.shape[1]} minus '
+        f'{num_prefix_tokens} prefix) are not a square grid: give old_grid '
+        '(and check num_prefix_tokens).'
+      )
+    old_grid = (side, side)
   if math.prod(old_grid) != num_patches:
     raise ValueError(
       f'old_grid {_by(old_grid)} has {math.prod(old_grid)} tokens, but the '
       f'position embedding has {num_patches} ({table.shape[1]} minus '
-      f'{num_prefix_tokens} prefix): give the grid of the embedding.'
+      f'{num_prefix_tokens} prefix).'
     )
   if tuple(old_grid) == tuple(new_grid):
     return table
@@ -219,8 +235,16 @@ def resize_relative(table: np.ndarray | jax.Array, offsets: int) -> np.ndarray:
 
   Returns:
     [offsets, ...], same dtype, computed in float64.
+
+  Raises:
+    ValueError: one of the two numbers is even.
   """
   table = np.asarray(table)
+  if len(table) % 2 == 0 or offsets % 2 == 0:
+    raise ValueError(
+      f'relative embeddings of {len(table)} offsets cannot become {offsets}: '
+      'L tokens have 2L - 1 offsets, an odd number.'
+    )
   if offsets == 1:  # Interpolation would take the first row, not the middle.
     return table[len(table) // 2 :][:1]
   return resize_rows(table, offsets)

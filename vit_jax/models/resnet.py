@@ -323,11 +323,13 @@ def stages(
 def backbone(
   images: jax.Array,
   *,
+  blocks: tuple[int, ...],
   width_factor: float = 1,
   unit: Callable[..., nn.Module] = PostActivationUnit,
   epsilon: float = 1e-6,
   dtype: jax.typing.DTypeLike = jnp.float32,
-  **options: Any,
+  remat: str = 'none',
+  last_skip_rate: float = 0.0,
 ) -> jax.Array:
   """Runs the ResNet of a hybrid: root and stages, without pooling and head.
 
@@ -337,12 +339,14 @@ def backbone(
 
   Args:
     images: [B, height, width, channels], float.
+    blocks: units of each stage; () runs only the root.
     width_factor: multiplies all channels.
     unit: makes a unit from features, strides, dtype and name.
     epsilon: epsilon of the root's norm.
     dtype: compute dtype. Parameters, weight standardization and the norms'
       statistics are float32 throughout.
-    **options: the others of `stages`; `blocks=()` runs only the root.
+    remat: what the backward pass recomputes; see `shared.REMAT_POLICIES`.
+    last_skip_rate: the rate of the last unit, see `shared.depth_rates`.
 
   Returns:
     [B, h, w, C] in the compute dtype, with (h, w) from `feature_grid`.
@@ -356,7 +360,15 @@ def backbone(
   )(images)
   x = nn.relu(GroupNorm(epsilon=epsilon, dtype=dtype, name='gn_root')(x))
   x = nn.max_pool(x, (3, 3), strides=(2, 2), padding='SAME')
-  return stages(x, width_factor=width_factor, unit=unit, dtype=dtype, **options)
+  return stages(
+    x,
+    blocks=blocks,
+    width_factor=width_factor,
+    unit=unit,
+    dtype=dtype,
+    remat=remat,
+    last_skip_rate=last_skip_rate,
+  )
 
 
 def feature_grid(
@@ -375,7 +387,7 @@ def feature_grid(
   return -(-image_size[0] // stride), -(-image_size[1] // stride)
 
 
-class Classifier(nn.Module):
+class Classifier(nn.Module, kw_only=True):
   """A ResNet with global average pooling and a classifier.
 
   Make one with `vit_jax.models.build`.

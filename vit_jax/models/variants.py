@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -40,42 +41,62 @@ RESNETS = {
   '200': (3, 24, 36, 3),
 }
 
-# What is checked of every model, also of a user's.
-_COMMON = ('num_classes', 'dtype', 'remat', 'stochastic_depth')
+# What every model has: `build` and the config set these.
+REQUIRED = ('num_classes', 'dtype', 'remat', 'head_bias')
+# A file may claim any size, and to build its model would take forever.
+_LARGEST, _DEEPEST, _MOST_STAGES = 2**24, 1000, 16
 
 
 def _one_of(*choices: Any) -> tuple[Callable[[Any], bool], str]:
   return choices.__contains__, f'one of {", ".join(map(str, choices))}'
 
 
-def _is_size(value: object) -> bool:
-  return type(value) is int and value >= 1
+def _is_size(value: object, most: float = _LARGEST) -> bool:
+  return type(value) is int and 1 <= value <= most
 
 
-_SIZE = _is_size, 'at least 1, as a whole number'
+def _are_sizes(values: object, most: float = _DEEPEST) -> bool:
+  return (
+    isinstance(values, tuple)
+    and len(values) <= _MOST_STAGES
+    and all(_is_size(x, most) for x in values)
+  )
+
+
+_SIZE = _is_size, f'at least 1 and at most {_LARGEST:,}, as a whole number'
 _FLAG = _one_of(False, True)
 _RATE = lambda x: 0 <= x < 1, '0 <= rate < 1'
 _BLOCKS = (
-  lambda x: all(map(_is_size, x)),
-  'the number of units of each stage, such as (3, 4, 6, 3)',
+  _are_sizes,
+  f'the number of units of each stage, at most {_DEEPEST:,}, such as'
+  ' (3, 4, 6, 3)',
 )
 _WIDTH_FACTOR = (
-  lambda x: x > 0 and 64 * x % 2 == 0,  # The stages need an even root.
-  'a multiple of 1/32, so that the root has an even number of channels',
+  # The stages need an even root.
+  lambda x: 0 < x <= 64 and 64 * x % 2 == 0,
+  'a multiple of 1/32 of at most 64, so that the root has an even number of'
+  ' channels',
 )
 # Attribute -> what holds for it, and what to expect. None passes: it leaves the
 # layer out.
 _CHECKS = {
-  **dict.fromkeys(('depth', 'heads', 'mlp_dim', 'width'), _SIZE),
+  'depth': (
+    lambda x: _is_size(x, _DEEPEST),
+    f'at least 1 and at most {_DEEPEST:,}, as a whole number',
+  ),
+  **dict.fromkeys(('heads', 'mlp_dim', 'width'), _SIZE),
   **dict.fromkeys(('num_classes', 'representation_size'), _SIZE),
   'patch_size': (
-    lambda x: len(x) == 2 and all(map(_is_size, x)),
+    lambda x: _are_sizes(x, math.inf) and len(x) == 2,
     'a side or (height, width), each at least 1',
   ),
-  'blocks': (lambda x: x and _BLOCKS[0](x), _BLOCKS[1]),
+  'blocks': (lambda x: _are_sizes(x) and len(x) > 0, _BLOCKS[1]),
   'resnet_blocks': _BLOCKS,
   **dict.fromkeys(('width_factor', 'resnet_width'), _WIDTH_FACTOR),
   **dict.fromkeys(('dropout_rate', 'stochastic_depth'), _RATE),
+  'head_bias': (lambda x: x == float(x), 'a number'),
+  'norm_epsilon': (lambda x: 0 < x < 1, '0 < epsilon < 1'),
+  'position_stddev': (lambda x: x > 0, 'a number above 0'),
   **dict.fromkeys(('parallel', 'qk_norm', 'qkv_bias', 'norm_bias'), _FLAG),
   'dtype': (
     lambda x: jnp.dtype(x).name in ('float32', 'bfloat16'),
@@ -108,8 +129,7 @@ class Family:
   Attributes:
     form: the form of the names, as error messages show it.
     pattern: regular expression of the names as `paper_name` returns them.
-    module: the models' class; it has the attributes `num_classes`, `dtype`,
-      `remat` and `head_bias`.
+    module: the models' class; it has the attributes of `REQUIRED`.
     fields: maps the pattern's groups to the module's attributes.
     names: names of the models in the paper and in AugReg; at least one, by
       which files describe the family's models.
@@ -351,19 +371,21 @@ def _check(model: nn.Module) -> None:
   """Checks the attributes of a model, apart from what depends on the images.
 
   A model of the user's is only checked for the attributes that all models
-  share.
+  have, and for `stochastic_depth`, which the config can set, too.
 
   Raises:
     ValueError: an attribute is not allowed. The message names the attribute,
       its value and the allowed values.
   """
   ours = isinstance(model, (vit.ViT, resnet.Classifier))
-  for key in _CHECKS if ours else _COMMON:
+  for key in _CHECKS if ours else (*REQUIRED, 'stochastic_depth'):
     value, (holds, wanted) = getattr(model, key, None), _CHECKS[key]
     try:
-      right = value is None or holds(value)
-    except (TypeError, ValueError):  # It has another type.
+      right = value is None or bool(holds(value))
+    except (TypeError, ValueError, OverflowError):  # It has another type.
       right = False
+    if isinstance(value, bool) and _CHECKS[key] is not _FLAG:
+      right = False  # Python would take it for 0 or 1.
     if not right:
       raise ValueError(f'{key} is {value!r:.80}, expected {wanted}.')
   if isinstance(model, vit.ViT):
@@ -388,4 +410,20 @@ def _check_vit(model: vit.ViT) -> None:
     raise ValueError(
       f'position_site={site!r} says where an embedding is added, but '
       f'position_embedding={kind!r} adds none: leave position_site at "stem".'
+    )
+  if site == 'every_layer' and kind == 'sincos2d':
+    raise ValueError(
+      'position_embedding="sincos2d" is fixed, so layers cannot learn their '
+      'own: use position_site="every_layer_shared".'
+    )
+  if kind == '2d' and model.width % 2:
+    raise ValueError(
+      'position_embedding="2d" gives half of the width to x and half to y: '
+      f'width is {model.width}, expected an even one.'
+    )
+  if kind == 'sincos2d' and (model.width % 4 or model.width < 8):
+    raise ValueError(
+      'position_embedding="sincos2d" gives a quarter of the width to each of '
+      f'four waves: width is {model.width}, expected a multiple of 4, at least'
+      ' 8.'
     )

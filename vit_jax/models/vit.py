@@ -178,7 +178,7 @@ class ViT(encoder.Options, nn.Module, kw_only=True):
     if self.resnet_blocks is None:
       return position.token_grid(image_size, self.patch_size)
     features = resnet.feature_grid(image_size, self.resnet_blocks)
-    return position.token_grid(features, self.patch_size)
+    return position.token_grid(features, self.patch_size, what='feature map')
 
   @nn.compact
   def __call__(
@@ -241,9 +241,9 @@ class ViT(encoder.Options, nn.Module, kw_only=True):
       cls = self.param('cls', nn.initializers.zeros, (1, 1, self.width))
       cls = jnp.broadcast_to(cls, (images.shape[0], 1, self.width))
       x = jnp.concatenate([cls.astype(x.dtype), x], axis=1)  # [B, L, D]
-    out = features | encoder.Encoder(self.options(), name='Transformer')(
-      x, grid=grid, train=train
-    )
+    out = features | encoder.Encoder(
+      encoder.options_of(self), name='Transformer'
+    )(x, grid=grid, train=train)
     x = self._pool(out['encoded'])
     if self.representation_size is not None:
       x = nn.Dense(

@@ -91,6 +91,7 @@ def _config(run: Run) -> dict[str, Any]:
   config['guard']['report_after'] = 600.0
   config['log']['upload_every'] = 30.0
   config['mesh']['slices'] = 0
+  config['model']['quantization'] = None
   for key in _LATER:
     section, name = key.split('.')
     if config[section][name] is None:
