@@ -1,8 +1,9 @@
 """What a step minimises: losses of a classifier, masked patch prediction.
 
-`OBJECTIVES` has those that are no function of logits and labels; for all other
-names of a loss, `classification` makes the objective of `LOSSES`. A name that
-both have trains by the first, and is evaluated by the second.
+A loss that is a function of logits and labels (`LOSSES`: softmax, sigmoid)
+trains by `classification.make_objective`. Any other has an entry of its own in
+`OBJECTIVES`. If a name is in both, `OBJECTIVES` is used to train, and `LOSSES` to
+evaluate.
 """
 
 from collections.abc import Callable

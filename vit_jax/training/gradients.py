@@ -14,8 +14,9 @@ There are two ways to spread the work over a mesh (`Layout.partition`):
             mask on every device.
 
 `auto` is manual, unless devices share the work on a row (`tensor` above 1, or
-parameters that are gathered for each micro-batch), or dropout's masks must be
-the same on any mesh (`dropout_rng='threefry'`): see `Layout.is_manual`.
+parameters that are gathered for each micro-batch), or the model has dropout or
+stochastic depth whose masks are the same on any mesh (`dropout_rng='threefry'`,
+the default): see `Layout.is_manual`.
 
 Axes: `B` global batch, `A` accumulation steps. `sharding.BATCH` is the two axes
 of the mesh, `data` and `fsdp`, that split the rows of a batch.
@@ -52,7 +53,7 @@ def make_loss_and_grad(
   """Returns `f(params, batch, key) -> ((loss, metrics), gradients)`.
 
   These are the batch's mean loss and its gradient, which has only the
-  parameters that train, and is split as `layout.updates` says. Parameters split
+  parameters that train, and is split like the optimizer's state. Parameters split
   over `fsdp` are gathered once a step here, or by the compiler where a
   micro-batch needs them (`layout.gather`).
 

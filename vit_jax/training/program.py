@@ -40,9 +40,9 @@ class Program:
     optimizer: see `optimizer.build_optimizer`.
     tuning: which parameters train.
     manual: whether each device works on its own rows, see `gradients`.
-    params_key: raw key of the initial parameters. Compiled functions take it as
-      an argument. As a constant, it would make every seed compile again.
-    dropout_key: see `step.make_train_step`.
+    params_key: raw key of the initial parameters. The functions that make them
+      take it as an argument. As a constant, every seed would compile again.
+    dropout_key: see `step.make_train_step`, of which it is a constant.
   """
 
   def __init__(

@@ -64,6 +64,8 @@ def train_and_evaluate(
       )
     )
     config, view = _complete(opened)
+    # The program (`program.py`: model, optimizer, step) on the mesh of
+    # `config.mesh`, and the evaluators.
     run = build_run(opened, config, view)
     workdir, program = run.workdir, run.program
     batch_size, total_steps = config.data.batch_size, config.total_steps
@@ -183,7 +185,11 @@ def train_and_evaluate(
 
 
 def _complete(opened: Opened) -> tuple[ml_collections.ConfigDict, data.View]:
-  """Returns the complete config, and the split to train on."""
+  """Returns the complete config, and the split to train on.
+
+  The data give the number of classes, the length of an epoch and so of the run,
+  the batch size and the schedule, as far as they are open.
+  """
   # The model 'auto', and sizes that are open, are those of `init.checkpoint`.
   config = warm_start.with_model(opened.config, opened.workdir)
   config, view = config_lib.complete(config, opened.source)

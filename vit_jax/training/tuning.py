@@ -56,7 +56,7 @@ class Tuning:
     return trained, frozen
 
   def plain(self, trained: Any, frozen: Any) -> Any:
-    """Returns a model's parameters of the two parts, additions included."""
+    """Returns what the model takes, low-rank additions merged into kernels."""
     return lora.merged(overlaid(frozen, trained))
 
 
