@@ -2,8 +2,8 @@
 
 A loss that is a function of logits and labels (`LOSSES`: softmax, sigmoid)
 trains by `classification.make_objective`. Any other has an entry of its own in
-`OBJECTIVES`. If a name is in both, `OBJECTIVES` is used to train, and `LOSSES` to
-evaluate.
+`OBJECTIVES`. If a name is in both, `OBJECTIVES` is used to train, and `LOSSES`
+to evaluate.
 """
 
 from collections.abc import Callable

@@ -53,8 +53,8 @@ def make_loss_and_grad(
   """Returns `f(params, batch, key) -> ((loss, metrics), gradients)`.
 
   These are the batch's mean loss and its gradient, which has only the
-  parameters that train, and is split like the optimizer's state. Parameters split
-  over `fsdp` are gathered once a step here, or by the compiler where a
+  parameters that train, and is split like the optimizer's state. Parameters
+  split over `fsdp` are gathered once a step here, or by the compiler where a
   micro-batch needs them (`layout.gather`).
 
   With `accumulation_steps` A > 1, the batch is processed in A micro-batches of
