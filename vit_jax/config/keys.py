@@ -188,7 +188,7 @@ KEYS = {
   'model.qk_norm': Key(bool, 'Whether queries and keys are normalised.'),
   'model.qkv_bias': Key(bool, 'Whether queries, keys and values have a bias.'),
   'model.norm_bias': Key(bool, 'Whether LayerNorms have a bias.'),
-  'model.dropout_rate': Key(float, 'The share of units set to 0.'),
+  'model.dropout_rate': Key(float, 'The share of units set to 0. Unset: 0.'),
   'model.stochastic_depth': Key(
     float,
     'The share of examples that leave a branch of the last block out in'

@@ -55,7 +55,8 @@ class Layout:
     mesh: see `mesh.make_mesh`.
     shard: what `fsdp` splits besides the batch. 'none': every device holds the
       whole state. 'optimizer': the optimizer's state and the average are split
-      (ZeRO-1). 'all': the parameters, too (fully sharded, ZeRO-3).
+      (ZeRO-1). 'all': the parameters, too (fully sharded, ZeRO-3). Nothing is
+      split where `fsdp` is 1, its default.
     gather: for shard='all'. 'step': all parameters are gathered once a step,
       then held whole until its end. 'micro_batch': each parameter is gathered
       where a micro-batch needs it, in both passes.
