@@ -14,9 +14,10 @@ There are two ways to spread the work over a mesh (`Layout.partition`):
             mask on every device.
 
 `auto` is manual by default. It is the compiler's way if devices share the work
-on a row (`tensor` above 1, or parameters that are gathered for each micro-batch),
-or if the model has dropout or stochastic depth (by default it has none) whose
-masks are the same on any mesh (`dropout_rng='threefry'`): see `Layout.is_manual`.
+on a row (`tensor` above 1, or parameters that are gathered for each
+micro-batch), or if the model has dropout or stochastic depth (by default it has
+none) whose masks are the same on any mesh (`dropout_rng='threefry'`): see
+`Layout.is_manual`.
 
 Axes: `B` global batch, `A` accumulation steps. `sharding.BATCH` is the two axes
 of the mesh, `data` and `fsdp`, that split the rows of a batch.
