@@ -68,7 +68,7 @@ def make_loss_and_grad(
     layout: the mesh, and how the state is split over it.
     manual: which of the two ways to go, see `Layout.is_manual`.
     accumulation_steps: A.
-    tuning: which parameters train.
+    tuning: which parameters train; by default all.
   """
 
   def value_and_grad(params, batch, key):

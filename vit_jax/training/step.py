@@ -131,7 +131,7 @@ def make_train_step(
       `losses.Objective`; None for nothing.
     skip_nonfinite: skip the update of a step whose loss, gradient or result is
       not finite. All devices see the same numbers, so all of them skip it.
-    tuning: which parameters train.
+    tuning: which parameters train; by default all.
   """
 
   def train_step(state, batch):
