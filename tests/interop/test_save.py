@@ -93,8 +93,11 @@ def test_the_json_file_is_checked(tmp_path, changes, message):
 @pytest.mark.parametrize(
   'sizes, message',
   [
-    (dict(depth=0), 'no model: depth is 0, expected at least 1'),
-    (dict(depth=10**9), 'another model than .*: depth is 1000000000, but in'),
+    (
+      dict(depth=10**9),
+      'no model: depth is 1000000000, expected at least 1 and',
+    ),
+    (dict(depth=3), 'another model than .*: depth is 3, but in the arrays 2'),
     (
       dict(mlp_dim=25),
       'another model .*: mlp_dim is 25, but in the arrays 24',

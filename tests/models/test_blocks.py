@@ -78,7 +78,7 @@ def test_axial_attention_is_dense_attention_with_a_mask(axis):
 
 def test_an_axial_block_attends_within_rows_then_columns():
   x = RNG.normal(size=(2, 6, 16)).astype(np.float32)
-  options = tiny.vit(attention='axial', pooling='gap').options()
+  options = encoder.options_of(tiny.vit(attention='axial', pooling='gap'))
   block = encoder.AxialBlock(options)
   call = functools.partial(jax.jit, static_argnames=('grid', 'train'))
   params = naive.random_params(block, x, grid=GRID, train=False)
