@@ -49,10 +49,12 @@ class Started:
     return self._code
 
   def wait(self, limit: float) -> int:
-    """Returns the exit code; fails after `limit` seconds."""
+    """Returns the exit code; kills it and fails after `limit` seconds."""
     end = time.monotonic() + limit
     while self.poll() is None:
-      assert time.monotonic() < end, f'It still runs. {self.err[-3000:]}'
+      if time.monotonic() > end:
+        self.send(signal.SIGKILL)
+        raise AssertionError(f'It still ran. {self.err[-3000:]}')
       time.sleep(0.01)
     return self._code
 

@@ -82,11 +82,14 @@ class Several:
     """Returns what a process has printed, its errors too."""
     return self.processes[index].out + self.processes[index].err
 
+  def _outputs(self) -> list[str]:
+    return [self.output(index) for index in range(len(self.processes))]
+
   def wait_for(self, text: str, limit: float) -> None:
     """Waits until each process has printed a text."""
     end = time.monotonic() + limit
-    while not all(text in self.output(i) for i in range(len(self.processes))):
-      assert time.monotonic() < end, self.output(0) + self.output(1)
+    while not all(text in found for found in self._outputs()):
+      assert time.monotonic() < end, ''.join(self._outputs())
       time.sleep(0.05)
 
   def codes(self, limit: float) -> list[int]:

@@ -235,10 +235,16 @@ def test_runs_may_be_older_or_newer_than_a_key(tmp_path):
   saved['model']['gone'] = saved['gone'] = 1  # No longer exist.
   (tmp_path / 'config.json').write_text(json.dumps(saved))
   config_lib.check_same_run(config, tmp_path)
-  assert config_lib.load(tmp_path)['data']['jpeg_dct'] == 'fast'
+  loaded = config_lib.load(tmp_path)
+  assert (loaded['data']['jpeg_dct'], loaded['cutmix_alpha']) == ('fast', 0.0)
   config.cutmix_alpha = 1.0
   with pytest.raises(ValueError, match=r'cutmix_alpha: 0.0 in .* 1.0 now'):
     config_lib.check_same_run(config, tmp_path)
+
+
+def test_a_config_of_another_program_stays_as_it_is(tmp_path):
+  (tmp_path / 'config.json').write_text('{"architectures": ["Other"]}')
+  assert config_lib.load(tmp_path) == {'architectures': ['Other']}
 
 
 @pytest.mark.parametrize(

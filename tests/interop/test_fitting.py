@@ -1,30 +1,16 @@
 """Guards: which parameters fit a new model, and which are resized or new."""
 
-import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import ndimage
 
-from tests.interop import tiny
-from vit_jax import models
+from tests.interop.tiny import params_of_4_pixels as _params
+from tests.interop.tiny import unstacked as _flat
 from vit_jax.interop import fitting
 
 POSITION = 'Transformer/posembed_input/pos_embedding'
-SIZES = dict(width=8, depth=2, heads=2, mlp_dim=16)
-
-
-def _params(seed, size=(8, 8), classes=3, **overrides):
-  """Random parameters of a model with patches of 4x4 pixels."""
-  model = models.build('ViT-Ti/4', num_classes=classes, **(SIZES | overrides))
-  return tiny.params(model, size, channels=1, seed=seed)
-
-
-def _flat(params):
-  if 'encoderblock' in params['Transformer']:
-    params = models.unstack_blocks(params)
-  return flax.traverse_util.flatten_dict(params, sep='/')
 
 
 def _fit(source, params, **kwargs):

@@ -40,6 +40,20 @@ def params(model, size=(8, 8), channels=3, seed=0):
   )
 
 
+def params_of_4_pixels(seed, size=(8, 8), classes=3, **overrides):
+  """Returns random parameters of a ViT with patches of 4x4 grey pixels."""
+  sizes = dict(width=8, depth=2, heads=2, mlp_dim=16) | overrides
+  model = models.build('ViT-Ti/4', num_classes=classes, **sizes)
+  return params(model, size, channels=1, seed=seed)
+
+
+def unstacked(params):
+  """Returns parameters by names such as `head/kernel`, without stacks."""
+  if 'encoderblock' in params['Transformer']:
+    params = models.unstack_blocks(params)
+  return flat(params)
+
+
 def flat(tree):
   return flax.traverse_util.flatten_dict(tree, sep='/')
 

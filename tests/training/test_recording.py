@@ -72,13 +72,15 @@ def test_interval_means_sums_and_last_values():
   others = dict(grad_norm=1.0, update_norm=1.0, param_norm=1.0, unreadable=2.0)
   for loss, skipped in ((1.0, 0), (2.0, 0), (4.0, 0), (float('nan'), 1)):
     step = dict(loss=loss, accuracy=loss / 4, learning_rate=loss / 10)
-    step |= others | {'skipped': skipped}
+    # The last is another mean of an objective.
+    step |= others | {'skipped': skipped, 'distilled': 2 * loss}
     interval.add({k: jnp.float32(v) for k, v in step.items()})
   # The skipped step is only counted.
   assert interval.mean() == pytest.approx(
     {
       'train/loss': 7 / 3,
       'train/accuracy': 7 / 12,
+      'train/distilled': 14 / 3,
       'train/learning_rate': 0.4,
       'train/grad_norm': 1.0,
       'train/update_norm': 1.0,

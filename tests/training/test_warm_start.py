@@ -8,7 +8,8 @@ import pytest
 from scipy import ndimage
 
 from tests import tiny_step
-from tests.interop import tiny
+from tests.interop.tiny import params_of_4_pixels as _params
+from tests.interop.tiny import unstacked as _flat
 from vit_jax import checkpoint, interop, models
 from vit_jax import config as config_lib
 from vit_jax.interop import arrays
@@ -16,18 +17,6 @@ from vit_jax.training import warm_start
 
 POSITION = 'Transformer/posembed_input/pos_embedding'
 SIZES = dict(width=8, depth=2, heads=2, mlp_dim=16)
-
-
-def _params(seed, size=(8, 8), classes=3, **overrides):
-  """Random parameters of a model with patches of 4x4 pixels."""
-  model = models.build('ViT-Ti/4', num_classes=classes, **(SIZES | overrides))
-  return tiny.params(model, size, channels=1, seed=seed)
-
-
-def _flat(params):
-  if 'encoderblock' in params['Transformer']:
-    params = models.unstack_blocks(params)
-  return flax.traverse_util.flatten_dict(params, sep='/')
 
 
 def _save(workdir, params, size=None):

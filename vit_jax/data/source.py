@@ -178,11 +178,11 @@ class View:
     return self.selection.shared(other.selection)
 
 
-class Picked(View):
-  """Some records of a view, by their indices."""
+class Picked:
+  """Some records of a view, by their indices; reads like a view."""
 
   def __init__(self, view: View, indices: Sequence[int]):
-    self.source, self.selection = view.source, view.selection
+    self.source = view.source
     self._view, self._indices = view, [int(i) for i in indices]
     self.split = f'{len(self._indices)} of {view.split}'
 
@@ -211,7 +211,7 @@ def read_labels(
   """Reads the labels of all records, in order; decodes no image.
 
   Args:
-    view: the records.
+    view: the records, a `View` or `Picked`.
     on_batch: called after each batch of labels, since reading may take long.
     threads: number of threads that read.
 
