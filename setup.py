@@ -93,8 +93,7 @@ EXTRAS = {
   'datasets': ['datasets>=4.0'],
   # Search of near-duplicates (vit_jax.dedup).
   'dedup': ['faiss-cpu>=1.14.2'],
-  # Parquet files: data sets (parquet:PATH), and tables of predictions and
-  # features.
+  # Parquet files: tables of predictions and features.
   'parquet': ['pyarrow>=18.1'],
   # Sweeps on a Slurm cluster.
   'slurm': ['submitit>=1.5'],

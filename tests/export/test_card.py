@@ -80,13 +80,6 @@ _LIST = ',exclude=/home/jane/exclude.json'
     ('tfds:cifar10:3.*.*', 'cifar10:3.*.*', ['cifar10']),
     ('tfds:eurosat/rgb' + _LIST, 'eurosat/rgb', ['eurosat/rgb']),
     ('hf:owner/birds:small', 'owner/birds:small', ['owner/birds']),
-    (
-      f'mix:folder:{_BIRDS}@7+tfds:cifar10{_LIST}@3',
-      'birds (70%) + cifar10 (30%)',
-      ['cifar10'],
-    ),
-    (f'mix:tar:{_BUCKET}/a@1+hf:me/b@1', 'a (50%) + me/b (50%)', ['me/b']),
-    (f'mix:folder:{_BIRDS}@0', 'unknown', []),
     (f'tomorrow:{_BIRDS}', 'birds', []),
   ],
 )
@@ -132,7 +125,7 @@ def test_a_licence_is_an_identifier():
 
 def test_no_file_of_a_folder_tells_of_the_machine(run, tmp_path):
   saved = json.loads((run / 'config.json').read_text())
-  saved['data']['dataset'] = f'mix:folder:{_BIRDS}@7+tar:{_BUCKET}{_LIST}@3'
+  saved['data']['dataset'] = f'folder:{_BIRDS}{_LIST}'
   (run / 'config.json').write_text(json.dumps(saved))
   _card(run, tmp_path / 'hf')
   for file in (tmp_path / 'hf').iterdir():

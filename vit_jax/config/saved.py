@@ -19,7 +19,7 @@ _GONE = ('data.scaled_decoding', 'model.quantization')
 _UNSET = (None, False, 'none')
 # Kinds of data specs that name a location after the colon. The user may move
 # the data.
-_LOCATED = ('folder', 'classes', 'tar', 'wds', 'parquet', 'arrayrecord')
+_LOCATED = ('folder', 'classes', 'tar', 'wds', 'arrayrecord')
 
 
 def to_json(config: ml_collections.ConfigDict) -> str:
@@ -130,7 +130,4 @@ def _same_kind(old: str, new: str) -> bool:
 
 def is_located(dataset: str | None) -> bool:
   """Whether a data spec names files of the user's by their place."""
-  kind, _, argument = (dataset or '').partition(':')
-  if kind == 'mix':
-    return all(map(is_located, argument.split('+')))
-  return kind in _LOCATED
+  return (dataset or '').partition(':')[0] in _LOCATED

@@ -6,7 +6,6 @@ tenth, `shuffled(train)[:10%]`. `python -m vit_jax.data` prints what an
 expression selects.
 """
 
-import functools
 import importlib
 import inspect
 from collections.abc import Callable
@@ -46,9 +45,7 @@ SOURCES: dict[str, str | Callable[..., Source]] = {
   'tfds': 'vit_jax.data.sources.tfds:Tfds',
   'tar': 'vit_jax.data.sources.tars:Tar',
   'wds': 'vit_jax.data.sources.tars:WebDataset',
-  'parquet': 'vit_jax.data.sources.tables:Parquet',
-  'hf': 'vit_jax.data.sources.tables:HuggingFace',
-  'mix': 'vit_jax.data.sources.mixture:Mixture',
+  'hf': 'vit_jax.data.sources.hub:HuggingFace',
   'vtab': 'vit_jax.vtab.source:Vtab',
 }
 
@@ -73,8 +70,7 @@ def open_source(
       means TFDS's default); for `shapes:`, the folder in which to keep rendered
       scenes ('' keeps none).
     image_key: the TFDS feature, or the column, that holds the image. Only
-      `tfds:`, `arrayrecord:`, `hf:` and `parquet:` use this and the following
-      two.
+      `tfds:`, `arrayrecord:` and `hf:` use this and the following two.
     label_key: the feature or column that holds the label.
     num_classes: number of classes of a label without names; 0 takes it from the
       data set.
@@ -92,10 +88,9 @@ def open_source(
     'num_classes': num_classes or None,
     'allow_damaged': allow_damaged,
   }
-  open_part = functools.partial(open_source, **options)
   base, excluded = exclusion.split(spec)
   if excluded:
-    return exclusion.Excluding(open_part(base), excluded)
+    return exclusion.Excluding(open_source(base, **options), excluded)
   kind, _, argument = spec.partition(':')
   if kind not in SOURCES:
     raise _spec_error(spec)
@@ -103,7 +98,6 @@ def open_source(
   if isinstance(opener, str):
     module, _, name = opener.partition(':')
     opener = getattr(importlib.import_module(module), name)
-  options['open_part'] = open_part
   signature = inspect.signature(opener)
   arguments = [argument] * bool(argument)
   taken = {k: v for k, v in options.items() if k in signature.parameters}

@@ -44,13 +44,9 @@ _REMEDY = 'write it again with python -m vit_jax.dedup'
 def split(spec: str) -> tuple[str, str]:
   """Splits `SPEC,exclude=FILE` into SPEC and FILE; FILE is '' without a list.
 
-  A mixture has none. Its data sets may: `mix:SPEC,exclude=FILE@0.7+SPEC@0.3`.
-
   Raises:
     ValueError: there are several lists, or a part is empty.
   """
-  if spec.startswith('mix:'):
-    return spec, ''
   base, mark, path = spec.partition(_MARK)
   if (mark and not (base and path)) or _MARK in path:
     raise ValueError(

@@ -1,7 +1,7 @@
 """The model card of a Hugging Face folder, made from a run.
 
 The card names no folders of the user's machine: of data in files it says only
-what the last folder is called. A data spec is shown by `_sets` alone, never as
+what the last folder is called. A data spec is shown by `_set` alone, never as
 it is.
 """
 
@@ -18,7 +18,6 @@ from vit_jax import accounting
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax.data import exclusion, ops
-from vit_jax.data.sources import mixture
 from vit_jax.export import description
 from vit_jax.interop import inference
 from vit_jax.plan import chips
@@ -145,28 +144,20 @@ class _Set:
     name: of a public data set, or of the last folder of a path.
     is_public: whether it is on the Hugging Face Hub or in TFDS.
     is_reduced: whether a list of examples is left out.
-    share: of the examples of a mixture.
   """
 
   name: str
   is_public: bool
   is_reduced: bool
-  share: float
-
-  def __str__(self) -> str:
-    return self.name if self.share == 1 else f'{self.name} ({self.share:.0%})'
 
 
-def _sets(spec: str, share: float = 1.0) -> list[_Set]:
-  """Returns the data sets of a data spec; of a path, the last folder only."""
+def _set(spec: str) -> _Set:
+  """Returns the data set of a data spec; of a path, the last folder only."""
   try:
     base, excluded = exclusion.split(spec)
-    kind, _, rest = base.partition(':')
-    if kind == 'mix':
-      parts = zip(*mixture.parse(rest), strict=True)
-      return [one for part, share in parts for one in _sets(part, share)]
   except ValueError:  # Of another version.
-    return [_Set('unknown', False, False, share)]
+    return _Set('unknown', False, False)
+  kind, _, rest = base.partition(':')
   is_public = kind in _PUBLIC and not _is_path(kind, rest)
   if is_public:
     name = rest
@@ -174,7 +165,7 @@ def _sets(spec: str, share: float = 1.0) -> list[_Set]:
     name = base
   else:
     name = _last_folder(rest) or kind
-  return [_Set(name, is_public, bool(excluded), share)]
+  return _Set(name, is_public, bool(excluded))
 
 
 def _is_path(kind: str, name: str) -> bool:
@@ -220,12 +211,11 @@ class _Run:
     self._config = config
     self._step = int(path.name) if found else 0
     self._workdir = workdir
-    self._sets = _sets(str(section.get('dataset') or ''))
-    # Without configs and versions, as the Hub has them.
-    self.public = [
-      one.name.partition(':')[0] for one in self._sets if one.is_public
-    ]
-    self.dataset = ' + '.join(map(str, self._sets))
+    self._set = _set(str(section.get('dataset') or ''))
+    # Without a config and a version, as the Hub has it.
+    public = [self._set.name.partition(':')[0]]
+    self.public = public if self._set.is_public else []
+    self.dataset = self._set.name
     rows = metrics.read(workdir) if self._trained else []
     self._metrics = {
       key: value
@@ -271,7 +261,7 @@ class _Run:
       return []
     flat = config_lib.flatten(self._config)
     sections = [f'## Data\n\n{self.dataset}']
-    if any(one.is_reduced for one in self._sets):
+    if self._set.is_reduced:
       sections.append('A list of examples was left out.')
     if self._metrics:
       rows = [(key, f'{value:.4f}') for key, value in self._metrics.items()]

@@ -167,9 +167,9 @@ def _check_no_effect() -> None:
     )
 
 
-# Flags, and the kinds of source that read them. Mixtures may have any kind.
+# Flags, and the kinds of source that read them.
 _READ_BY = (
-  ((_IMAGE_KEY, _LABEL_KEY, _NUM_CLASSES), ('arrayrecord', 'hf', 'parquet')),
+  ((_IMAGE_KEY, _LABEL_KEY, _NUM_CLASSES), ('arrayrecord', 'hf')),
   ((_SKIP_DAMAGED,), ('tar', 'wds')),
 )
 
@@ -178,7 +178,7 @@ def _check_read_by(kind: str) -> None:
   """Raises ValueError for a flag that a kind of source would ignore."""
   for options, kinds in _READ_BY:
     ignored = [f'--{f.name}' for f in options if f.value != f.default]
-    if ignored and kind not in (*kinds, 'mix'):
+    if ignored and kind not in kinds:
       raise ValueError(
         f'{", ".join(ignored)} has no effect on {kind}: data; only'
         f' {", ".join(f"{reader}:" for reader in kinds)} have what it names.'
