@@ -127,7 +127,7 @@ def test_one_class_folder_is_refused(tmp_path):
 def test_photographs_of_the_user_are_rotated():
   config = config_lib.default()
   for dataset, value, upright in (
-    ('mix:folder:/a@0.5+tar:/b@0.5', None, True),
+    ('mix:folder:/a@0.5+classes:/b@0.5', None, True),
     ('tfds:imagenet2012', None, False),
     ('folder:/a', False, False),
   ):

@@ -64,10 +64,9 @@ class Mixture(source.Source):
       multi_label=any(part.info.multi_label for part in self._parts),
       is_remote=any(part.info.is_remote for part in self._parts),
     )
-    self.others, self.damaged = collections.Counter(), ()
+    self.others = collections.Counter()
     for part in self._parts:
       self.others.update(part.others)
-      self.damaged += tuple(part.damaged)
 
   def _counts(self, split: str) -> list[int]:
     """Returns how many records of each part are in an epoch of a split."""
