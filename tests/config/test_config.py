@@ -209,7 +209,7 @@ def test_the_work_directory_of_another_run_is_refused(tmp_path):
     # Data may move, but not change.
     ('data.dataset', 'classes:/moved,exclude=/moved.json', True),
     ('data.dataset', 'classes:/moved', False),
-    ('data.dataset', 'tar:/moved,exclude=/e.json', False),
+    ('data.dataset', 'arrayrecord:/moved,exclude=/e.json', False),
     ('data.num_examples', 99, False),
   ],
 )

@@ -40,6 +40,8 @@ def test_views():
     ('digits:1231', 'two or more different digits'),
     ('digits:7', 'two or more different digits'),
     ('shapes:weight', "unknown factor 'weight'; the factors are shape, "),
+    ('tar:/a b,exclude=/c', r"prepare_data '--source=tar:/a b' --to=DIR"),
+    ('wds:/data/w', r'prepare_data --source=wds:/data/w --to=DIR'),
   ],
 )
 def test_wrong_specs(spec, words, monkeypatch):

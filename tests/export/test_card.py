@@ -75,7 +75,7 @@ _LIST = ',exclude=/home/jane/exclude.json'
     ('hf:jane/birds:small', 'birds:small', []),  # Is there.
     # None of these is the name of a data set.
     *((f'folder:{place}', 'folder', []) for place in ('.', '~jane')),
-    ('tar:gs://jane-bucket', 'tar', []),
+    ('arrayrecord:gs://jane-bucket', 'arrayrecord', []),
     ('folder:/home/jane', 'folder', []),
     ('tfds:cifar10:3.*.*', 'cifar10:3.*.*', ['cifar10']),
     ('tfds:eurosat/rgb' + _LIST, 'eurosat/rgb', ['eurosat/rgb']),

@@ -7,7 +7,7 @@ from etils import epath
 from tests.prepare_data import imagenet21k
 from tests.workdir.buckets.conftest import bucket, server  # noqa: F401
 from vit_jax import data
-from vit_jax.prepare_data import prepare
+from vit_jax.prepare_data import prepare, tars
 
 pytestmark = pytest.mark.usefixtures('bucket')
 
@@ -16,7 +16,7 @@ def test_into_a_bucket(tmp_path):
   rng = np.random.default_rng(0)
   content = {f'owl/{i}.jpg': imagenet21k.picture(rng) for i in range(20)}
   (tmp_path / 'birds.tar').write_bytes(imagenet21k.tar_file(content))
-  source = data.open_source(f'tar:{tmp_path}/birds.tar')
+  source = tars.Tars('tar', f'{tmp_path}/birds.tar')
   job = prepare.describe(source, 'gs://bucket/tfds', shards=3, merged=True)
   report = prepare.run(job)
   folder = epath.Path('gs://bucket/tfds/birds/1.0.0')

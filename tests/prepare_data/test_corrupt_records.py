@@ -10,7 +10,7 @@ from vit_jax import config as config_lib
 from vit_jax import data
 from vit_jax.data import pipeline
 from vit_jax.data.ops import decoding
-from vit_jax.prepare_data import prepare, shards
+from vit_jax.prepare_data import prepare, shards, tars
 from vit_jax.training import train
 from vit_jax.workdir import metrics
 
@@ -26,7 +26,7 @@ def folder(tmp_path):
     f'{"ab"[i % 2]}/{i}.jpg': imagenet21k.picture(rng) for i in range(IMAGES)
   }
   (tmp_path / 'raw.tar').write_bytes(imagenet21k.tar_file(raw))
-  source = data.open_source(f'tar:{tmp_path}/raw.tar')
+  source = tars.Tars('tar', f'{tmp_path}/raw.tar')
   job = prepare.describe(source, str(tmp_path), shards=1)
   prepare.run(job)
   made = data.open_source(f'arrayrecord:{job.target}')

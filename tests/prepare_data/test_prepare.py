@@ -21,13 +21,23 @@ from tensorflow_datasets.core import example_serializer
 from tests.prepare_data import imagenet21k, odd_files
 from vit_jax import data
 from vit_jax.data import exclusion, permutation
-from vit_jax.prepare_data import budget, identical, prepare, shards
+from vit_jax.prepare_data import (
+  budget,
+  identical,
+  parallel,
+  prepare,
+  shards,
+  tars,
+)
 from vit_jax.runtime import json_text
 
 
 def run(spec, to, **options):
-  """Prepares a data spec in this process; returns the report."""
-  job = prepare.describe(data.open_source(spec), str(to), **options)
+  """Prepares a source in this process; returns the report."""
+  kind, _, path = spec.partition(':')
+  is_tar = kind in tars.KINDS
+  source = tars.Tars(kind, path) if is_tar else data.open_source(spec)
+  job = prepare.describe(source, str(to), **options)
   return prepare.run(job)
 
 
@@ -348,18 +358,50 @@ def test_class_names_keep_their_numbers(tmp_path):
   assert [record.label for record in records(made)] == [0, 1, 2, 3]
 
 
-def test_damaged_tar_files_are_named(many, tmp_path):
+def test_damaged_tar_files_are_named(many, tmp_path, command):
   root = tmp_path / 'cut'
   root.mkdir()
   for path in sorted(many.iterdir())[:3]:
     (root / path.name).write_bytes(path.read_bytes())
   last = max(root.iterdir())
   last.write_bytes(last.read_bytes()[:20_000])
-  with pytest.raises(ValueError, match=f'1 tar file.*\n.*{last.name}'):
-    data.open_source(f'tar:{root}')
-  source = data.open_source(f'tar:{root}', allow_damaged=True)
-  report = prepare.run(prepare.describe(source, str(tmp_path / 'out')))
-  assert f'Damaged: {last} is damaged after {last.stem}_' in report
+  read = tars.Tars('tar', str(root), skip_damaged=True).info.splits['train']
+  entry = {'examples': read, 'excluded': [], 'names': []}
+  exclude = tmp_path / 'exclude.json'
+  exclude.write_text(
+    json.dumps({'kind': exclusion.KIND, 'splits': {'train': entry}})
+  )
+  for end in ('', f',exclude={exclude}'):
+    words = [f'--source=tar:{root}{end}', f'--to={tmp_path}/out{len(end)}']
+    words.append('--processes=1')
+    done = command('vit_jax.prepare_data', *words)
+    assert done.returncode == 1
+    assert '1 tar file(s) are damaged' in done.stderr
+    assert last.name in done.stderr
+    done = command('vit_jax.prepare_data', *words, '--skip_damaged')
+    assert done.returncode == 0
+    assert f'Damaged: {last} is damaged after {last.stem}_' in done.stdout
+
+
+def _how(shared, item):
+  """Returns a sum of the item's array, and whether it lies in a file."""
+  array = base = shared[item]
+  while isinstance(base.base, np.ndarray):
+    base = base.base
+  return item, int(array.sum()), isinstance(base, np.memmap)
+
+
+def test_processes_map_large_arrays(tmp_path, monkeypatch):
+  monkeypatch.setattr(parallel.tempfile, 'tempdir', str(tmp_path))
+  shared = [np.arange(10), np.arange(1_000_000), np.arange(0)]
+  options = dict(processes=2, records=3, what='Summed')
+  found = parallel.run(_how, shared, range(3), **options)
+  assert sorted(found) == [
+    (0, 45, False),
+    (1, 499_999_500_000, True),
+    (2, 0, False),
+  ]
+  assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

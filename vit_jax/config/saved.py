@@ -19,7 +19,7 @@ _GONE = ('data.scaled_decoding', 'model.quantization')
 _UNSET = (None, False, 'none')
 # Kinds of data specs that name a location after the colon. The user may move
 # the data.
-_LOCATED = ('folder', 'classes', 'tar', 'wds', 'arrayrecord')
+_LOCATED = ('folder', 'classes', 'arrayrecord')
 
 
 def to_json(config: ml_collections.ConfigDict) -> str:

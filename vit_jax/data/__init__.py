@@ -8,6 +8,7 @@ expression selects.
 
 import importlib
 import inspect
+import shlex
 from collections.abc import Callable
 
 from vit_jax.data import exclusion
@@ -43,11 +44,11 @@ SOURCES: dict[str, str | Callable[..., Source]] = {
   'classes': 'vit_jax.data.sources.folder:Classes',
   'arrayrecord': 'vit_jax.data.sources.tfds:ArrayRecord',
   'tfds': 'vit_jax.data.sources.tfds:Tfds',
-  'tar': 'vit_jax.data.sources.tars:Tar',
-  'wds': 'vit_jax.data.sources.tars:WebDataset',
   'hf': 'vit_jax.data.sources.hub:HuggingFace',
   'vtab': 'vit_jax.vtab.source:Vtab',
 }
+# Kinds that only `prepare_data` reads.
+_PREPARED_FIRST = ('tar', 'wds')
 
 
 def open_source(
@@ -57,7 +58,6 @@ def open_source(
   image_key: str = 'image',
   label_key: str = 'label',
   num_classes: int | None = None,
-  allow_damaged: bool = False,
 ) -> Source:
   """Opens the data set that a data spec names.
 
@@ -74,24 +74,29 @@ def open_source(
     label_key: the feature or column that holds the label.
     num_classes: number of classes of a label without names; 0 takes it from the
       data set.
-    allow_damaged: for `tar:` and `wds:`, whether tar files may end early; the
-      source then has the attribute `damaged`, a list of messages.
 
   Raises:
     ValueError: the kind is unknown, its argument is missing, or the source
-      refuses the argument; or the list is about other data.
+      refuses the argument; data of this kind are prepared first; or the list is
+      about other data.
   """
   options = {
     'data_dir': data_dir or None,
     'image_key': image_key,
     'label_key': label_key,
     'num_classes': num_classes or None,
-    'allow_damaged': allow_damaged,
   }
   base, excluded = exclusion.split(spec)
   if excluded:
     return exclusion.Excluding(open_source(base, **options), excluded)
   kind, _, argument = spec.partition(':')
+  if kind in _PREPARED_FIRST:
+    source = shlex.quote(f'--source={spec}')
+    raise ValueError(
+      f'{spec}: tar files are prepared once, and the result is read. Run python'
+      f' -m vit_jax.prepare_data {source} --to=DIR, and use the data spec that'
+      ' it prints, arrayrecord:DIR/NAME.'
+    )
   if kind not in SOURCES:
     raise _spec_error(spec)
   opener = SOURCES[kind]

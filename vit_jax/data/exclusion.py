@@ -117,8 +117,7 @@ class Excluding(source.Source):
         set with other splits, sizes or names.
     """
     self._whole = whole
-    self.others, self.damaged = whole.others, whole.damaged
-    self.sorted_by_class = whole.sorted_by_class
+    self.others, self.sorted_by_class = whole.others, whole.sorted_by_class
     spec = join(whole.info.spec, path)
     _, lists = read(files.absolute(path))
     for name, entry in lists.items():

@@ -72,13 +72,11 @@ class Source:
   Attributes:
     info: the facts about it.
     others: what is not read, such as a suffix -> number of files.
-    damaged: messages about files of which only a part is read.
     sorted_by_class: whether each split has its examples in order of the class.
   """
 
   info: SourceInfo
   others: Mapping[str, int] = {}
-  damaged: Sequence[str] = ()
   sorted_by_class = False
 
   def read(self, split: str, index: int) -> Record:

@@ -20,22 +20,29 @@ written are made again, with the same bytes. Many machines share the work if
 each gets the same command with its own --part=K/N (0/4, 1/4, 2/4, 3/4), and a
 DIR that all of them see.
 
+A source is a data spec, or one of two kinds that only this command reads:
+
+  tar:PATH   tar files with a tar file or a folder for each class
+  wds:PATH   the shards of a WebDataset
+
 A source tfds:NAME is prepared by TFDS itself, or, if there is a copy in
 TFRecord format, converted record by record, with all of its features.
 """
 
 import shlex
+from collections.abc import Sequence
 
 from absl import flags
 
 from vit_jax import data
+from vit_jax.data import exclusion
 from vit_jax.data.ops import decoding
-from vit_jax.prepare_data import parallel, prepare, tfds_copy
+from vit_jax.prepare_data import parallel, prepare, tars, tfds_copy
 from vit_jax.prepare_data.images import Size
 from vit_jax.runtime import command_line
 
 _SOURCE = flags.DEFINE_string(
-  'source', None, 'Data spec, such as folder:/data/birds or tar:/data/winter21.'
+  'source', None, 'Source, such as folder:/data/birds or tar:/data/winter21.'
 )
 _TO = flags.DEFINE_string(
   'to', None, 'Folder for prepared data sets, local or in a bucket.'
@@ -114,14 +121,7 @@ def main() -> None:
     )
     return
   _check_read_by(_SOURCE.value.partition(':')[0])
-  source = data.open_source(
-    _SOURCE.value,
-    data_dir=_DATA_DIR.value,
-    image_key=_IMAGE_KEY.value,
-    label_key=_LABEL_KEY.value,
-    num_classes=_NUM_CLASSES.value,
-    allow_damaged=_SKIP_DAMAGED.value,
-  )
+  source, damaged = _open(_SOURCE.value)
   job = prepare.describe(
     source,
     _TO.value,
@@ -134,6 +134,7 @@ def main() -> None:
     merged={'yes': True, 'no': False}.get(_MERGE.value),
     shards=_SHARDS.value,
     processes=processes,
+    damaged=damaged,
   )
   if _DRY_RUN.value:
     return
@@ -144,6 +145,24 @@ def main() -> None:
       f'{report}\nRead it as arrayrecord:{folder}, or as tfds:{job.name} with'
       f' {shlex.quote(f"--config.data.data_dir={folder.parent}")}'
     )
+
+
+def _open(spec: str) -> tuple[data.Source, Sequence[str]]:
+  """Opens a source; also returns what is wrong with its tar files."""
+  base, excluded = exclusion.split(spec)
+  kind, _, path = base.partition(':')
+  if kind in tars.KINDS:
+    found = tars.Tars(kind, path, skip_damaged=_SKIP_DAMAGED.value)
+    reduced = exclusion.Excluding(found, excluded) if excluded else found
+    return reduced, found.damaged
+  source = data.open_source(
+    spec,
+    data_dir=_DATA_DIR.value,
+    image_key=_IMAGE_KEY.value,
+    label_key=_LABEL_KEY.value,
+    num_classes=_NUM_CLASSES.value,
+  )
+  return source, ()
 
 
 # TFDS's records are copied as they are, so these would do nothing.

@@ -87,7 +87,7 @@ def _content(job: Job, totals: dict[str, shards.Facts]) -> dict[str, Any]:
     'job': job.describe(),
     'class_names': list(names),
     'others': dict(job.source.others),
-    'damaged': list(job.source.damaged),
+    'damaged': list(job.damaged),
     'splits': {
       split: {
         'found': job.source.info.splits[split],

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """All that the written bytes depend on; picklable.
+  """All that the written files depend on; picklable.
 
   Attributes:
     source: the images.
@@ -55,6 +56,7 @@ class Job:
     shuffled: whether records are in pseudo-random order, else the source's.
     merged: whether identical images become one record with several labels.
     shards: split -> number of files.
+    damaged: what is wrong with the source; only reported.
   """
 
   source: Source
@@ -68,6 +70,7 @@ class Job:
   shuffled: bool
   merged: bool
   shards: dict[str, int] = dataclasses.field(default_factory=dict)
+  damaged: Sequence[str] = ()
 
   @property
   def state(self) -> epath.Path:

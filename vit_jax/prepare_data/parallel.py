@@ -4,13 +4,16 @@ import functools
 import logging as std_logging
 import multiprocessing
 import os
+import pickle
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from typing import Any
 
+import numpy as np
 from absl import logging
 
 from vit_jax.data.ops import decoding
@@ -18,6 +21,8 @@ from vit_jax.runtime import printable
 
 _LINE_SEC = 10.0
 _CHECK_SEC = 0.5
+# Arrays from this size on are mapped by the processes, not copied.
+_MAPPED_BYTES = 2**20
 
 # Of a worker process: what each task gets, and the count of records done.
 _shared: Any = None
@@ -37,7 +42,8 @@ def run(
 
   Args:
     task: a function of a module; it calls `advance` for the records it does.
-    shared: picklable; sent to each process once.
+    shared: picklable; sent to each process once. The processes map its large
+      arrays from files, as the names of millions of images take gigabytes.
     items: picklable.
     processes: number of processes; with 1, there are no others.
     records: number of records of all items, for the progress.
@@ -55,11 +61,12 @@ def run(
     return
   context = multiprocessing.get_context('spawn')
   counter = context.Value('q', 0)
+  folder = tempfile.TemporaryDirectory(prefix='vit_jax_')
   executor = futures.ProcessPoolExecutor(
     min(processes, len(items)),
     mp_context=context,
     initializer=_start,
-    initargs=(shared, counter),
+    initargs=(*_store(shared, folder.name), counter),
   )
   try:
     pending = {executor.submit(functools.partial(_do, task), i) for i in items}
@@ -80,6 +87,7 @@ def run(
     executor.shutdown(wait=False, cancel_futures=True)
     for process in multiprocessing.active_children():
       process.terminate()
+    folder.cleanup()
 
 
 def cores() -> int:
@@ -95,10 +103,32 @@ def advance(records: int) -> None:
     _counter.value += records
 
 
-def _start(shared: Any, counter: Any) -> None:
-  """Prepares a worker process."""
+def _store(shared: Any, folder: str) -> tuple[bytes, list[str]]:
+  """Pickles an object, but its large arrays become files.
+
+  Returns:
+    The pickle, and the paths of the files.
+  """
+  paths = []
+
+  def keep(buffer: pickle.PickleBuffer) -> bool:
+    """Stores a buffer; returns whether the pickle holds it instead."""
+    content = buffer.raw()
+    if content.nbytes < _MAPPED_BYTES:
+      return True
+    paths.append(f'{folder}/{len(paths)}')
+    with open(paths[-1], 'wb') as f:
+      f.write(content)
+    return False
+
+  return pickle.dumps(shared, protocol=5, buffer_callback=keep), paths
+
+
+def _start(pickled: bytes, paths: Sequence[str], counter: Any) -> None:
+  """Prepares a worker process; the first two are from `_store`."""
   global _shared, _counter
-  _shared, _counter = shared, counter
+  buffers = [np.memmap(path, np.uint8, 'r') for path in paths]
+  _shared, _counter = pickle.loads(pickled, buffers=buffers), counter
   signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends this process.
   std_logging.getLogger().setLevel(std_logging.WARNING)
   decoding.own_process()

@@ -41,6 +41,7 @@ def describe(
   merged: bool | None = None,
   shards: int = 0,
   processes: int = 1,
+  damaged: Sequence[str] = (),
 ) -> job_lib.Job:
   """Describes a job; tells the bytes and the time that it takes.
 
@@ -57,6 +58,7 @@ def describe(
       means for ImageNet-21k.
     shards: number of files of a split; 0 chooses it.
     processes: number of processes, for the estimate of time.
+    damaged: what is wrong with the source, for the report.
 
   Raises:
     ValueError: a name is not one of TFDS's, a split is unknown, or the disk has
@@ -97,6 +99,7 @@ def describe(
     max_pixels=max_pixels,
     shuffled=shuffled,
     merged=merged,
+    damaged=damaged,
   )
   estimates = {split: budget.estimate(job, split) for split in splits}
   budget.tell(estimates, processes)

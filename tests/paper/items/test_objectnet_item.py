@@ -8,6 +8,7 @@ import pytest
 from etils import epath
 
 from tests.paper import made
+from vit_jax import data as sources
 from vit_jax.paper import eval_only, items
 from vit_jax.paper.items import objectnet_item
 from vit_jax.paper.numbers import values
@@ -103,7 +104,8 @@ def test_each_finished_run_is_evaluated_once(
   assert first['--config'] == (
     f'configs/robustness.py:ViT-H/14,objectnet,resolution=518,objectnet={data}'
   )
-  assert first['--config.data.dataset'].startswith('wds:')
+  named = sources.open_source(first['--config.data.dataset'])
+  assert list(named.info.class_names) == eval_only.class_names()
   assert '--eval_only' in first
   for seed, flags in enumerate((first, second)):
     assert flags['--config.init.checkpoint'] == str(

@@ -16,7 +16,7 @@ SUFFIXES = (
   *('.jpg', '.jpeg', '.jpe', '.png', '.webp', '.bmp', '.dib', '.tif', '.tiff'),
   *('.jp2', '.ppm', '.pgm', '.pbm', '.pnm', '.gif', '.avif'),
 )
-# Folders, and ends of the names of shards, that name a split.
+# Folders, and parts of the names of files, that name a split.
 SPLITS = ('train', 'validation', 'valid', 'val', 'test')
 # Folders that archives and file systems leave beside the images.
 _CLUTTER = ('__MACOSX', '$RECYCLE.BIN', 'lost+found')
@@ -93,42 +93,6 @@ def _local(path: str) -> Iterator[tuple[str, bool]]:
       # Almost all entries are files: avoid further system calls. A broken link
       # passes for a file, which a read then reports as missing.
       yield entry.name, not entry.is_file() and entry.is_dir()
-
-
-def shards(root: str, suffixes: tuple[str, ...]) -> list[str]:
-  """Returns a file, or the sorted files below a folder, of some suffixes.
-
-  Raises:
-    ValueError: there are none.
-  """
-  if root.lower().endswith(suffixes):
-    return [root]
-  if epath.Path(root).is_dir():
-    found = sorted(
-      f'{root}/{folder}{name}'
-      for folder, names in walk(root)
-      for name in names
-      if name.lower().endswith(suffixes)
-    )
-    if found:
-      return found
-  raise ValueError(
-    f'there is no file {root} with the suffix {suffixes[0]}, and no folder'
-    f' {root} that holds such files.'
-  )
-
-
-def shard_split(path: str, root: str) -> str:
-  """Returns the split that a shard's folders or its name state, or `train`.
-
-  Args:
-    path: the shard, such as ROOT/val/0001.tar or ROOT/data/birds-val-0001.tar.
-    root: the folder of all shards, or the only shard.
-  """
-  inside = path[len(root) :].strip('/') or os.path.basename(path)
-  for mark in '-_.':
-    inside = inside.replace(mark, '/')
-  return next((word for word in inside.split('/') if word in SPLITS), 'train')
 
 
 def warn(spec: str, others: collections.Counter) -> None:

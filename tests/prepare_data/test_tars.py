@@ -2,17 +2,14 @@
 
 import gzip
 import json
-import os
-import pickle
 import tarfile
 
 import fsspec
-import numpy as np
 import pytest
 
 from tests.prepare_data.imagenet21k import tar_file
 from vit_jax import data
-from vit_jax.data.sources import members, tars
+from vit_jax.prepare_data import tars
 
 
 def _files(*paths):
@@ -29,8 +26,12 @@ def _write(root, files):
   return root
 
 
+def _open(spec, **options):
+  return tars.Tars(*spec.split(':', 1), **options)
+
+
 def _records(spec, split='train'):
-  source = data.open_source(spec)
+  source = _open(spec)
   names = source.info.class_names
   view = data.View(source, split)
   records = [view[i] for i in range(len(view))]
@@ -77,7 +78,7 @@ def _records(spec, split='train'):
 )
 def test_layouts(tmp_path, files, expected):
   root = _write(tmp_path / 'x', files)
-  source = data.open_source(f'tar:{root}')
+  source = _open(f'tar:{root}')
   assert source.info.splits == {k: len(v) for k, v in expected.items()}
   for split, classes in expected.items():
     found = _records(f'tar:{root}', split)
@@ -110,13 +111,13 @@ def test_imagenet_1k(tmp_path, monkeypatch):
     ('bytes of val_1.JPEG', 'n2'),
     ('bytes of val_2.JPEG', 'n1'),
   ]
-  source = data.open_source(f'tar:{root}')
+  source = _open(f'tar:{root}')
   assert set(source.info.splits) == {'train', 'validation'}
   assert source.others == {'images of the test split, without a class': 1}
   extra = _files('val_1.JPEG', 'val_2.JPEG', 'val_3.JPEG')
   _write(root, {'ILSVRC2012_img_val.tar': extra})
   with pytest.raises(ValueError, match='holds 3 images, but ImageNet-1k has 2'):
-    data.open_source(f'tar:{root}')
+    _open(f'tar:{root}')
 
 
 @pytest.mark.parametrize(
@@ -135,9 +136,9 @@ def test_damaged_tar_files(tmp_path, keep, words, images):
   content = keep(tar_file(_files('dog/1.jpg', 'dog/2.jpg')))
   root = _write(tmp_path / 'x', {'a.tar': content})
   with pytest.raises(ValueError, match=words):
-    data.open_source(f'tar:{root}')
+    _open(f'tar:{root}')
   if images:
-    source = data.open_source(f'tar:{root}', allow_damaged=True)
+    source = _open(f'tar:{root}', skip_damaged=True)
     assert source.info.splits == {'train': images}
     assert len(source.damaged) == 1
 
@@ -150,8 +151,8 @@ def test_links_are_reported_and_the_files_behind_them_are_read(tmp_path):
     for name in ('dog/1.jpg', 'dog/2.jpg', 'dog/3.jpg'):
       tar.add(root / name, name)
   with pytest.raises(ValueError, match=r'1 links .* dog/2\.jpg.*dereference'):
-    data.open_source(f'tar:{root}')
-  source = data.open_source(f'tar:{root}', allow_damaged=True)
+    _open(f'tar:{root}')
+  source = _open(f'tar:{root}', skip_damaged=True)
   assert source.read('train', 1).image == b'image'
   assert source.info.splits == {'train': 2}
 
@@ -169,78 +170,13 @@ def test_links_are_reported_and_the_files_behind_them_are_read(tmp_path):
 def test_wrong_layouts(tmp_path, files, path, words):
   _write(tmp_path / 'x', files)
   with pytest.raises(ValueError, match=words):
-    data.open_source(f'tar:{tmp_path}/x{path}')
+    _open(f'tar:{tmp_path}/x{path}')
 
 
 def test_other_gz_files_beside_tar_files_are_ignored(tmp_path):
   files = {'a.tar': _files('dog/1.jpg'), 'labels.csv.gz': gzip.compress(b'1')}
   root = _write(tmp_path / 'x', files)
   assert _records(f'tar:{root}') == [('bytes of dog/1.jpg', 'dog')]
-
-
-# The index --------------------------------------------------------------------
-
-
-def test_a_large_index_is_kept(tmp_path, monkeypatch):
-  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-  monkeypatch.setattr(members, 'KEPT_FROM', 2)
-  root = _write(tmp_path / 'x', {'a.tar': _files('dog/1.jpg', 'cat/2.jpg')})
-  before = _records(f'tar:{root}')
-  source = data.open_source(f'tar:{root}')
-  assert isinstance(source._members.start, np.memmap)
-  assert len(pickle.dumps(source._members)) < 500
-  with monkeypatch.context() as m:
-    m.setattr(members, '_walk', None)
-    assert _records(f'tar:{root}') == before
-    again = pickle.loads(pickle.dumps(source))
-    assert again.read('train', 1) == source.read('train', 1)
-  # A changed tar file is walked again.
-  _write(root, {'a.tar': _files('dog/1.jpg', 'cat/2.jpg', 'cat/3.jpg')})
-  assert len(_records(f'tar:{root}')) == 3
-
-
-@pytest.fixture
-def kept(tmp_path, monkeypatch):
-  """Returns a data set, the index of which is kept, and the index's folder."""
-  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-  monkeypatch.setattr(members, 'KEPT_FROM', 2)
-  root = _write(tmp_path / 'x', {'a.tar': _files('dog/1.jpg', 'cat/2.jpg')})
-  data.open_source(f'tar:{root}')
-  [place] = tmp_path.glob('cache/vit_jax/members/*/*')
-  return root, place
-
-
-@pytest.mark.parametrize('length', [-4, 0])
-def test_a_damaged_index_is_made_again(kept, monkeypatch, length):
-  root, place = kept
-  whole = {path: path.read_bytes() for path in place.iterdir()}
-  for path, content in whole.items():
-    path.write_bytes(content[:length])
-  assert len(_records(f'tar:{root}')) == 2
-  assert {path: path.read_bytes() for path in place.iterdir()} == whole
-  monkeypatch.setattr(members, '_walk', None)
-  assert len(_records(f'tar:{root}')) == 2
-
-
-def test_an_index_that_another_process_kept_first_stays(kept):
-  root, place = kept
-  before = place.stat().st_ino
-  members._keep(members._walk([str(root / 'a.tar')]), str(place))
-  assert place.stat().st_ino == before
-  assert list(place.parent.iterdir()) == [place]
-
-
-def test_outdated_indexes_are_removed(kept):
-  root, first = kept
-  _write(root, {'a.tar': _files('dog/1.jpg', 'cat/2.jpg', 'cat/3.jpg')})
-  data.open_source(f'tar:{root}')
-  [second] = set(first.parent.iterdir()) - {first}
-  # The first may still be in use, or another process may be writing it.
-  os.utime(first, (0, 0))
-  _write(root, {'a.tar': _files('dog/1.jpg', 'cat/2.jpg', 'cat/3.jpg', 'd/4')})
-  data.open_source(f'tar:{root}')
-  assert not first.exists()
-  assert second.exists()
 
 
 def test_a_remote_tar_file(monkeypatch):
@@ -255,7 +191,7 @@ def test_a_remote_tar_file(monkeypatch):
     return cat_file(self, path, start=start, end=end, **options)
 
   monkeypatch.setattr(type(system), 'cat_file', spy)
-  source = data.open_source('tar:memory://remote/a.tar')
+  source = _open('tar:memory://remote/a.tar')
   assert source.info.is_remote
   assert source.read('train', 1).image == b'bytes of cat/2.jpg'
   assert reads == [(1536, 1536 + len(b'bytes of cat/2.jpg'))]
@@ -284,9 +220,9 @@ def test_shards(tmp_path, suffix):
   _shards(root, [(b'six', 3)], suffix, name='x-val-{:04}.tar')
   assert _records(f'wds:{root}') == [(b.decode(), str(n)) for b, n in samples]
   assert _records(f'wds:{root}', 'val') == [('six', '3')]
-  assert data.open_source(f'wds:{root}').info.num_classes == 5
+  assert _open(f'wds:{root}').info.num_classes == 5
   (root / 'classes.txt').write_text('ant\nbee\ncat\ndog\nemu\nfox\n')
-  source = data.open_source(f'wds:{root}')
+  source = _open(f'wds:{root}')
   assert source.info.class_names == ('ant', 'bee', 'cat', 'dog', 'emu', 'fox')
   assert source.read('train', 0).label == 2
 
@@ -297,13 +233,13 @@ def test_labels_in_json_are_whole_numbers_or_texts(tmp_path, label):
   assert _records(f'wds:{root}') == [('one', '3'), ('two', 'cat')]
   _shards(root, [(b'three', label)], 'json')
   with pytest.raises(ValueError, match=r'00000\.json has the label .* index'):
-    data.open_source(f'wds:{root}')
+    _open(f'wds:{root}')
 
 
 def test_blank_lines_between_class_names(tmp_path):
   root = _shards(tmp_path / 'x', [(b'one', 'dog'), (b'two', 'ant')])
   (root / 'classes.txt').write_text('\nant\n\ndog\n\n')
-  source = data.open_source(f'wds:{root}')
+  source = _open(f'wds:{root}')
   assert source.info.class_names == ('ant', 'dog')
   assert source.labels('train').tolist() == [1, 0]
 
@@ -321,4 +257,4 @@ def test_a_label_that_the_list_lacks_is_refused(tmp_path, listed, label, words):
   (root / 'classes.txt').write_text(listed)
   words = f'^wds:{root}: the {words} {root}/classes.txt. Correct the list.'
   with pytest.raises(ValueError, match=words):
-    data.open_source(f'wds:{root}')
+    _open(f'wds:{root}')
