@@ -9,6 +9,7 @@ import shlex
 
 import jax
 import ml_collections
+import pandas as pd
 from absl import logging
 from etils import epath
 
@@ -97,18 +98,7 @@ def summary(workdir: epath.Path, results: dict[str, dict[str, float]]) -> str:
     workdir: the directory that holds a run for each stage.
     results: what `train_and_evaluate` returned, by the stage's name.
   """
-  columns = (
-    'stage',
-    'data',
-    'images',
-    'per class',
-    'stored px',
-    'seen px',
-    'steps',
-    'weights from',
-    'accuracy',
-  )
-  rows = [columns]
+  rows = []
   for name, result in results.items():
     config = ml_collections.ConfigDict(config_lib.load(workdir / name))
     accuracies = [
@@ -118,30 +108,24 @@ def summary(workdir: epath.Path, results: dict[str, dict[str, float]]) -> str:
       if key.endswith('/accuracy') and not key.startswith('train/')
     ]
     rows.append(
-      (
-        name,
-        f'{config.data.dataset} {config.data.train_split}',
-        f'{config.data.num_examples:,}',
-        f'{config.data.num_examples / config.num_classes:,.0f}',
-        inputs.stored_size(config),
-        '{}x{}'.format(*config.image_size),
-        f'{config.total_steps:,}',
-        config.init.checkpoint.removeprefix('stage:') or 'scratch',
-        ', '.join(accuracies),
-      )
+      {
+        'stage': name,
+        'data': f'{config.data.dataset} {config.data.train_split}',
+        'images': f'{config.data.num_examples:,}',
+        'per class': f'{config.data.num_examples / config.num_classes:,.0f}',
+        'stored px': inputs.stored_size(config),
+        'seen px': '{}x{}'.format(*config.image_size),
+        'steps': f'{config.total_steps:,}',
+        'weights from': (
+          config.init.checkpoint.removeprefix('stage:') or 'scratch'
+        ),
+        'accuracy': ', '.join(accuracies),
+      }
     )
-  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  lines = [
-    '  '.join(
-      cell.ljust(width) for cell, width in zip(row, widths, strict=True)
-    ).rstrip()
-    for row in rows
-  ]
-  lines.insert(1, '  '.join('-' * width for width in widths))
   return '\n'.join(
     [
       '',
-      *lines,
+      pd.DataFrame(rows).to_string(index=False),
       '',
       f'Each stage has a directory in {workdir}, with its metrics in'
       ' metrics.jsonl and its config in config.json. To see curves:',
