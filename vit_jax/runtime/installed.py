@@ -9,14 +9,13 @@ import difflib
 import importlib
 import importlib.metadata
 import importlib.util
-import json
 import os
 import pathlib
 import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 # The libraries that may affect a step's numbers, its speed or checkpoints.
 LIBRARIES = (
@@ -75,44 +74,26 @@ def require(*packages: str, extra: str, what: str = 'This') -> None:
     )
 
 
-def everything() -> dict[str, str]:
-  """Returns all installed distributions: name -> version.
-
-  One that comes from no index, such as an editable installation, has its origin
-  behind the version. This code itself is left out.
-  """
-  found = {}
-  for one in importlib.metadata.distributions():
-    # A broken distribution lacks these. Python imports the first on the path.
-    name, version = (one.metadata.get(key) or '' for key in ('Name', 'Version'))
-    name = re.sub(r'[-_.]+', '-', name).lower()
-    if not name or not version or name in {*_OWN, *found}:
-      continue
-    found[name] = version
-    if origin := one.read_text('direct_url.json'):  # PEP 610
-      url = 'unknown'
-      with contextlib.suppress(ValueError, KeyError, TypeError):
-        # Without a user name or token.
-        url = re.sub(r'//[^/@]*@', '//', json.loads(origin)['url'])
-      found[name] += f', not from an index: {url}'
-  return dict(sorted(found.items()))
-
-
-def requirements(found: Mapping[str, str]) -> str:
-  """Returns a requirements file for pip.
-
-  Args:
-    found: see `everything`.
+def requirements() -> str:
+  """Returns all installed distributions as a requirements file for pip.
 
   Returns:
-    Lines: `# Python 3.12.1`; `name==version` for each distribution; comments
-    for those that come from no index.
+    Lines: `# Python 3.12.1`; `name==version` for each distribution; a comment
+    for one that comes from no index, such as an editable installation. This
+    code itself is left out.
   """
-  lines = [
-    f'# {name} {version}' if ',' in version else f'{name}=={version}'
-    for name, version in found.items()
-  ]
-  return '\n'.join([f'# Python {platform.python_version()}', *lines, ''])
+  lines = {}
+  for one in importlib.metadata.distributions():
+    name, version = (one.metadata.get(key) or '' for key in ('Name', 'Version'))
+    name = re.sub(r'[-_.]+', '-', name).lower()
+    # A broken distribution lacks these. Python imports the first on the path.
+    if not name or not version or name in {*_OWN, *lines}:
+      continue
+    lines[name] = f'{name}=={version}'
+    if one.read_text('direct_url.json'):  # PEP 610
+      lines[name] = f'# {name} {version}, not from an index'
+  listed = [lines[name] for name in sorted(lines)]
+  return '\n'.join([f'# Python {platform.python_version()}', *listed, ''])
 
 
 # ---- This code ---------------------------------------------------------------
