@@ -14,7 +14,6 @@ import pathlib
 import platform
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 
 # The libraries that may affect a step's numbers, its speed or checkpoints.
@@ -31,7 +30,6 @@ _OWN = ('vit-paper-jax', 'vit-jax')
 _ROOT = pathlib.Path(__file__).parents[2]
 # Seconds: a repository on a network disk must not hold up a run.
 _GIT_PATIENCE = 10.0
-_DEVICES_PATIENCE = 60.0
 # Flag -> the folder of the files that it can name without a path.
 _FOLDERS = {
   'config': 'configs',
@@ -100,33 +98,12 @@ def requirements() -> str:
 
 
 def report() -> Iterator[str]:
-  """Yields lines for a bug report: code, libraries, system, then devices."""
+  """Yields lines for a bug report: code, libraries, system."""
   import vit_jax
 
-  lines = {
-    'vit_jax': f'{vit_jax.__version__}, commit {commit() or "unknown"}',
-    **versions(),
-    'system': platform.platform(),
-  }
-  yield from (f'{name} {found}' for name, found in lines.items())
-  # In a process with a limit: one host of a slice would wait for the others.
-  code = (
-    'import jax; found = jax.devices();'
-    ' print(len(found), found[0].platform, found[0].device_kind)'
-  )
-  try:
-    done = subprocess.run(
-      [sys.executable, '-c', code],
-      capture_output=True,
-      text=True,
-      timeout=_DEVICES_PATIENCE,
-      check=True,
-    )
-    yield f'devices {done.stdout.strip()}'
-  except subprocess.TimeoutExpired:
-    yield f'devices unknown: no answer within {_DEVICES_PATIENCE:g} s'
-  except subprocess.CalledProcessError as error:  # Another one has the TPU.
-    yield f'devices unknown: {"".join(error.stderr.splitlines()[-1:])}'
+  yield f'vit_jax {vit_jax.__version__}, commit {commit() or "unknown"}'
+  yield from (f'{name} {found}' for name, found in versions().items())
+  yield f'system {platform.platform()}'
 
 
 def commit(root: pathlib.Path = _ROOT) -> str:
