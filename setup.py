@@ -74,9 +74,8 @@ EXTRAS = {
   'cuda': ['jax[cuda13]>=0.10'],
   # Plots of results.
   'plot': ['matplotlib>=3.10'],
-  # Experiment trackers; see `log.trackers`.
+  # An experiment tracker; see `log.trackers`.
   'wandb': ['wandb>=0.31'],
-  'mlflow': ['mlflow-skinny>=3.17'],
   # Programs that need only JAX (vit_jax.export).
   'export': ['flatbuffers>=24.3.25'],
   # ONNX files, through a Hugging Face folder and PyTorch.

@@ -15,9 +15,8 @@ the smallest number. The memory holds one file of --train at a time, and all of
 
 With image files or folders in place of --test, lists the nearest images of
 each, with their distances: 1 - cosine of the features' angle, which is 0 for
-the same direction and 1 for a right angle, or with --metric=euclidean the
-length of their difference. Their features come from the checkpoint that --train
-was made with, or from --checkpoint if it has moved:
+the same direction and 1 for a right angle. Their features come from the
+checkpoint that --train was made with, or from --checkpoint if it has moved:
 
   robin.jpg
     distance  class  name
@@ -58,14 +57,10 @@ _SELECTION = flags.DEFINE_string(
 _K = flags.DEFINE_list(
   'k', ['20'], 'Numbers of neighbours, such as 1,5,20; the largest is listed.'
 )
-_METRIC = flags.DEFINE_string(
-  'metric', 'cosine', 'What near means: cosine or euclidean.'
-)
 _WEIGHTS = flags.DEFINE_string(
   'weights',
-  None,
-  'Votes of a neighbour: one (uniform), exp(cosine / temperature) (softmax, the'
-  ' default for cosines), or 1 / distance (the default for euclidean).',
+  'softmax',
+  'Votes of a neighbour: exp(cosine / temperature) (softmax) or one (uniform).',
 )
 _TEMPERATURE = flags.DEFINE_float(
   'temperature', 0.07, 'The temperature of --weights=softmax.'
@@ -141,15 +136,12 @@ def _check_classes(train: Stored, other: Stored) -> None:
 
 
 def _neighbours(train: Stored) -> ml_collections.ConfigDict:
-  usual = 'softmax' if _METRIC.value == 'cosine' else 'distance'
   section = _section(
     'knn',
     k=_K.value,
-    metric=_METRIC.value,
-    weights=_WEIGHTS.value or usual,
+    weights=_WEIGHTS.value,
     temperature=_TEMPERATURE.value,
   )
-  knn.check(section)
   if max(section.k) > train.facts['rows']:
     raise ValueError(
       f'--k={",".join(_K.value)}: {train.folder} has only'
@@ -203,7 +195,7 @@ def _list_neighbours(train: Stored, words: Sequence[str]) -> None:
     )
   found = subject.find_images(words)
   queries = model.features(found, facts['layer'])
-  near = knn.nearest(train, queries, k, _METRIC.value)
+  near = knn.nearest(train, queries, k)
   names = train.column('name')
   classes = np.full(len(names), '', object)
   if facts['labels'] == 'one':

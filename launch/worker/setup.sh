@@ -115,7 +115,7 @@ if [[ -n $workdir ]]; then
       install_exactly "$home/requirements.txt"; } ||
       fail "the versions in $record cannot be installed; a release may be" \
         "withdrawn. $instead"
-    grep ', not from an index: ' <<<"$text" |
+    grep ', not from an index' <<<"$text" |
       sed "s/^#/$HOSTNAME: warning: not installed:/" >&2 || true
     installed="exactly the versions of $record"
   fi

@@ -233,10 +233,18 @@ def test_runs_may_be_older_or_newer_than_a_key(tmp_path):
   saved['data'] |= {'max_pixels': 1, 'prefetch': 3, 'scaled_decoding': False}
   saved['guard']['report_after'] = 7.0
   saved['model']['gone'] = saved['gone'] = 1  # No longer exist.
+  neighbours = config_lib.evaluation('test', 'knn', train_split='train')
+  saved['evals'] = {
+    metric: neighbours.to_dict() | {'metric': metric}
+    for metric in ('cosine', 'euclidean')
+  }
   (tmp_path / 'config.json').write_text(json.dumps(saved))
   config_lib.check_same_run(config, tmp_path)
   loaded = config_lib.load(tmp_path)
   assert (loaded['data']['jpeg_dct'], loaded['cutmix_alpha']) == ('fast', 0.0)
+  # Results by the only metric that is left still count.
+  assert [*loaded['evals']['cosine']] == [*neighbours]
+  assert 'metric' in loaded['evals']['euclidean']
   config.cutmix_alpha = 1.0
   with pytest.raises(ValueError, match=r'cutmix_alpha: 0.0 in .* 1.0 now'):
     config_lib.check_same_run(config, tmp_path)

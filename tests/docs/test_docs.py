@@ -96,8 +96,6 @@ def test_what_is_said_of_extras_is_right():
       ):
         calls += 1
         [extra] = [k.value for k in node.keywords if k.arg == 'extra']
-        if isinstance(extra, ast.Name):  # That of a tracker has its name.
-          continue
         packages = {
           *re.findall(r"'(\w+)'", ' '.join(map(ast.unparse, node.args)))
         }

@@ -94,7 +94,6 @@ SEVERAL = {'l2': (1.0, 2.0)}
     ('few_shot', {'test': 'train[55:]'}, 'share 5 images; choose disjoint'),
     ('linear_probe', SEVERAL | {'selection_split': 'train[55:]'}, 'share 5 im'),
     ('knn', {'k': (61,)}, "needs 61 training images, but 'train' has 60"),
-    ('knn', {'metric': 'euclidean'}, "'softmax' needs metric='cosine'"),
     ('knn', {'layer': 'block_0'}, "no layer 'block_0'; choose one of"),
   ],
 )
@@ -209,9 +208,12 @@ def test_masked_patch_models_use_the_mean_of_the_patches():
 # ---- Neighbours --------------------------------------------------------------
 
 
-@pytest.mark.parametrize('weights', ['uniform', 'distance'])
-@pytest.mark.parametrize('metric', ['cosine', 'euclidean'])
-def test_neighbours_are_those_of_scikit_learn(metric, weights, monkeypatch):
+def _softmax(distances):
+  return np.exp((1 - distances) / 0.07)
+
+
+@pytest.mark.parametrize('weights', ['uniform', _softmax])
+def test_neighbours_are_those_of_scikit_learn(weights, monkeypatch):
   # Several parts of a block, and a part that is not full.
   monkeypatch.setattr(knn, '_ROWS', 256)
   (x, labels), (queries, _) = _points(700, 1), _points(150, 2)
@@ -219,34 +221,34 @@ def test_neighbours_are_those_of_scikit_learn(metric, weights, monkeypatch):
   x, queries = x + 30, queries + 30
   calls = []
   rows, distances = knn.nearest(
-    [x[:301], x[301:]], queries, 15, metric, lambda: calls.append(1)
+    [x[:301], x[301:]], queries, 15, lambda: calls.append(1)
   )
   # Two parts of each block: a watchdog sees them.
   assert len(calls) == 4
   for k in (1, 4, 15):
     expected = neighbors.KNeighborsClassifier(
-      k, weights=weights, metric=metric, algorithm='brute'
+      k, weights=weights, metric='cosine', algorithm='brute'
     ).fit(np.float64(x), labels)
     far, places = expected.kneighbors(np.float64(queries))
     np.testing.assert_array_equal(rows[:, :k], places)
     np.testing.assert_allclose(distances[:, :k], far, rtol=1e-6)
-    predicted = knn.vote(rows, distances, labels, k, weights, 0.07)
+    votes = 'uniform' if weights == 'uniform' else 'softmax'
+    predicted = knn.vote(rows, distances, labels, k, votes, 0.07)
     np.testing.assert_array_equal(
       predicted, expected.predict(np.float64(queries))
     )
 
 
-@pytest.mark.parametrize('metric', ['cosine', 'euclidean'])
-def test_the_first_of_equal_rows(metric):
+def test_the_first_of_equal_rows():
   x, _ = _points(50, 1)
   x = np.tile(x, (20, 1))  # Each row is there 20 times.
-  rows, distances = knn.nearest([x[:333], x[333:]], x[:50] + 1, 20, metric)
+  rows, distances = knn.nearest([x[:333], x[333:]], x[:50] + 1, 20)
   assert (rows // 50 == np.arange(20)).all()
   assert (rows % 50 == rows[:, :1]).all()
-  _, distances = knn.nearest([x], x[:50], 20, metric)
-  assert (distances == 0).all()  # The votes of 1 / distance need that.
+  _, distances = knn.nearest([x], x[:50], 20)
+  np.testing.assert_allclose(distances, 0, atol=1e-12)
   with pytest.raises(ValueError, match=r'51 neighbours .* only 50 images'):
-    knn.nearest([x[:50]], x[:1], 51, metric)
+    knn.nearest([x[:50]], x[:1], 51)
 
 
 @pytest.mark.parametrize('images, processes', [(8, 3), (2, 3)])
@@ -278,20 +280,10 @@ def test_processes_share_the_queries(images, processes, monkeypatch):
     knn.accuracies([x], labels, test, section)
 
 
-def test_a_common_offset_costs_no_digits():
-  (x, _), (queries, _) = _points(300, 1), _points(20, 2)
-  offset = 2.0**30
-  x, queries = np.float64(x), np.float64(queries)
-  expected = knn.nearest([x], queries, 5, 'euclidean')
-  found = knn.nearest([x + offset], queries + offset, 5, 'euclidean')
-  np.testing.assert_array_equal(found[0], expected[0])
-  np.testing.assert_allclose(found[1], expected[1], rtol=1e-5)
-
-
 def test_the_smallest_of_equal_classes():
   x = np.float32([[0, 1], [1, 0], [1, 0], [0, 1], [1, 0]])
   labels = np.array([3, 2, 1, 0, 2])
-  found = knn.nearest([x[:2], x[2:]], np.float32([[2, 0]]), 4, 'cosine')
+  found = knn.nearest([x[:2], x[2:]], np.float32([[2, 0]]), 4)
   assert found[0].tolist() == [[1, 2, 4, 0]]
   np.testing.assert_allclose(found[1], [[0, 0, 0, 1]])
 
@@ -304,17 +296,17 @@ def test_the_smallest_of_equal_classes():
   labels = np.array([3, 2, 0, 3])
   assert vote(2) == [2]
   assert vote(3, 'softmax') == [3]
-  assert vote(3, 'distance') == [2]  # Only those at distance 0 vote.
 
 
 def test_neighbours_of_a_model():
   x, labels = SOURCE.features('train', range(60))
   queries, expected = SOURCE.features('test', range(37))
-  for weights, devices in (('uniform', 8), ('distance', 1)):
+  for weights, devices in (('uniform', 8), ('softmax', 1)):
     values = _evaluate('knn', weights=weights, devices=devices)
+    votes = 'uniform' if weights == 'uniform' else _softmax
     for k in (1, 5):
       classifier = neighbors.KNeighborsClassifier(
-        k, weights=weights, metric='cosine'
+        k, weights=votes, metric='cosine'
       ).fit(x, labels)
       assert values[f'{k}nn/accuracy'] == classifier.score(queries, expected)
 

@@ -44,10 +44,6 @@ _SIZE = Check(
   lambda x: len(x) == 2 and all(isinstance(n, int) and n > 0 for n in x),
   '(height, width) in pixels, such as (224, 224)',
 )
-_TRACKERS = Check(
-  lambda x: {name.strip() for name in x.split(',')} <= {'', 'wandb', 'mlflow'},
-  "some of 'wandb' and 'mlflow', with commas between them",
-)
 
 KEYS = {
   'seed': Key(
@@ -313,9 +309,9 @@ KEYS = {
   'log.tensorboard': Key(True, "Whether to write TensorBoard's files too."),
   'log.trackers': Key(
     '',
-    "Where to send metrics, too: 'wandb', 'mlflow' or 'wandb,mlflow'. See"
+    "Where to send metrics, too: 'wandb', or '' for nowhere. See"
     ' docs/watch.md.',
-    _TRACKERS,
+    one_of('', 'wandb'),
   ),
   'profile.start_step': Key(10, 'The first step of a profiler trace.'),
   'profile.steps': Key(0, 'Its steps; 0: none.'),

@@ -280,12 +280,11 @@ EVALUATIONS = {
       'Numbers of neighbours; each number is a separate result.',
       different(at_least(1)),
     ),
-    'metric': Key('cosine', "Or 'euclidean'.", one_of('cosine', 'euclidean')),
     'weights': Key(
       'softmax',
       "The votes of a neighbour. 'softmax': exp(cosine / temperature), as in"
-      " DINO. 'uniform': one. 'distance': 1 / distance.",
-      one_of('softmax', 'uniform', 'distance'),
+      " DINO. 'uniform': one.",
+      one_of('softmax', 'uniform'),
     ),
     'temperature': Key(0.07, 'Of the softmax.', _POSITIVE),
   },

@@ -1,13 +1,12 @@
 """Nearest neighbours of frozen features, and classification by them.
 
-scikit-learn finds them on the host, in float64. Squared distances are exact up
-to 1e-12 of the query's squared length; a Euclidean one's is measured from the
-mean of the first block. Of rows at the same distance, the one that comes first
-is nearer, unless more than `_SPARE` rows are as far as the last neighbour. The
-processes share the queries.
+Near means a large cosine. scikit-learn finds neighbours on the host, in
+float64, exact up to 1e-12. Of rows at the same distance, the one that comes
+first is nearer, unless more than `_SPARE` rows are as far as the last
+neighbour. The processes share the queries.
 
-Scores of "DINO" (arXiv:2104.14294) are with 20 neighbours, the cosine, and the
-weights 'softmax' at the temperature 0.07.
+Scores of "DINO" (arXiv:2104.14294) are with 20 neighbours and the weights
+'softmax' at the temperature 0.07.
 
 Axes: `Q` queries, `N` rows to search, `D` features, `K` neighbours.
 """
@@ -29,8 +28,8 @@ _SPARE = 32
 # waits for each search.
 _ROWS = 65_536
 _PAIRS = 2**32
-# Squared distances are the same if they differ less than this, relative to the
-# query's squared length: what rounding may do.
+# Squared distances of vectors of length 1 are the same if they differ less than
+# this: what rounding may do.
 _SAME = 1e-12
 
 
@@ -40,7 +39,6 @@ class NearestNeighbours(frozen.FrozenFeatures):
   def __init__(self, given: Context):
     """Checks the section; raises ValueError as `FrozenFeatures` does."""
     super().__init__(given)
-    check(self.section)
     train, most = self.data['train'], max(self.section.k)
     if len(train) < most:
       raise ValueError(
@@ -58,15 +56,6 @@ class NearestNeighbours(frozen.FrozenFeatures):
     )
 
 
-def check(section: ml_collections.ConfigDict) -> None:
-  """Raises ValueError if the weights do not suit the metric."""
-  if section.weights == 'softmax' and section.metric != 'cosine':
-    raise ValueError(
-      f"weights='softmax' needs metric='cosine', not {section.metric!r}: choose"
-      " weights='uniform' or 'distance'."
-    )
-
-
 def accuracies(
   blocks: Iterable[np.ndarray],
   labels: np.ndarray,
@@ -80,15 +69,13 @@ def accuracies(
     blocks: the training images' features, see `nearest`.
     labels: their classes, [N].
     test: the images to classify.
-    section: k, metric, weights and temperature of `config.knn`.
+    section: k, weights and temperature of a section `knn`.
     on_step: see `nearest`.
   """
   # Of more processes than images, some search for what others search for.
   shares = min(jax.process_count(), len(test.labels))
   share = slice(jax.process_index() % shares, None, shares)
-  found = nearest(
-    blocks, test.features, max(section.k), section.metric, on_step, share
-  )
+  found = nearest(blocks, test.features, max(section.k), on_step, share)
   right = [
     int(
       np.sum(
@@ -109,7 +96,6 @@ def nearest(
   blocks: Iterable[np.ndarray],
   queries: np.ndarray,
   k: int,
-  metric: str,
   on_block: OnBatch = lambda: None,
   share: slice = slice(None),
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -120,13 +106,12 @@ def nearest(
       iterable may load them from files.
     queries: [Q, D].
     k: K, the number of neighbours.
-    metric: 'cosine' or 'euclidean'.
     on_block: called after each part of a block, equally often for any share.
     share: the queries whose neighbours are found.
 
   Returns:
-    The indices of the rows, int64 [Q, K]; and the distances, float64 [Q, K]: 1
-    - cosine, or the Euclidean distances. Q is only the share.
+    The indices of the rows, int64 [Q, K]; and the distances, 1 - cosine,
+    float64 [Q, K]. Q is only the share.
 
   Raises:
     ValueError: there are fewer than k rows, or a feature is not finite.
@@ -135,24 +120,20 @@ def nearest(
 
   frozen.check_finite(queries)
   size = min(_ROWS, max(k + _SPARE, _PAIRS // max(1, len(queries))))
-  queries = queries[share]
+  queries = _of_length_1(queries[share])
   squares = np.empty((len(queries), 0))
   rows, start = squares.astype(np.int64), 0
   for block in blocks:
     frozen.check_finite(block)
-    if not start and len(block):
-      mean = block.mean(axis=0, dtype=np.float64)
-      x = _prepared(queries, metric, mean)
-      lengths = np.einsum('qd,qd->q', x, x)[:, None]
     for begin in range(0, len(block), size):
-      part = _prepared(block[begin : begin + size], metric, mean)
+      part = _of_length_1(block[begin : begin + size])
       count = min(k + _SPARE, len(part))
       found = neighbors.NearestNeighbors(n_neighbors=count, algorithm='brute')
-      distances, places = found.fit(part).kneighbors(x)
+      distances, places = found.fit(part).kneighbors(queries)
       squares = np.concatenate([squares, distances**2], axis=1)
       rows = np.concatenate([rows, start + places], axis=1)
-      steps = np.round(squares / np.maximum(lengths, 1e-30) / _SAME)
-      order = np.lexsort((rows, steps), axis=1)[:, : k + _SPARE]
+      order = np.lexsort((rows, np.round(squares / _SAME)), axis=1)
+      order = order[:, : k + _SPARE]
       squares = np.take_along_axis(squares, order, axis=1)
       rows = np.take_along_axis(rows, order, axis=1)
       start += len(part)
@@ -161,24 +142,15 @@ def nearest(
     raise ValueError(
       f'{k} neighbours are asked for, but there are only {start} images.'
     )
-  squares, rows = squares[:, :k], rows[:, :k]
-  squares[squares <= _SAME * lengths] = 0
-  if metric == 'cosine':
-    # |x - y|^2 = 2 (1 - cosine) for vectors of length 1.
-    return rows, squares / 2
-  return rows, np.sqrt(squares)
+  # |x - y|^2 = 2 (1 - cosine) for vectors of length 1.
+  return rows[:, :k], squares[:, :k] / 2
 
 
-def _prepared(x: np.ndarray, metric: str, mean: np.ndarray) -> np.ndarray:
-  """Returns float64 [n, D], for cosines of length 1; zeros stay zeros."""
+def _of_length_1(x: np.ndarray) -> np.ndarray:
+  """Returns the vectors as float64 [n, D], of length 1; zeros stay zeros."""
   x = np.array(x, np.float64)
-  if metric == 'cosine':
-    length = np.sqrt(np.einsum('nd,nd->n', x, x))[:, None]
-    x /= np.where(length, length, 1)
-  else:
-    # Distances stay the same, but a common offset costs no digits.
-    x -= mean
-  return x
+  length = np.sqrt(np.einsum('nd,nd->n', x, x))[:, None]
+  return x / np.where(length, length, 1)
 
 
 def vote(
@@ -199,8 +171,7 @@ def vote(
     labels: the classes of the rows, [N].
     k: how many neighbours vote.
     weights: 'uniform' gives each neighbour one vote. 'softmax' gives it
-      exp(cosine / temperature) votes (arXiv:1805.01978, §3.4). 'distance' gives
-      it 1 / distance votes; if a distance is 0, only such neighbours vote.
+      exp(cosine / temperature) votes (arXiv:1805.01978, §3.4).
     temperature: see 'softmax'.
 
   Returns:
@@ -211,11 +182,6 @@ def vote(
   if weights == 'softmax':
     # Relative to the nearest, so that none overflows.
     strength = np.exp((distances[:, :1] - distances) / temperature)
-  elif weights == 'distance':
-    zero = distances == 0
-    strength = np.where(
-      zero.any(axis=1, keepdims=True), zero, 1 / np.where(zero, 1, distances)
-    )
   return np.array(
     [
       np.bincount(classes, votes).argmax()

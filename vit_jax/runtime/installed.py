@@ -9,14 +9,12 @@ import difflib
 import importlib
 import importlib.metadata
 import importlib.util
-import json
 import os
 import pathlib
 import platform
 import re
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 # The libraries that may affect a step's numbers, its speed or checkpoints.
 LIBRARIES = (
@@ -32,7 +30,6 @@ _OWN = ('vit-paper-jax', 'vit-jax')
 _ROOT = pathlib.Path(__file__).parents[2]
 # Seconds: a repository on a network disk must not hold up a run.
 _GIT_PATIENCE = 10.0
-_DEVICES_PATIENCE = 60.0
 # Flag -> the folder of the files that it can name without a path.
 _FOLDERS = {
   'config': 'configs',
@@ -75,77 +72,38 @@ def require(*packages: str, extra: str, what: str = 'This') -> None:
     )
 
 
-def everything() -> dict[str, str]:
-  """Returns all installed distributions: name -> version.
-
-  One that comes from no index, such as an editable installation, has its origin
-  behind the version. This code itself is left out.
-  """
-  found = {}
-  for one in importlib.metadata.distributions():
-    # A broken distribution lacks these. Python imports the first on the path.
-    name, version = (one.metadata.get(key) or '' for key in ('Name', 'Version'))
-    name = re.sub(r'[-_.]+', '-', name).lower()
-    if not name or not version or name in {*_OWN, *found}:
-      continue
-    found[name] = version
-    if origin := one.read_text('direct_url.json'):  # PEP 610
-      url = 'unknown'
-      with contextlib.suppress(ValueError, KeyError, TypeError):
-        # Without a user name or token.
-        url = re.sub(r'//[^/@]*@', '//', json.loads(origin)['url'])
-      found[name] += f', not from an index: {url}'
-  return dict(sorted(found.items()))
-
-
-def requirements(found: Mapping[str, str]) -> str:
-  """Returns a requirements file for pip.
-
-  Args:
-    found: see `everything`.
+def requirements() -> str:
+  """Returns all installed distributions as a requirements file for pip.
 
   Returns:
-    Lines: `# Python 3.12.1`; `name==version` for each distribution; comments
-    for those that come from no index.
+    Lines: `# Python 3.12.1`; `name==version` for each distribution; a comment
+    for one that comes from no index, such as an editable installation. This
+    code itself is left out.
   """
-  lines = [
-    f'# {name} {version}' if ',' in version else f'{name}=={version}'
-    for name, version in found.items()
-  ]
-  return '\n'.join([f'# Python {platform.python_version()}', *lines, ''])
+  lines = {}
+  for one in importlib.metadata.distributions():
+    name, version = (one.metadata.get(key) or '' for key in ('Name', 'Version'))
+    name = re.sub(r'[-_.]+', '-', name).lower()
+    # A broken distribution lacks these. Python imports the first on the path.
+    if not name or not version or name in {*_OWN, *lines}:
+      continue
+    lines[name] = f'{name}=={version}'
+    if one.read_text('direct_url.json'):  # PEP 610
+      lines[name] = f'# {name} {version}, not from an index'
+  listed = [lines[name] for name in sorted(lines)]
+  return '\n'.join([f'# Python {platform.python_version()}', *listed, ''])
 
 
 # ---- This code ---------------------------------------------------------------
 
 
 def report() -> Iterator[str]:
-  """Yields lines for a bug report: code, libraries, system, then devices."""
+  """Yields lines for a bug report: code, libraries, system."""
   import vit_jax
 
-  lines = {
-    'vit_jax': f'{vit_jax.__version__}, commit {commit() or "unknown"}',
-    **versions(),
-    'system': platform.platform(),
-  }
-  yield from (f'{name} {found}' for name, found in lines.items())
-  # In a process with a limit: one host of a slice would wait for the others.
-  code = (
-    'import jax; found = jax.devices();'
-    ' print(len(found), found[0].platform, found[0].device_kind)'
-  )
-  try:
-    done = subprocess.run(
-      [sys.executable, '-c', code],
-      capture_output=True,
-      text=True,
-      timeout=_DEVICES_PATIENCE,
-      check=True,
-    )
-    yield f'devices {done.stdout.strip()}'
-  except subprocess.TimeoutExpired:
-    yield f'devices unknown: no answer within {_DEVICES_PATIENCE:g} s'
-  except subprocess.CalledProcessError as error:  # Another one has the TPU.
-    yield f'devices unknown: {"".join(error.stderr.splitlines()[-1:])}'
+  yield f'vit_jax {vit_jax.__version__}, commit {commit() or "unknown"}'
+  yield from (f'{name} {found}' for name, found in versions().items())
+  yield f'system {platform.platform()}'
 
 
 def commit(root: pathlib.Path = _ROOT) -> str:

@@ -17,11 +17,17 @@ from vit_jax import data, evaluators, sharding
 from vit_jax.config import inputs
 from vit_jax.evaluators import predictions
 from vit_jax.models import lora, position
-from vit_jax.runtime import compilation, distributed, logs, preemption
+from vit_jax.runtime import (
+  compilation,
+  distributed,
+  installed,
+  logs,
+  preemption,
+)
 from vit_jax.runtime import goodput as goodput_lib
 from vit_jax.training import program as program_lib
 from vit_jax.training import warm_start
-from vit_jax.workdir import buckets, files, metrics, ownership, trackers
+from vit_jax.workdir import buckets, files, metrics, ownership
 
 # Seconds for opening the data, compilation and the first step. The watchdog's
 # limits are at least that long until the first step is done.
@@ -80,12 +86,13 @@ class Run(Opened):
 
   def metric_writer(self, start_step: int) -> metrics.MetricWriter:
     """Opens the run's metrics, without the rows after `start_step`."""
+    trackers = self.config.log.trackers
     return metrics.MetricWriter(
       self.workdir,
       start_step=start_step,
       tensorboard=self.config.log.tensorboard,
       check=self.check_owner,
-      tracked=(self.config.log.trackers, config_lib.to_json(self.config)),
+      tracked=config_lib.flatten(self.config) if trackers else None,
     )
 
   def evaluate(self, name: str, params: Any, step: int) -> dict[str, float]:
@@ -183,8 +190,8 @@ def open_workdir(
   """
   config_lib.validate(config)
   config = config.copy_and_resolve_references()
-  if jax.process_index() == 0:
-    trackers.check(config.log.trackers)
+  if config.log.trackers and jax.process_index() == 0:
+    installed.require('wandb', extra='wandb', what="log.trackers='wandb'")
   workdir = files.absolute(workdir)
   buckets.patience = config.checkpoint.timeout
   if workdir.exists() and not workdir.is_dir():

@@ -1,10 +1,9 @@
 """Records the code, libraries and devices of each launch in the work directory.
 
 `WORKDIR/environment.jsonl` has a line for each launch that had steps to do, so
-it shows whether a run was resumed with other code. A line has `installed` only
-if that differs from the last line that has it. `WORKDIR/requirements.txt` lists
-what was installed at the newest launch, for pip; launch/worker/setup.sh can
-install exactly these versions.
+it shows whether a run was resumed with other code. `WORKDIR/requirements.txt`
+lists all that was installed at the newest launch, for pip;
+launch/worker/setup.sh can install exactly these versions.
 """
 
 import contextlib
@@ -22,16 +21,17 @@ from vit_jax.workdir import files
 
 FILE = 'environment.jsonl'
 REQUIREMENTS = 'requirements.txt'
-# What may differ from the launch before without a warning.
+# What may differ from the launch before without a warning; `installed` is in
+# lines of earlier versions.
 _NOT_COMPARED = ('time', 'step', 'commit', 'vit_jax', 'runtime', 'installed')
 
 
 def write(workdir: epath.PathLike, step: int, mesh: jax.sharding.Mesh) -> None:
   """Records this launch; call this only in process 0.
 
-  Warns if the launch before had other devices, another mesh or other libraries,
-  and says what that changes. If the environment cannot be read or written, this
-  only warns: other files of the run raise the error.
+  Warns if the launch before had other devices, another mesh or other
+  `installed.LIBRARIES`, and says what that changes. If the environment cannot
+  be read or written, this only warns: other files of the run raise the error.
 
   Args:
     workdir: an existing directory.
@@ -47,7 +47,7 @@ def write(workdir: epath.PathLike, step: int, mesh: jax.sharding.Mesh) -> None:
 
 
 def _write(workdir: epath.Path, step: int, mesh: jax.sharding.Mesh) -> None:
-  device, libraries = mesh.devices.flat[0], installed.everything()
+  device = mesh.devices.flat[0]
   line = {
     'time': time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime()),
     'step': step,
@@ -62,24 +62,16 @@ def _write(workdir: epath.Path, step: int, mesh: jax.sharding.Mesh) -> None:
     'processes': jax.process_count(),
   }
   earlier = read(workdir)
-  recorded = [one['installed'] for one in earlier if 'installed' in one]
-  if recorded[-1:] != [libraries]:
-    line['installed'] = libraries
   # Writes the whole file again, because object stores cannot append. It is
   # short. Damaged lines are dropped.
   lines = ''.join(json.dumps(one) + '\n' for one in [*earlier, line])
   files.write_shared(workdir / FILE, lines.encode())
-  files.write_shared(
-    workdir / REQUIREMENTS, installed.requirements(libraries).encode()
-  )
-  new = libraries | line
-  old = (recorded or [{}])[-1] | (earlier or [new])[-1]
-  # A launch of an earlier version has recorded less.
-  names = old | new if recorded else old.keys() & new.keys()
+  files.write_shared(workdir / REQUIREMENTS, installed.requirements().encode())
+  old = (earlier or [line])[-1]
   if changed := [
-    f'{key} {old.get(key, "none")} -> {new.get(key, "none")}'
-    for key in sorted(names)
-    if key not in _NOT_COMPARED and old.get(key) != new.get(key)
+    f'{key} {old.get(key, "none")} -> {line.get(key, "none")}'
+    for key in sorted(old | line)
+    if key not in _NOT_COMPARED and old.get(key) != line.get(key)
   ]:
     logging.warning(
       'This launch has another environment than the one before: %s. The run'

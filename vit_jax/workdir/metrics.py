@@ -1,4 +1,4 @@
-"""Writes a run's metrics: `metrics.jsonl`, TensorBoard's files, trackers."""
+"""Writes a run's metrics: `metrics.jsonl`, TensorBoard's files, wandb."""
 
 import errno
 import json
@@ -72,7 +72,7 @@ class MetricWriter:
     start_step: int,
     tensorboard: bool,
     check: Callable[[], None] = lambda: None,
-    tracked: tuple[str, str] = ('', '{}'),
+    tracked: Mapping[str, Any] | None = None,
   ):
     """Opens the files, and drops rows after the step that the run resumes from.
 
@@ -81,8 +81,8 @@ class MetricWriter:
       start_step: the last step whose row is kept; the run repeats later steps.
       tensorboard: whether to write event files too.
       check: called before each upload; raises if the run must not write.
-      tracked: the trackers to send the metrics to, and the config as JSON;
-        see `trackers.Trackers`.
+      tracked: the complete config, flat, if `trackers.Tracker` is to send the
+        metrics, too.
     """
     self._active = jax.process_index() == 0
     if not self._active:
@@ -101,7 +101,7 @@ class MetricWriter:
     self._path, self._events = folder / FILE, None
     if tensorboard:
       self._events = _Events(folder, start_step + 1 if rows else None)
-    self._trackers = trackers.Trackers(workdir, *tracked)
+    self._tracker = trackers.Tracker(workdir, tracked) if tracked else None
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Writes one row without NaN and infinite values.
@@ -124,7 +124,8 @@ class MetricWriter:
         )
     if self._events:
       self._events.add(step, values)
-    self._trackers.add(step, values)
+    if self._tracker:
+      self._tracker.log(step, values)
     if self._mirror:
       self._mirror.upload_if_due()
 
@@ -162,7 +163,8 @@ class MetricWriter:
     finally:
       self._active = False
       # Last, since it may wait: a preempted machine must upload first.
-      self._trackers.close(handled)
+      if self._tracker:
+        self._tracker.finish(handled)
 
 
 class _Mirror:
