@@ -65,6 +65,24 @@ def test_a_data_set_with_class_names(tmp_path, form):
   )
 
 
+def test_other_structs_and_rows_without_an_image(tmp_path):
+  images = [{'bytes': JPEG, 'kind': 'x'}, None, {'bytes': None, 'kind': 'y'}]
+  path = tmp_path / 'x/a.parquet'
+  path.parent.mkdir()
+  pq.write_table(pa.table({'image': images, 'label': [0, 1, 1]}), path)
+  source = data.open_source(f'hf:{tmp_path}/x')
+  assert _records(source) == [(JPEG, 0), (b'', 1), (b'', 1)]
+
+
+def test_files_that_do_not_fit_together_are_named(tmp_path):
+  _write(tmp_path / 'x/train-0.parquet', [JPEG], [0])
+  pq.write_table(
+    pa.table({'photo': [JPEG], 'label': [0]}), tmp_path / 'x/train-1.parquet'
+  )
+  with pytest.raises(ValueError, match=r'(?s)cannot be opened.*photo'):
+    data.open_source(f'hf:{tmp_path}/x')
+
+
 @pytest.mark.parametrize('struct', [True, False])
 def test_parquet_of_other_programs(tmp_path, struct):
   _write(tmp_path / 'x/train-0.parquet', [JPEG, PNG], [0, 2], struct=struct)

@@ -42,6 +42,7 @@ def test_views():
     ('shapes:weight', "unknown factor 'weight'; the factors are shape, "),
     ('tar:/a b,exclude=/c', r"prepare_data '--source=tar:/a b' --to=DIR"),
     ('wds:/data/w', r'prepare_data --source=wds:/data/w --to=DIR'),
+    ('parquet:/data/p', 'read as hf:FOLDER'),
   ],
 )
 def test_wrong_specs(spec, words, monkeypatch):

@@ -81,6 +81,7 @@ _LIST = ',exclude=/home/jane/exclude.json'
     ('tfds:eurosat/rgb' + _LIST, 'eurosat/rgb', ['eurosat/rgb']),
     ('hf:owner/birds:small', 'owner/birds:small', ['owner/birds']),
     (f'tomorrow:{_BIRDS}', 'birds', []),
+    ('mix:tfds:cifar10@3+folder:/home/jane@7', 'unknown', []),
   ],
 )
 def test_public_data_are_named_and_paths_are_not(

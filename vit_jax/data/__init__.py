@@ -97,6 +97,8 @@ def open_source(
       f' -m vit_jax.prepare_data {source} --to=DIR, and use the data spec that'
       ' it prints, arrayrecord:DIR/NAME.'
     )
+  if kind == 'parquet':
+    raise ValueError(f'{spec}: a folder of Parquet files is read as hf:FOLDER.')
   if kind not in SOURCES:
     raise _spec_error(spec)
   opener = SOURCES[kind]

@@ -158,6 +158,8 @@ def _set(spec: str) -> _Set:
   except ValueError:  # Of another version.
     return _Set('unknown', False, False)
   kind, _, rest = base.partition(':')
+  if kind == 'mix':  # Of several data sets, in versions before.
+    return _Set('unknown', False, False)
   is_public = kind in _PUBLIC and not _is_path(kind, rest)
   if is_public:
     name = rest

@@ -11,13 +11,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from absl import logging
+from etils import epath
 
 from vit_jax.data.ops import decoding
 from vit_jax.runtime import printable
+from vit_jax.workdir import files
 
 _LINE_SEC = 10.0
 _CHECK_SEC = 0.5
@@ -61,12 +63,12 @@ def run(
     return
   context = multiprocessing.get_context('spawn')
   counter = context.Value('q', 0)
-  folder = tempfile.TemporaryDirectory(prefix='vit_jax_')
+  pickled, kept = _store(shared)
   executor = futures.ProcessPoolExecutor(
     min(processes, len(items)),
     mp_context=context,
     initializer=_start,
-    initargs=(*_store(shared, folder.name), counter),
+    initargs=(pickled, [_path(file) for file in kept], counter),
   )
   try:
     pending = {executor.submit(functools.partial(_do, task), i) for i in items}
@@ -87,7 +89,8 @@ def run(
     executor.shutdown(wait=False, cancel_futures=True)
     for process in multiprocessing.active_children():
       process.terminate()
-    folder.cleanup()
+    for file in kept:
+      file.close()
 
 
 def cores() -> int:
@@ -103,29 +106,37 @@ def advance(records: int) -> None:
     _counter.value += records
 
 
-def _store(shared: Any, folder: str) -> tuple[bytes, list[str]]:
-  """Pickles an object, but its large arrays become files.
+def _store(shared: Any) -> tuple[bytes, list[IO]]:
+  """Pickles an object, but its large arrays become files without a name.
+
+  Such a file is gone when the last process that uses it ends, however it ends.
 
   Returns:
-    The pickle, and the paths of the files.
+    The pickle, and the files.
   """
-  paths = []
+  kept = []
 
   def keep(buffer: pickle.PickleBuffer) -> bool:
     """Stores a buffer; returns whether the pickle holds it instead."""
     content = buffer.raw()
-    if content.nbytes < _MAPPED_BYTES:
+    if content.nbytes < _MAPPED_BYTES or not os.path.exists('/proc/self/fd'):
       return True
-    paths.append(f'{folder}/{len(paths)}')
-    with open(paths[-1], 'wb') as f:
-      f.write(content)
+    with files.disk_full_named(epath.Path(tempfile.gettempdir())):
+      kept.append(tempfile.TemporaryFile())  # noqa: SIM115 (Used later.)
+      kept[-1].write(content)
+      kept[-1].flush()
     return False
 
-  return pickle.dumps(shared, protocol=5, buffer_callback=keep), paths
+  return pickle.dumps(shared, protocol=5, buffer_callback=keep), kept
+
+
+def _path(file: IO) -> str:
+  """Returns where other processes find an open file of this one."""
+  return f'/proc/{os.getpid()}/fd/{file.fileno()}'
 
 
 def _start(pickled: bytes, paths: Sequence[str], counter: Any) -> None:
-  """Prepares a worker process; the first two are from `_store`."""
+  """Prepares a worker process: the pickle and the files of `_store`."""
   global _shared, _counter
   buffers = [np.memmap(path, np.uint8, 'r') for path in paths]
   _shared, _counter = pickle.loads(pickled, buffers=buffers), counter

@@ -2,7 +2,8 @@
 
 `metrics.jsonl` has all numbers; this is a copy, which a process of wandb's own
 sends. So a server that does not answer delays only the start and the end of a
-run, and whatever fails here only causes a warning.
+run, and whatever fails here only causes a warning. Only if that process itself
+hangs does the run wait for it, so WANDB_DIR should be on a local disk.
 
 Where wandb sends to, and as whom, is set as its manual says: with
 WANDB_PROJECT, WANDB_MODE and so on.

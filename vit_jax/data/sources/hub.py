@@ -58,7 +58,7 @@ class HuggingFace(labels_lib.Numbered):
       if not _holds_images(image):
         raise ValueError(
           f'{where}: the column image_key={image_key!r} is {image}; expected'
-          ' images, bytes, or a struct of bytes and path.'
+          ' images, bytes, or a struct that holds bytes.'
         )
       label = getattr(label, 'feature', label)
       if isinstance(label, datasets.ClassLabel):
@@ -74,9 +74,10 @@ class HuggingFace(labels_lib.Numbered):
 
   def read(self, split: str, index: int) -> source.Record:
     """Reads one row's image, undecoded."""
-    image = self._images[split][index][self._image_key]
-    content = image['bytes'] or b''
-    if not content and image['path']:
+    # Without an image it cannot be decoded, like any other damaged one.
+    image = self._images[split][index][self._image_key] or {}
+    content = image.get('bytes') or b''
+    if not content and image.get('path'):
       with open(image['path'], 'rb') as f:
         content = f.read()
     return source.Record(content, self.label(split, index), f'{split}/{index}')
@@ -94,7 +95,7 @@ def _holds_images(feature) -> bool:
   import datasets
 
   if isinstance(feature, dict):
-    return feature.keys() == {'bytes', 'path'}
+    return 'bytes' in feature
   is_bytes = getattr(feature, 'dtype', '') in ('binary', 'large_binary')
   return isinstance(feature, datasets.Image) or is_bytes
 
@@ -115,9 +116,10 @@ def _open(name: str, spec: str) -> dict:
       found = datasets.load_dataset(name, config)
   except Exception as error:  # Of the network, the Hub, the files, ...
     raise ValueError(
-      f'{spec} cannot be opened: {type(error).__name__}: {error}. Expected a'
-      ' name on the Hub, such as hf:ylecun/mnist or hf:org/set:config, or a'
-      ' folder that the library `datasets` reads.'
+      f'{spec} cannot be opened: {type(error).__name__}:'
+      f' {error.__cause__ or error}. Expected a name on the Hub, such as'
+      ' hf:ylecun/mnist or hf:org/set:config, or a local folder that `datasets`'
+      ' reads.'
     ) from error
   finally:
     # It takes over the root logger's level of its own modules only.
