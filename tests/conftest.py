@@ -35,6 +35,24 @@ def command():
   commands.shared().close()
 
 
+@pytest.fixture(scope='session')
+def compiled(tmp_path_factory):
+  """A directory of compiled programs that pytest's processes share."""
+  folder = tmp_path_factory.getbasetemp()
+  if 'PYTEST_XDIST_WORKER' in os.environ:
+    folder = folder.parent
+  return folder / 'programs'
+
+
+@pytest.fixture(scope='module')
+def programs(compiled):
+  """Runs of a file share their compiled programs, with other files, too."""
+  from tests import tiny_run  # Imports JAX, which the lines above configure.
+
+  with tiny_run.keeping_programs(compiled):
+    yield
+
+
 @pytest.fixture
 def soon():
   """Fails a test after 5 s, in case it hangs, for example on a pipe."""
