@@ -1,5 +1,6 @@
 """Gives all tests eight simulated devices."""
 
+import gc
 import os
 import signal
 
@@ -18,6 +19,16 @@ os.environ['XLA_FLAGS'] = ' '.join(
     '--xla_llvm_disable_expensive_passes=true',
   ]
 )
+
+
+# Python would look for garbage among the modules, again and again.
+gc.disable()
+
+
+def pytest_collection_finish():
+  """From now on there is garbage, but not among what was imported."""
+  gc.freeze()
+  gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
