@@ -83,8 +83,9 @@ def everything() -> dict[str, str]:
   """
   found = {}
   for one in importlib.metadata.distributions():
+    metadata = one.metadata  # Each access reads and parses a file.
     # A broken distribution lacks these. Python imports the first on the path.
-    name, version = (one.metadata.get(key) or '' for key in ('Name', 'Version'))
+    name, version = (metadata.get(key) or '' for key in ('Name', 'Version'))
     name = re.sub(r'[-_.]+', '-', name).lower()
     if not name or not version or name in {*_OWN, *found}:
       continue
