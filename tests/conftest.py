@@ -1,5 +1,6 @@
 """Gives all tests eight simulated devices."""
 
+import gc
 import os
 import signal
 
@@ -20,6 +21,16 @@ os.environ['XLA_FLAGS'] = ' '.join(
 )
 
 
+# Python would look for garbage among the modules, again and again.
+gc.disable()
+
+
+def pytest_collection_finish():
+  """From now on there is garbage, but not among what was imported."""
+  gc.freeze()
+  gc.enable()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
   """Gives each file to one process, so that its fixtures are made once."""
@@ -33,6 +44,24 @@ def command():
   """Runs `python -m MODULE WORD...`; see `commands.Commands`."""
   yield commands.shared()
   commands.shared().close()
+
+
+@pytest.fixture(scope='session')
+def compiled(tmp_path_factory):
+  """A directory of compiled programs that pytest's processes share."""
+  folder = tmp_path_factory.getbasetemp()
+  if 'PYTEST_XDIST_WORKER' in os.environ:
+    folder = folder.parent
+  return folder / 'programs'
+
+
+@pytest.fixture(scope='module')
+def programs(compiled):
+  """Runs of a file share their compiled programs, with other files, too."""
+  from tests import tiny_run  # Imports JAX, which the lines above configure.
+
+  with tiny_run.keeping_programs(compiled):
+    yield
 
 
 @pytest.fixture

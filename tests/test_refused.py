@@ -19,6 +19,8 @@ from vit_jax.training import step as step_lib
 from vit_jax.training import train
 from vit_jax.workdir import metrics
 
+pytestmark = pytest.mark.usefixtures('programs')
+
 ROOT = pathlib.Path(__file__).parents[1]
 
 

@@ -1,16 +1,21 @@
 """Makes tiny runs for the tests, interrupts them, and compares them."""
 
 import contextlib
-from collections.abc import Mapping
+import functools
+import pathlib
+from collections.abc import Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import jax
 import ml_collections
 import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental.compilation_cache import compilation_cache
 
 from vit_jax import checkpoint
 from vit_jax import config as config_lib
+from vit_jax.runtime import installed
 from vit_jax.workdir import metrics
 
 # One block of width 16; the smallest named model, ViT-Ti, has 12 of width 192.
@@ -65,6 +70,29 @@ def eventful_config(devices: int = 1) -> ml_collections.ConfigDict:
   config.schedule = config_lib.schedule('cosine', peak=1e-2, warmup_steps=2)
   config.evals.test = config_lib.evaluation('test', every=6)
   return config
+
+
+@contextlib.contextmanager
+def keeping_programs(directory: pathlib.Path) -> Iterator[None]:
+  """Keeps what JAX compiles in a directory, and reads it from there.
+
+  Meanwhile, runs look only once for what is installed.
+  """
+  changes = {
+    'jax_compilation_cache_dir': str(directory),
+    'jax_persistent_cache_min_compile_time_secs': 0.1,
+  }
+  before = {name: getattr(jax.config, name) for name in changes}
+  for options in (changes, before):
+    for name, value in options.items():
+      jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    if options is changes:
+      with mock.patch.object(installed, 'requirements', _requirements):
+        yield
+
+
+_requirements = functools.cache(installed.requirements)
 
 
 class Death(BaseException):

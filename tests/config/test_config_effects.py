@@ -46,6 +46,9 @@ CHANGES = {
   'optimizer.beta1': 0.5,
   'schedule.peak': 0.5,
 }
+# Keys whose effect `tests/training/test_tuning.py` guards more exactly.
+GUARDED = ('tuning.freeze', 'tuning.train')
+GUARDED += ('lora.rank', 'lora.alpha', 'lora.targets')
 # Without these values, a key has no effect.
 NEEDED = {
   'cutmix_share': {'mixup_alpha': 0.2, 'cutmix_alpha': 0.2},
@@ -85,7 +88,14 @@ def _traced(part, **changes):
   return f'{jaxpr}{jaxpr.consts}'
 
 
-@pytest.mark.parametrize('key, value', CHANGES.items(), ids=CHANGES)
+@pytest.mark.parametrize(
+  'key, value',
+  [
+    pytest.param(*item, marks=[pytest.mark.gate] * (item[0] in GUARDED))
+    for item in CHANGES.items()
+  ],
+  ids=CHANGES,
+)
 def test_changing_a_key_changes_the_program(key, value):
   others = NEEDED.get(key, {})
   assert any(

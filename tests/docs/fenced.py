@@ -1,12 +1,14 @@
 """Reads the fenced commands and Python blocks of the documentation.
 
-`python -m tests.docs.fenced MODULE FLAG...` starts a command as a user does
-with its own parser and checks, but ends before the command does anything.
+`python -m tests.docs.fenced` reads commands, each a list of a module and flags,
+as JSON. It starts each as a user does, with its own parser and checks, but ends
+it before it does anything. It prints what is wrong with each, as JSON.
 """
 
 import ast
 import inspect
 import io
+import json
 import os
 import pathlib
 import re
@@ -138,6 +140,42 @@ def dry_run(words: Sequence[str]) -> str:
   return f'{words[0]} is no command.'
 
 
+def dry_runs(commands: Sequence[Sequence[str]]) -> list[str]:
+  """Calls `dry_run` for each command, in a fork of this process.
+
+  Raises:
+    ChildProcessError: a fork did not come to its end.
+  """
+  # Many commands import these, and each fork would do so anew.
+  import tensorflow_datasets.public_api  # noqa: F401
+
+  import vit_jax.data.sources
+  import vit_jax.inspection.subject
+  import vit_jax.plan.one_run
+  import vit_jax.predict
+  import vit_jax.prepare_data.job
+  import vit_jax.training.stages  # noqa: F401
+
+  found = []
+  for words in commands:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+      code = 1
+      try:
+        with open(writing, 'w') as file:
+          file.write(dry_run(words))
+        code = 0
+      finally:
+        os._exit(code)
+    os.close(writing)
+    with open(reading) as file:
+      found.append(file.read())
+    if os.waitpid(child, 0)[1]:
+      raise ChildProcessError(f'The check of {words} died.')
+  return found
+
+
 def _validate(config: Any, *, needs_data: bool) -> None:
   from vit_jax import config as config_lib
 
@@ -247,4 +285,4 @@ def _typed(function: Any) -> _Value | None:
 
 
 if __name__ == '__main__':
-  print(dry_run(sys.argv[1:]), file=sys.__stdout__)
+  print(json.dumps(dry_runs(json.load(sys.stdin))))

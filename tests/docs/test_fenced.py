@@ -4,6 +4,7 @@ A new block or command needs no change here.
 """
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -50,10 +51,10 @@ def test_commands_are_right(command):
   helps = {(command, '--help'): 'its own help' for command in COMMANDS}
   right = found | helps
   misspelt = [tuple(line.split()) for line in MISSPELT]
-  said = {
-    words: command('tests.docs.fenced', *words).stdout.strip()
-    for words in [*right, *misspelt]
-  }
+  every = [*right, *misspelt]
+  done = command('tests.docs.fenced', stdin=json.dumps(every))
+  assert done.returncode == 0, done.stderr
+  said = dict(zip(every, json.loads(done.stdout), strict=True))
   wrong = [
     f'{right[words]} python -m {" ".join(words)}: {said[words]}'
     for words in right

@@ -13,6 +13,8 @@ from vit_jax import convert, interop
 from vit_jax.export import card
 from vit_jax.training import train
 
+pytestmark = pytest.mark.usefixtures('programs')
+
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):

@@ -116,6 +116,7 @@ def test_speeds_are_read_for_one_image_size(tmp_path):
   assert inference_speed.speeds(path, 32) == {'ViT-B/32': 128}
 
 
+@pytest.mark.gate
 def test_the_command_measures_on_this_machine(tmp_path, command):
   path = tmp_path / 'speed.json'
   result = command(

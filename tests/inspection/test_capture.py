@@ -83,7 +83,9 @@ def test_weights_are_a_naive_recomputation_of_one_block(overrides):
   np.testing.assert_allclose(weights[0], _naive(y, attention), atol=1e-5)
 
 
-@pytest.mark.parametrize('site', ['stem', 'every_layer'])
+@pytest.mark.parametrize(
+  'site', ['every_layer', pytest.param('stem', marks=pytest.mark.gate)]
+)
 def test_weights_times_values_are_the_output_of_each_block(site):
   model = tiny.vit(depth=3, position_site=site)
   params, images = _params(model), _images()
@@ -113,7 +115,11 @@ def test_weights_times_values_are_the_output_of_each_block(site):
 
 
 @pytest.mark.parametrize(
-  'implementation, pooling', [('plain', 'token'), ('lanes', 'map')]
+  'implementation, pooling',
+  [
+    pytest.param('plain', 'token', marks=pytest.mark.gate),
+    ('lanes', 'map'),
+  ],
 )
 def test_capture_changes_neither_logits_nor_weights(implementation, pooling):
   model = tiny.vit(attention_implementation=implementation, pooling=pooling)

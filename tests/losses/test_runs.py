@@ -10,6 +10,8 @@ from vit_jax.configs import finetune
 from vit_jax.configs import masked_patch as masked_patch_config
 from vit_jax.training import evaluate, train
 
+pytestmark = pytest.mark.usefixtures('programs')
+
 
 def _config(steps=300):
   """Returns the config of a run on digits of 8x8 px, in 16 patches."""

@@ -104,7 +104,11 @@ def _loss_and_grads(model, params):
   return (model.apply({'params': params}, IMAGES)[0] ** 2).mean()
 
 
-def test_scan_and_remat_equal_unrolled_blocks():
+# What `full` computes anew has the same values.
+@pytest.mark.parametrize(
+  'remat', ['full', pytest.param('none', marks=pytest.mark.gate)]
+)
+def test_scan_and_remat_equal_unrolled_blocks(remat):
   params = _params(tiny.vit())
   stacked = stacking.stack_blocks(params)
   block = stacked['Transformer']['encoderblock']
@@ -113,13 +117,12 @@ def test_scan_and_remat_equal_unrolled_blocks():
     np.testing.assert_array_equal, models.unstack_blocks(stacked), params
   )
   expected = _loss_and_grads(tiny.vit(), params)
-  for remat in ('none', 'full'):  # It recomputes the same values.
-    loss, grads = _loss_and_grads(tiny.vit(scan=True, remat=remat), stacked)
-    jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
-      (loss, models.unstack_blocks(grads)),
-      expected,
-    )
+  loss, grads = _loss_and_grads(tiny.vit(scan=True, remat=remat), stacked)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+    (loss, models.unstack_blocks(grads)),
+    expected,
+  )
 
 
 # Layers ----------------------------------------------------------------------

@@ -124,7 +124,8 @@ _gate = functools.partial(pytest.param, marks=pytest.mark.gate)
 @pytest.mark.parametrize(
   'kind, sizes, shard, options, steps',
   [
-    ('dropout', (1, 2, 4), 'all', {'gather': 'micro_batch'}, 2),
+    ('vit', (1, 2, 4), 'all', {'gather': 'micro_batch'}, 2),
+    _gate('dropout', (1, 2, 4), 'all', {'gather': 'micro_batch'}, 2),
     _gate('vit', (2, 4, 1), 'optimizer', {'partition': 'manual'}, 2),
     _gate('lora', (2, 4, 1), 'all', {'partition': 'manual'}, 1),
     _gate('lanes', (2, 2, 2), 'optimizer', {}, 1),

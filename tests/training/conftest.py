@@ -2,29 +2,18 @@
 
 import shutil
 
-import jax
 import pytest
 from absl import logging
-from jax.experimental.compilation_cache import compilation_cache
 
-from tests.tiny_run import eventful_config
+from tests import tiny_run
 from vit_jax.training import train
 
 
 @pytest.fixture(scope='package', autouse=True)
-def programs(tmp_path_factory):
+def programs(compiled):
   """Launches share their compiled programs, as those of users do."""
-  changes = {
-    'jax_compilation_cache_dir': str(tmp_path_factory.mktemp('programs')),
-    'jax_persistent_cache_min_compile_time_secs': 0.1,
-  }
-  before = {name: getattr(jax.config, name) for name in changes}
-  for options in (changes, before):
-    for name, value in options.items():
-      jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    if options is changes:
-      yield
+  with tiny_run.keeping_programs(compiled):
+    yield
 
 
 @pytest.fixture(scope='package')
@@ -33,7 +22,7 @@ def finished(programs, tmp_path_factory):
   before = logging.get_verbosity()
   logging.set_verbosity(logging.INFO)
   workdir = tmp_path_factory.mktemp('runs') / 'finished'
-  config = eventful_config()
+  config = tiny_run.eventful_config()
   config.log.tensorboard = True
   config.profile = dict(start_step=4, steps=2)
   config.evals.test.save_predictions = True

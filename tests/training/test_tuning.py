@@ -134,9 +134,10 @@ def _run(program):
 @pytest.mark.parametrize(
   'changes, expected',
   [
-    (
+    pytest.param(  # The last case has a pattern of what trains, too.
       {'tuning.train': '.*bias|head/kernel', 'optimizer': config_lib.sgd()},
       r'.*bias|head/kernel',
+      marks=pytest.mark.gate,
     ),
     (
       {'tuning.freeze': 'Transformer/encoderblock_[01]', 'model.scan': True}

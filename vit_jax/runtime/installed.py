@@ -82,7 +82,8 @@ def requirements() -> str:
   """
   lines = {}
   for one in importlib.metadata.distributions():
-    name, version = (one.metadata.get(key) or '' for key in ('Name', 'Version'))
+    metadata = one.metadata  # Each access reads and parses a file.
+    name, version = (metadata.get(key) or '' for key in ('Name', 'Version'))
     name = re.sub(r'[-_.]+', '-', name).lower()
     # A broken distribution lacks these. Python imports the first on the path.
     if not name or not version or name in {*_OWN, *lines}:

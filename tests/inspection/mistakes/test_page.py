@@ -20,6 +20,8 @@ from vit_jax.inspection import mistakes
 from vit_jax.inspection.mistakes import tally
 from vit_jax.training import train
 
+pytestmark = pytest.mark.usefixtures('programs')
+
 NAMES = ['cat <script>alert(1)', 'dog & "co"', 'emu']
 
 

@@ -9,6 +9,8 @@ from vit_jax import results
 from vit_jax.paper.pictures import shifting
 from vit_jax.training import train
 
+pytestmark = pytest.mark.usefixtures('programs')
+
 
 def test_answers_are_compared_with_each_other_and_with_labels():
   before = np.array([[0, 1, 2, 3], [0, 1, 2, 2]])
