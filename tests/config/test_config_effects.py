@@ -47,8 +47,10 @@ CHANGES = {
   'schedule.peak': 0.5,
 }
 # Keys whose effect `tests/training/test_tuning.py` guards more exactly.
-GUARDED = ('tuning.freeze', 'tuning.train')
-GUARDED += ('lora.rank', 'lora.alpha', 'lora.targets')
+GUARDED = (
+  *('tuning.freeze', 'tuning.train'),
+  *('lora.rank', 'lora.alpha', 'lora.targets'),
+)
 # Without these values, a key has no effect.
 NEEDED = {
   'cutmix_share': {'mixup_alpha': 0.2, 'cutmix_alpha': 0.2},

@@ -61,9 +61,9 @@ def run(
       yield task(shared, item)
     line.end(_counter.value)
     return
+  pickled, kept = _store(shared)
   context = multiprocessing.get_context('spawn')
   counter = context.Value('q', 0)
-  pickled, kept = _store(shared)
   executor = futures.ProcessPoolExecutor(
     min(processes, len(items)),
     mp_context=context,

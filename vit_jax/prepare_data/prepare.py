@@ -75,7 +75,7 @@ def describe(
     raise ValueError(f'splits={",".join(splits)}: name each split once.')
   root = exclusion.split(spec)[0].partition(':')[2]
   name = name or job_lib.dataset_name(
-    re.sub(r'\.(tar|parquet)$', '', root.rstrip('/').rpartition('/')[2])
+    root.rstrip('/').rpartition('/')[2].removesuffix('.tar')
   )
   if name != job_lib.dataset_name(name):
     raise ValueError(
