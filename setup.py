@@ -21,6 +21,7 @@ REQUIRED = [
   'flax>=0.12.7',
   'fsspec>=2024.6',
   'jax>=0.10',
+  'jinja2>=3.1.6',
   'joblib>=1.4',
   'ml_collections>=1.1',
   'ml_dtypes>=0.5',
@@ -188,6 +189,7 @@ setuptools.setup(
   package_data={
     'vit_jax.launch': ['**/*'],
     'vit_jax.compare.live': ['page.*'],
+    'vit_jax.pages': ['*.html', '*.css'],
     'vit_jax.paper.claims': ['*.json'],
   },
   exclude_package_data={'vit_jax.launch': ['**/*.py[cod]']},

@@ -165,9 +165,9 @@ def _serve() -> None:
   A list is a command to start; the answer is the id of its process. A number is
   such an id; the answer is the exit code, or null while the process runs.
   """
-  import vit_jax.compare.drawing
   import vit_jax.data.pipeline
   import vit_jax.interop
+  import vit_jax.pages.drawing
   import vit_jax.paper.making
   import vit_jax.paper.overview
   import vit_jax.training.train  # noqa: F401

@@ -35,7 +35,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from vit_jax.compare import drawing
+from vit_jax.pages import drawing
 from vit_jax.paper import clean, items, making, overview, registered
 from vit_jax.paper import design as design_lib
 from vit_jax.paper.items import near_duplicates_item, objectnet_item

@@ -7,7 +7,7 @@ import pytest
 from etils import epath
 
 from vit_jax import config as config_lib
-from vit_jax.compare import drawing
+from vit_jax.pages import drawing
 from vit_jax.paper import items, rendering
 from vit_jax.paper.claims import counts
 from vit_jax.paper.design import Design

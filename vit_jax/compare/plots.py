@@ -3,7 +3,7 @@
 import pandas as pd
 from etils import epath
 
-from vit_jax.compare import drawing
+from vit_jax.pages import drawing
 
 OVER_TIME = ('step', 'hours', 'device_hours')
 _METRICS = ('accuracy', 'loss')

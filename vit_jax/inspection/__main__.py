@@ -38,10 +38,10 @@ from collections.abc import Sequence
 from absl import flags, logging
 from ml_collections import config_flags
 
-from vit_jax.compare import drawing
 from vit_jax.evaluators import predictions
 from vit_jax.inspection import gallery, mistakes, model_flags, subject
 from vit_jax.interop import weight_files
+from vit_jax.pages import drawing
 from vit_jax.runtime import command_line, printable
 
 flags.adopt_module_key_flags(model_flags)

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pandas as pd
 
-from vit_jax.compare import drawing
+from vit_jax.pages import drawing
 
 # A map, divided by its maximum, with a smaller range has only rounding errors.
 _NO_CONTRAST = 1e-5

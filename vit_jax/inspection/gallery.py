@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from vit_jax.compare import drawing
 from vit_jax.inspection import figures, learned_embeddings, subject, views
+from vit_jax.pages import drawing
 
 
 def draw_all(

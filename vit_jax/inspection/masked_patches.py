@@ -12,12 +12,12 @@ from etils import epath
 
 from vit_jax import config as config_lib
 from vit_jax import data, interop
-from vit_jax.compare import drawing
 from vit_jax.config import inputs
 from vit_jax.data import pipeline
 from vit_jax.losses import corruption, masked_patch, targets
 from vit_jax.models.shared import normalize
 from vit_jax.models.vit import MASK
+from vit_jax.pages import drawing
 
 _GREY = 128
 _TITLES = ('input', 'prediction', 'image')

@@ -4,7 +4,7 @@ import cv2
 import pytest
 
 from tests.paper import drawn
-from vit_jax.compare import drawing
+from vit_jax.pages import drawing
 from vit_jax.paper import numbers, plots
 from vit_jax.paper.numbers.panels import PANELS
 from vit_jax.paper.numbers.values import Point, Value

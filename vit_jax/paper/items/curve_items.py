@@ -6,8 +6,8 @@ Figure 8 is in `scaling_item`.
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from vit_jax.compare import drawing
 from vit_jax.inference_speed import networks, store
+from vit_jax.pages import drawing
 from vit_jax.paper import averages, cost, numbers, plots
 from vit_jax.paper.claims import curve_claims
 from vit_jax.paper.items import speed_items

@@ -6,7 +6,7 @@ See `vit_jax.paper.cost.training_memory`.
 import pathlib
 from collections.abc import Mapping
 
-from vit_jax.compare import drawing
+from vit_jax.pages import drawing
 from vit_jax.paper import plots
 from vit_jax.paper.claims import answers, transfer_claims
 from vit_jax.paper.cost import training_memory as memory

@@ -2,7 +2,7 @@
 
 import pathlib
 
-from vit_jax.compare import drawing
+from vit_jax.pages import drawing
 from vit_jax.paper import plots
 from vit_jax.paper.claims import norm_position_claims
 from vit_jax.paper.items.item import Item

@@ -2,7 +2,7 @@
 
 import pathlib
 
-from vit_jax.compare import drawing
+from vit_jax.pages import drawing
 from vit_jax.paper import cost, numbers, plots
 from vit_jax.paper.claims import curve_claims
 from vit_jax.paper.items.item import Item

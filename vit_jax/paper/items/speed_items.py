@@ -6,8 +6,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from vit_jax.compare import drawing
 from vit_jax.inference_speed import networks, store
+from vit_jax.pages import drawing
 from vit_jax.paper import plots
 from vit_jax.paper.claims import speed_answers
 from vit_jax.paper.items.item import Item

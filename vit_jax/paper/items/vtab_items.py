@@ -6,7 +6,7 @@ The VTAB score in Table 2 is from the same runs, by `averages.vtab`.
 import pathlib
 from collections.abc import Iterable
 
-from vit_jax.compare import drawing
+from vit_jax.pages import drawing
 from vit_jax.paper import averages, numbers, plots
 from vit_jax.paper.claims import table_claims
 from vit_jax.paper.items import table_items

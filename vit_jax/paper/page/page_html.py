@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from etils import epath
 
-from vit_jax.compare import drawing
+from vit_jax.pages import drawing
 from vit_jax.paper import report
 from vit_jax.paper.page import page_parts as parts
 from vit_jax.paper.page.page_style import CSS

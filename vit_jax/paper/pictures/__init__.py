@@ -20,7 +20,7 @@ from typing import Any
 from etils import epath
 
 from vit_jax import checkpoint
-from vit_jax.compare import drawing
+from vit_jax.pages import drawing
 from vit_jax.paper.runs import Node, Results
 from vit_jax.runtime import json_text
 

@@ -17,9 +17,9 @@ import cv2
 import numpy as np
 import pandas as pd
 
-from vit_jax.compare import drawing
 from vit_jax.inspection import attention_maps, figures, views
 from vit_jax.inspection import masked_patches as predicted_patches
+from vit_jax.pages import drawing
 from vit_jax.paper.pictures import inspected_run
 
 # The least side of a shown image in pixels; smaller images are enlarged.

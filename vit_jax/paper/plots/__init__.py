@@ -1,6 +1,6 @@
 """The paper's figures of numbers (2 to 5, 8, 9, 12, 13), from plain numbers.
 
-from vit_jax.compare import drawing
+from vit_jax.pages import drawing
 from vit_jax.paper import numbers, plots
 
 points = {('ViT-B/16', 'ImageNet'): Number((77.9,), ('run',))}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from vit_jax.compare import drawing
+from vit_jax.pages import drawing
 from vit_jax.paper.numbers.panels import FAMILIES as PAPERS_FAMILIES
 from vit_jax.paper.numbers.panels import PANELS
 from vit_jax.paper.numbers.values import Point

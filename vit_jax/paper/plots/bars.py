@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from vit_jax.compare import drawing
+from vit_jax.pages import drawing
 from vit_jax.paper.numbers.values import VTAB, Point
 from vit_jax.paper.plots import chart, marks
 from vit_jax.paper.plots.accuracy_over_compute import FAMILIES

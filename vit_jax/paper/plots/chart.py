@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from vit_jax.compare import drawing
+from vit_jax.pages import drawing
 from vit_jax.paper.plots.marks import Mark
 
 # Okabe and Ito's colours, which colour-blind people can tell apart. Their

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from vit_jax.compare import drawing
+from vit_jax.pages import drawing
 from vit_jax.paper.numbers.values import Point
 from vit_jax.paper.plots import chart, marks
 from vit_jax.paper.report import Number

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from vit_jax.compare import drawing
+from vit_jax.pages import drawing
 from vit_jax.paper.numbers.panels import PANELS
 from vit_jax.paper.plots import chart, marks
 from vit_jax.paper.report import Number

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from absl import flags
 from etils import epath
 
-from vit_jax.compare import drawing
 from vit_jax.interop import catalog, weight_files
+from vit_jax.pages import drawing
 from vit_jax.paper import page
 from vit_jax.paper.page import page_parts
 from vit_jax.paper.released import evaluating, files, sections

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vit_jax.compare import drawing
 from vit_jax.inspection import figures
+from vit_jax.pages import drawing
 
 
 def test_save_writes_png_pdf_and_csv(tmp_path):
