@@ -28,20 +28,20 @@ WORKDIR/released/results.md and index.html. `released --list` names the files
 and how to fetch them.
 """
 
-import dataclasses
 import functools
-import sys
 from collections.abc import Sequence
 
 from absl import flags
 
 from vit_jax.pages import drawing
-from vit_jax.paper import clean, items, making, overview, registered
-from vit_jax.paper import design as design_lib
-from vit_jax.paper.items import near_duplicates_item, objectnet_item
-from vit_jax.paper.numbers import values
+from vit_jax.paper import items, making, registered
+from vit_jax.paper.item import Item
+from vit_jax.paper.items.beyond import near_duplicates
+from vit_jax.paper.items.text import objectnet
+from vit_jax.paper.making import Setup, Workplace
+from vit_jax.paper.numbers import IMAGENET21K, JFT
 from vit_jax.paper.released import command
-from vit_jax.paper.runs import Node, Pretraining, first, with_needs
+from vit_jax.paper.runs import SCALES, Node, Pretraining, first, with_needs
 from vit_jax.runtime import command_line
 from vit_jax.sweep import reading, running, state
 from vit_jax.sweep.spec import Sweep
@@ -54,7 +54,7 @@ _RENDER_WAIT = 10.0
 _SCALE = flags.DEFINE_enum(
   'scale',
   'paper',
-  list(design_lib.SCALES),
+  list(SCALES),
   'Scale of the models, data and schedules.',
 )
 _JFT = flags.DEFINE_string('jft', '', 'Data spec of JFT-300M.')
@@ -81,23 +81,18 @@ _WEIGHTS = flags.DEFINE_string(
   "With released: the folder of the authors' files. Default: $VIT_JAX_WEIGHTS,"
   ' or ~/.cache/vit_jax.',
 )
-_SEEDS = flags.DEFINE_string(
+_SEEDS = flags.DEFINE_integer(
   'seeds',
-  '',
-  'How many pre-trainings each claim is tested on: a number; or auto, as many'
-  ' as it takes to decide it with 80% power by the spreads of a pilot. With 1,'
-  ' no claim is decided. Default: 1 for --scale=paper, else auto.',
-)
-_PILOT = flags.DEFINE_string(
-  'pilot',
-  '',
-  'The numbers.json of an earlier --workdir, whose differences and spreads'
-  ' --seeds=auto uses instead of those that we measured in miniature.',
+  None,
+  'How many pre-trainings each claim is tested on. With 1, no claim is decided;'
+  ' a difference of two models needs at least 5, another sum 8. Default: 1 for'
+  ' --scale=paper, else 3.',
+  lower_bound=1,
 )
 _REGISTER = flags.DEFINE_bool(
   'register',
   False,
-  'Write down the set-up of all items in miniature, with its hash, for'
+  'Write down the set-up of these items in miniature, with its hash, for'
   ' --confirm. Commit the file before the runs that confirm it.',
 )
 _CONFIRM = flags.DEFINE_bool(
@@ -127,15 +122,13 @@ _OBJECTNET = flags.DEFINE_string(
 flags.adopt_module_key_flags(running)
 
 
-def sweep_text(names: Sequence[str]) -> str:
+def sweep_text(names: Sequence[str], seeds: int) -> str:
   """Returns the sweep file with its argument, built from the flags."""
-  words = ['+'.join(names), f'scale={_SCALE.value}']
+  words = ['+'.join(names), f'scale={_SCALE.value}', f'seeds={seeds}']
   for option, value in (
     ('jft', _JFT.value),
     ('imagenet21k', _IMAGENET21K.value),
     ('data', _DATA.value),
-    ('seeds', _SEEDS.value),
-    ('pilot', _PILOT.value),
     ('clean', _CLEAN.value),
   ):
     if value:
@@ -143,20 +136,17 @@ def sweep_text(names: Sequence[str]) -> str:
   if _REGISTER.value:
     words.append(f'first_seed={registered.next_seed()}')
   elif _CONFIRM.value:
-    words.append(f'first_seed={registered.read().first_seed}')
-  elif _PILOT.value:
-    # Runs that the pilot was made of must not be tested again.
-    words.append(f'first_seed={registered.STEP}')
+    words.append(f'first_seed={registered.read()["first_seed"]}')
   return f'{SWEEP}:{",".join(words)}'
 
 
-def read(names: Sequence[str], where: running.Folders) -> Sweep:
+def read(names: Sequence[str], seeds: int, where: running.Folders) -> Sweep:
   """Returns the runs of some items, with the overrides of the flags.
 
   Raises:
     ValueError: --workdir holds other runs, such as those of another --scale.
   """
-  sweep = running.with_overrides(reading.load(sweep_text(names)))
+  sweep = running.with_overrides(reading.load(sweep_text(names, seeds)))
   state.check_same_runs(
     where.local, sweep, lambda name: where.workdir(name).exists()
   )
@@ -172,10 +162,7 @@ def check_data(nodes: Sequence[Node]) -> None:
   Raises:
     ValueError: some are not; the message names the flags.
   """
-  given = {
-    values.JFT: ('jft', _JFT),
-    values.IMAGENET21K: ('imagenet21k', _IMAGENET21K),
-  }
+  given = {JFT: ('jft', _JFT), IMAGENET21K: ('imagenet21k', _IMAGENET21K)}
   needed = {node.data for node in nodes if isinstance(node, Pretraining)}
   unset = [
     (data, name)
@@ -192,7 +179,7 @@ def check_data(nodes: Sequence[Node]) -> None:
     )
 
 
-def _check_objectnet(chosen: Sequence[items.Item]) -> None:
+def _check_objectnet(chosen: Sequence[Item]) -> None:
   """Checks --objectnet before any run.
 
   Raises:
@@ -206,15 +193,15 @@ def _check_objectnet(chosen: Sequence[items.Item]) -> None:
       f'--objectnet={path} does not go with --scale={_SCALE.value}, whose'
       " models do not know ImageNet's classes: leave it out."
     )
-  if not any(item.evaluate for item in chosen):
+  if objectnet.ITEM not in chosen:
     raise ValueError(
       f'--objectnet={path} is for the item objectnet: ask for objectnet or all,'
       ' or leave it out.'
     )
-  objectnet_item.check(path)
+  objectnet.check(path)
 
 
-def check_clean(chosen: Sequence[items.Item], nodes: Sequence[Node]) -> None:
+def check_clean(chosen: Sequence[Item], nodes: Sequence[Node]) -> None:
   """Checks that --clean is given if it is needed, and has an effect.
 
   Runs that were started without it cannot be continued with it.
@@ -226,10 +213,11 @@ def check_clean(chosen: Sequence[items.Item], nodes: Sequence[Node]) -> None:
   Raises:
     ValueError: it is lacking, or changes none of the runs.
   """
-  asking = items.ITEMS[near_duplicates_item.NAME]
+  asking = near_duplicates.ITEM
   if _SCALE.value == 'paper' and asking in chosen and not _CLEAN.value:
-    raise ValueError(f'{asking.name}: {clean.HOW}')
-  if _CLEAN.value and not {first(node) for node in nodes} & {*asking.nodes}:
+    raise ValueError(f'{asking.name}: {near_duplicates.HOW}')
+  tested = {*asking.shown(_SCALE.value)}
+  if _CLEAN.value and not {first(node) for node in nodes} & tested:
     raise ValueError(
       f'--clean={_CLEAN.value} is about the fine-tuning of ViT-L/16 in Table 5,'
       f' which is not a part of {", ".join(item.name for item in chosen)}: add'
@@ -237,12 +225,12 @@ def check_clean(chosen: Sequence[items.Item], nodes: Sequence[Node]) -> None:
     )
 
 
-def _registered(chosen: Sequence[items.Item], design: design_lib.Design) -> str:
+def _registered(chosen: Sequence[Item], seeds: int) -> str:
   """Registers the set-up, or checks that it is the registered one.
 
   Args:
-    chosen: the items to confirm; all of them are registered.
-    design: the scale, and how many pre-trainings there are.
+    chosen: the items.
+    seeds: pre-trainings of each mean.
 
   Returns:
     A sentence on what is registered.
@@ -250,32 +238,38 @@ def _registered(chosen: Sequence[items.Item], design: design_lib.Design) -> str:
   Raises:
     ValueError: the flags change the set-up, or it is not the registered one.
   """
-  for name, given in (
-    (f'--scale={_SCALE.value}', _SCALE.value != 'mini'),
-    ('--data', _DATA.value),
-    ('--seeds', _SEEDS.value),
-    ('--pilot', _PILOT.value),
-  ):
-    if given:
-      raise ValueError(
-        f'{name} does not go with --register and --confirm: what is registered'
-        ' is all of --scale=mini.'
-      )
-  if _REGISTER.value:
-    chosen = list(items.ITEMS.values())
+  if _SCALE.value != 'mini' or _DATA.value:
+    raise ValueError(
+      '--register and --confirm are for --scale=mini without --data.'
+    )
   sweep = running.with_overrides(
-    reading.load(sweep_text([item.name for item in chosen]))
+    reading.load(sweep_text([item.name for item in chosen], seeds))
   )
-  parts = registered.describe(design, sweep, chosen)
+  parts = registered.describe(chosen, sweep, seeds)
   if _REGISTER.value:
     digest = registered.write(parts, registered.next_seed())
     return f'Registered in {registered.FILE}: {digest}'
   known = registered.read()
-  registered.check(parts, known, chosen)
+  registered.check(parts, known)
   return (
-    f'confirmation: the set-up was registered on {known.date} (SHA-256'
-    f' {known.digest[:12]}); seeds from {known.first_seed} on'
+    f'confirmation: the set-up was registered on {known["date"]} (SHA-256'
+    f' {known["digest"][:12]}); seeds from {known["first_seed"]} on'
   )
+
+
+def _check_flags() -> None:
+  """Raises ValueError for flags that exclude each other."""
+  if _TOPOLOGY.value and not _PLAN.value:
+    raise ValueError('--topology works only with --plan; give both.')
+  asked = {
+    '--plan': _PLAN.value,
+    '--dry_run': running.is_dry_run(),
+    '--list': _LIST.value,
+    '--render': _RENDER.value,
+  }
+  if sum(asked.values()) > 1:
+    given = ' and '.join(name for name, value in asked.items() if value)
+    raise ValueError(f'{given} exclude each other; give one of them.')
 
 
 def main(words: Sequence[str]) -> None:
@@ -290,77 +284,48 @@ def main(words: Sequence[str]) -> None:
     )
     return
   chosen = items.find(words)
-  if _CONFIRM.value and 'all' in words:
-    later = registered.came_later(chosen, registered.read(), _SCALE.value)
-    chosen = [item for item in chosen if item not in later]
-    for item in later:
-      print(
-        f'{item.name} is left out: it came after the registration.',
-        file=sys.stderr,
-      )
-  names = [item.name for item in chosen]
   where = running.folders()
-  design = design_lib.read(
-    _SCALE.value, _SEEDS.value, _PILOT.value, own_data=bool(_DATA.value)
-  )
+  seeds = _SEEDS.value or (1 if _SCALE.value == 'paper' else 3)
+  confirms = ''
   if _REGISTER.value or _CONFIRM.value:
-    confirms = _registered(chosen, design)
+    confirms = _registered(chosen, seeds)
     if _REGISTER.value:
       print(confirms)
       return
-    design = dataclasses.replace(design, confirms=confirms)
+  setup = Setup(_SCALE.value, seeds, _DATA.value, confirms)
   _check_objectnet(chosen)
-  nodes = with_needs(node for item in chosen for node in design.nodes(item))
-  if _TOPOLOGY.value and not _PLAN.value:
-    raise ValueError('--topology works only with --plan; give both.')
-  asked = {
-    '--plan': _PLAN.value,
-    '--dry_run': running.is_dry_run(),
-    '--list': _LIST.value,
-    '--render': _RENDER.value,
-  }
-  if sum(asked.values()) > 1:
-    given = ' and '.join(name for name, value in asked.items() if value)
-    raise ValueError(f'{given} exclude each other; give one of them.')
+  _check_flags()
   if _PLAN.value:
     # Imported here, because only --plan needs the planner.
-    from vit_jax.paper.cost import claim_table, plan_table, planning
+    from vit_jax.paper import costs
 
-    sweep = read(names, where)
-    text = plan_table.text(
-      nodes,
-      sweep,
-      where,
-      papers_own=_SCALE.value == 'paper',
-      topology=_TOPOLOGY.value,
+    nodes = with_needs(node for item in chosen for node in setup.nodes(item))
+    sweep = read([item.name for item in chosen], seeds, where)
+    own = _SCALE.value == 'paper'
+    print(
+      costs.text(nodes, sweep, where, papers_own=own, topology=_TOPOLOGY.value)
     )
-    print(text)
-    # Read after the first part, which may have compiled more plans.
-    days = planning.core_days(
-      planning.read(where.local),
-      planning.pretraining_runs(nodes, sweep),
-    )
-    print(claim_table.plan(chosen, design, sweep, days))
     return
   # Without its data, an item needs no runs.
-  ready = [item for item in chosen if _OBJECTNET.value or not item.evaluate]
-  nodes = with_needs(node for item in ready for node in design.nodes(item))
-  text = sweep_text([item.name for item in ready])
+  data = {objectnet.NAME: _OBJECTNET.value}
+  ready = [item for item in chosen if data.get(item.name) or not item.lacking]
+  nodes = with_needs(node for item in ready for node in setup.nodes(item))
+  text = sweep_text([item.name for item in ready], seeds)
   if not _LIST.value and not _RENDER.value:
     check_data(nodes)
     check_clean(chosen, nodes)
   if running.is_dry_run():
     for item in chosen:
-      if item not in ready and design.nodes(item):
+      if item not in ready and setup.nodes(item):
         print(f'# {item.name}: {item.lacking}')
     if nodes:
       running.run(text, table=False)
     return
-  everything = read(list(items.ITEMS), where)
+  place = Workplace(read([*items.ITEMS], seeds, where), where, setup)
   if _LIST.value:
     if 'all' in words:
-      chosen = list(items.ITEMS.values())
-    print(overview.text(chosen, everything, where, design))
+      chosen = [*items.ITEMS.values()]
+    print(making.listing(chosen, place))
     return
   # Checked before any run, although drawing is the last step.
   drawing.check_matplotlib()
@@ -368,28 +333,10 @@ def main(words: Sequence[str]) -> None:
   if not _RENDER.value:
     # A signal ends this call without drawing: drawing takes minutes, which a
     # preempted machine may not have.
-    failures = making.make(
-      chosen,
-      where,
-      scale=_SCALE.value,
-      run=functools.partial(running.run, text, table=False) if nodes else None,
-      more=[
-        functools.partial(
-          making.evaluate, item, everything, where, design, _OBJECTNET.value
-        )
-        for item in ready
-        if item.evaluate
-      ],
-    )
-  making.finish(
-    chosen,
-    everything,
-    where,
-    failures,
-    design=design,
-    data=_DATA.value,
-    wait=_RENDER_WAIT if _RENDER.value else making.WAIT,
-  )
+    run = functools.partial(running.run, text, table=False) if nodes else None
+    failures = making.make(chosen, place, run=run, data=data)
+  wait = _RENDER_WAIT if _RENDER.value else making.WAIT
+  making.finish(chosen, place, failures, wait=wait)
 
 
 if __name__ == '__main__':

@@ -14,12 +14,11 @@ public; `SPEC@TRAIN@HELD_OUT` also gives their splits.
 pre-training run and task, as claims compare pre-training runs of several seeds.
 `data=SPEC` replaces its scenes by your own data.
 `scale=midi`: configs/midi.py on your photographs, `data=SPEC`.
-`seeds=N` makes N pre-trainings of each mean that a claim tests; `seeds=auto` as
-many as decide it, by the spreads in `pilot=FILE`. All seeds count from
-`first_seed=N`.
+`seeds=N` makes N pre-trainings of each mean that a claim tests; all seeds count
+from `first_seed=N`.
 `clean=DIR`, for scale=paper, tests the fine-tuning runs of the item
 near_duplicates a second time, without the images in DIR's lists
-(`vit_jax.paper.clean`).
+(`near_duplicates`).
 """
 
 import dataclasses
@@ -31,10 +30,8 @@ from vit_jax import config as config_lib
 from vit_jax.configs import finetune as tuning
 from vit_jax.configs import midi, mini
 from vit_jax.configs.sweeps import finetune
-from vit_jax.paper import clean, items, runs
-from vit_jax.paper import design as design_lib
-from vit_jax.paper.items import near_duplicates_item
-from vit_jax.paper.numbers import values
+from vit_jax.paper import items, numbers, runs
+from vit_jax.paper.items.beyond import near_duplicates
 from vit_jax.paper.runs import Node, Pretraining, Transfer, Vtab
 from vit_jax.sweep import Study, Sweep, make_run
 from vit_jax.sweep.spec import Run, Value
@@ -42,16 +39,16 @@ from vit_jax.sweep.spec import Run, Value
 USAGE = (
   'Usage: configs/sweeps/reproduce.py:ITEM[+ITEM...][,scale=paper|mini|midi]'
   '[,jft=SPEC][,imagenet21k=SPEC][,data=SPEC]'
-  '[,seeds=auto|N][,pilot=FILE][,first_seed=N][,clean=DIR], with'
+  '[,seeds=N][,first_seed=N][,clean=DIR], with'
   f' ITEM one of {", ".join(items.ITEMS)}, or all.'
 )
 # The paper's data sets -> their names in configs.
 TASKS = {
-  values.IMAGENET: 'imagenet2012',
-  values.CIFAR10: 'cifar10',
-  values.CIFAR100: 'cifar100',
-  values.PETS: 'pets',
-  values.FLOWERS: 'flowers',
+  numbers.IMAGENET: 'imagenet2012',
+  numbers.CIFAR10: 'cifar10',
+  numbers.CIFAR100: 'cifar100',
+  numbers.PETS: 'pets',
+  numbers.FLOWERS: 'flowers',
 }
 # Task -> its data spec, and the split that is reported.
 _TESTS = {
@@ -59,7 +56,7 @@ _TESTS = {
   for task, name in TASKS.items()
   for row in [tuning.TABLE_4[name]]
 }
-MINI_TASKS = TASKS | {values.IMAGENET: 'imagenet'}
+MINI_TASKS = TASKS | {numbers.IMAGENET: 'imagenet'}
 # VTAB's tasks as Table 9 prints them -> their names in configs/vtab.py.
 VTAB = {
   'Caltech101': 'caltech101',
@@ -99,29 +96,25 @@ def get_sweep(argument=None) -> Sweep:
     positional=('items',),
     options={
       **{'scale': str, 'jft': str, 'imagenet21k': str, 'data': str},
-      **{'seeds': str, 'pilot': str, 'first_seed': int, 'clean': str},
+      **{'seeds': int, 'first_seed': int, 'clean': str},
     },
     usage=USAGE,
   )
   scale = args.get('scale', 'paper')
-  try:
-    design = design_lib.read(
-      scale,
-      args.get('seeds', ''),
-      args.get('pilot', ''),
-      own_data='data' in args,
+  if scale not in runs.SCALES:
+    raise ValueError(
+      f'scale={scale!r} is unknown; choose one of {list(runs.SCALES)}. {USAGE}'
     )
-  except ValueError as error:
-    raise ValueError(f'{error} {USAGE}') from error
+  seeds = args.get('seeds', 1 if scale == 'paper' else 3)
   chosen = items.find(args['items'].split('+'))
   nodes = runs.with_needs(
-    node for item in chosen for node in design.nodes(item)
+    node for item in chosen for node in item.nodes(scale, seeds)
   )
   specs = {
     data: args[option]
     for data, option in (
-      (values.JFT, 'jft'),
-      (values.IMAGENET21K, 'imagenet21k'),
+      (numbers.JFT, 'jft'),
+      (numbers.IMAGENET21K, 'imagenet21k'),
     )
     if option in args
   }
@@ -147,7 +140,9 @@ def get_sweep(argument=None) -> Sweep:
   elif data:
     raise ValueError(f'data={data} is only for scale=mini and midi. {USAGE}')
   else:
-    lists = clean.lists(args['clean'], _TESTS) if 'clean' in args else {}
+    lists = (
+      near_duplicates.lists(args['clean'], _TESTS) if 'clean' in args else {}
+    )
     studies = [at_paper_scale(node, specs, lists) for node in nodes]
   first = args.get('first_seed', 0)
   return Sweep([_shifted(study, first) for study in studies if study])
@@ -232,7 +227,7 @@ def at_paper_scale(
   Args:
     node: the node to run.
     specs: pre-training set -> data spec, for sets that are not public.
-    lists: see `clean.lists`.
+    lists: see `near_duplicates.lists`.
   """
   if isinstance(node, Pretraining):
     return _papers_pretraining(node, specs.get(node.data, ''))
@@ -242,9 +237,9 @@ def at_paper_scale(
     return _tuned(node, config, VTAB_SEEDS, {})
   # 384 is left out: BiT's own setup may have a smaller default.
   options = {} if node.resolution == 384 else {'resolution': node.resolution}
-  if node.task == values.IMAGENET:
+  if node.task == numbers.IMAGENET:
     options['real'] = 'true'
-  asked = runs.first(node) in near_duplicates_item.nodes().values()
+  asked = runs.first(node) in near_duplicates.nodes().values()
   path = lists.get((node.pretraining.data, node.task))
   if asked and path:
     options['clean'] = path
@@ -334,7 +329,7 @@ def _followed(scale: str) -> frozenset[Node]:
   found: set[Node] = set()
   for item in items.ITEMS.values():
     if item.curves:
-      found.update(item.shown_at(scale))
+      found.update(item.shown(scale))
     for claim in item.claims(scale):
       found.update(m.start for m in claim.means() if m.measure.curves)
   return frozenset(found)

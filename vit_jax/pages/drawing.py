@@ -4,8 +4,9 @@ matplotlib is an optional extra and slow to import, so only a function that
 draws imports it.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pandas as pd
@@ -43,15 +44,22 @@ def literal(text: str) -> str:
   return printable.name(text).replace('$', r'\$')
 
 
+@contextlib.contextmanager
+def in_style() -> Iterator[None]:
+  """Draws in the style of all figures, then restores the caller's style."""
+  with matplotlib().rc_context(_STYLE):
+    yield
+
+
 def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
-  """Makes a function draw in `_STYLE`, and then restores the caller's style."""
+  """Makes a function draw in the style of all figures."""
 
   @functools.wraps(draw)
-  def in_style(*args, **kwargs):
-    with matplotlib().rc_context(_STYLE):
+  def drawn(*args, **kwargs):
+    with in_style():
       return draw(*args, **kwargs)
 
-  return in_style
+  return drawn
 
 
 def new_figure(size: tuple[float, float], layout: str = 'constrained') -> Any:

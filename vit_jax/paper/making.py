@@ -3,42 +3,166 @@
 import dataclasses
 import datetime
 import functools
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from vit_jax.paper import items, overview, page, rendering, report
-from vit_jax.paper.design import Design
-from vit_jax.paper.items.item import Item
-from vit_jax.paper.page import page_parts
-from vit_jax.paper.runs import Results
+from absl import logging
+
+from vit_jax.paper import (
+  answers,
+  cost,
+  inside,
+  items,
+  miniature,
+  page,
+  planning,
+  registered,
+  report,
+)
+from vit_jax.paper.item import Item
+from vit_jax.paper.page import texts
+from vit_jax.paper.report import Section
+from vit_jax.paper.runs import Node, Pretraining, Results, with_needs
 from vit_jax.runtime import errors
-from vit_jax.sweep import bring_to_end, state
+from vit_jax.sweep import bring_to_end, schedule, state
 from vit_jax.sweep.commands import Folders
-from vit_jax.sweep.spec import Sweep
+from vit_jax.sweep.spec import Run, Sweep
+from vit_jax.workdir import environment, files
 
 _EXPLORES = (
   'exploration. The set-up was not registered before these runs, so they cannot'
   ' confirm a claim. --confirm makes runs that can.'
 )
+# Folder below WORKDIR for measurements that are made outside of runs.
+MEASURED = 'measured'
+# The numbers behind the claims.
+NUMBERS = 'numbers.json'
 # Seconds to wait for another process that draws in the same directory.
 WAIT = 900.0
 
 
+@dataclasses.dataclass(frozen=True)
+class Setup:
+  """What the runs are.
+
+  Attributes:
+    scale: one of `runs.SCALES`.
+    seeds: pre-trainings of each mean of a claim.
+    data: spec of the data of a smaller scale; '' if it has scenes.
+    confirms: the date and the hash of the registered set-up that the runs
+      confirm, as a sentence; '' if they explore.
+  """
+
+  scale: str
+  seeds: int
+  data: str = ''
+  confirms: str = ''
+
+  def nodes(self, item: Item) -> list[Node]:
+    """Returns the item's runs: what it shows, and what its claims need."""
+    return item.nodes(self.scale, self.seeds)
+
+
+class Workplace:
+  """A work directory with the runs of all items."""
+
+  def __init__(self, everything: Sweep, where: Folders, setup: Setup):
+    """Stores them.
+
+    Args:
+      everything: the runs of all items.
+      where: the folders of the runs, measurements and pages.
+      setup: what the runs are.
+    """
+    self._studies = {study.name: study for study in everything.studies}
+    self.where, self.setup = where, setup
+    self.measured = where.local / MEASURED
+
+  def _part(self, nodes: Iterable[Node]) -> Sweep:
+    # Some tasks of VTAB have no miniature.
+    names = [node.name for node in with_needs(nodes)]
+    return Sweep([self._studies[n] for n in names if n in self._studies])
+
+  def runs(
+    self, nodes: Iterable[Node], finished: schedule.Finished
+  ) -> list[Run]:
+    """Returns the known runs of the nodes and of their pre-trainings."""
+    return [
+      run
+      for study in self._part(nodes).studies
+      for run in schedule.known(study, finished)
+    ]
+
+  def finished(self, chosen: Iterable[Item]) -> dict[str, dict[str, float]]:
+    """Returns run name -> final metrics, of the items' finished runs."""
+    nodes = [node for item in chosen for node in self.setup.nodes(item)]
+    return bring_to_end.read_finished(self._part(nodes), self.where)
+
+  def progress(
+    self, item: Item, finished: schedule.Finished
+  ) -> tuple[int, int]:
+    """Returns how many runs of an item are finished, and how many it has."""
+    nodes = self.setup.nodes(item)
+    known = {run.name for run in self.runs(nodes, finished)}
+    return len(known & {*finished}), schedule.total(self._part(nodes), finished)
+
+  def progress_measured(self, item: Item) -> tuple[int, int]:
+    """Returns how many of its measurements are done, and how many exist."""
+    if not item.measured:
+      return 0, 0
+    return item.measured(self.setup.scale, self.measured)
+
+  def results(self, chosen: Iterable[Item]) -> Results:
+    """Returns the results of the finished runs of some items."""
+    chosen = [*chosen]
+    days = {}
+    if self.setup.scale == 'paper':
+      nodes = with_needs(n for i in chosen for n in self.setup.nodes(i))
+      runs = planning.pretraining_runs(nodes, Sweep([*self._studies.values()]))
+      days = planning.core_days(planning.read(self.where.local), runs)
+    return Results(
+      self._studies.values(),
+      self.finished(chosen),
+      scale=self.setup.scale,
+      workdir=self.where.workdir,
+      core_days=days,
+    )
+
+
+def listing(chosen: Sequence[Item], place: Workplace) -> str:
+  """Returns a line for each item: its runs or measurements, and its title."""
+  lines, finished = [], place.finished(chosen)
+  width = max((len(item.name) for item in chosen), default=0)
+  for item in chosen:
+    there = 'from the code'
+    if place.setup.scale not in item.scales:
+      there = 'not at this scale'
+    elif place.setup.nodes(item):
+      done, total = place.progress(item, finished)
+      there = f'{done:>4} of {total:<4} runs'
+    elif item.measured:
+      done, total = place.progress_measured(item)
+      there = f'{done:>4} of {total} measured' if done else 'not measured'
+    claims = len(item.claims(place.setup.scale))
+    asks = f' ({texts.plural(claims, "claim")})' if claims else ''
+    lines.append(f'{item.name:<{width}} {there:<17}  {item.title}{asks}')
+  return '\n'.join(lines)
+
+
 def make(
   chosen: Sequence[Item],
-  where: Folders,
+  place: Workplace,
   *,
-  scale: str,
   run: Callable[[], None] | None,
-  more: Sequence[Callable[[], None]] = (),
+  data: Mapping[str, str],
 ) -> list[Exception]:
   """Makes the missing runs and measurements; a failing step stops no other.
 
   Args:
     chosen: the items.
-    where: the folders of the runs and of the measurements.
-    scale: one of `design.SCALES`.
+    place: of the runs.
     run: finishes the items' runs; None: they have none.
-    more: steps after these.
+    data: item -> what `--NAME=PATH` gives.
 
   Returns:
     The errors of the steps that failed.
@@ -49,11 +173,10 @@ def make(
   """
   steps = [run] if run else []
   steps += [
-    functools.partial(_measure, item, where, scale)
+    functools.partial(_measure, item, place, data.get(item.name, ''))
     for item in chosen
-    if item.measure
+    if item.measure and (data.get(item.name) or not item.lacking)
   ]
-  steps += more
   failures = []
   for step in steps:
     try:
@@ -65,49 +188,20 @@ def make(
   return failures
 
 
-def _measure(item: Item, where: Folders, scale: str) -> None:
-  folder = where.local / overview.MEASURED
-  folder.mkdir(parents=True, exist_ok=True)
+def _measure(item: Item, place: Workplace, data: str) -> None:
+  place.measured.mkdir(parents=True, exist_ok=True)
+  counts = item.counts(place.setup.scale, place.setup.seeds)
+  results = place.results([item]).counting(counts)
   # Runs beside a measurement would slow it down.
-  with state.lock(where.local):
-    item.measure(scale, folder)
-
-
-def evaluate(
-  item: Item, everything: Sweep, where: Folders, design: Design, data: str
-) -> None:
-  """Evaluates the finished runs of an item that needs data for that.
-
-  Args:
-    item: has `evaluate`.
-    everything: the runs of all items.
-    where: the folders of the runs and of the measurements.
-    design: the scale, and how many pre-trainings there are.
-    data: the folder of the data.
-
-  Raises:
-    ValueError: an evaluation failed.
-  """
-  results = Results(
-    everything.studies,
-    bring_to_end.read_finished(everything, where),
-    comparable=design.scale == 'paper',
-    scale=design.scale,
-    workdir=where.workdir,
-    counts=design.counts(item),
-  )
-  with state.lock(where.local):
-    item.evaluate(results, data, where.local / overview.MEASURED)
+  with state.lock(place.where.local):
+    item.measure(results, place.measured, data)
 
 
 def finish(
   chosen: Sequence[Item],
-  everything: Sweep,
-  where: Folders,
+  place: Workplace,
   failures: Sequence[Exception],
   *,
-  design: Design,
-  data: str = '',
   wait: float = WAIT,
 ) -> None:
   """Writes the pages, then raises what failed, before or now.
@@ -119,11 +213,8 @@ def finish(
 
   Args:
     chosen: the items that are also printed.
-    everything: the runs of all items.
-    where: the folders of the runs and the pages.
+    place: of the runs.
     failures: what `make` returned.
-    design: the scale, and how many pre-trainings there are.
-    data: of a miniature; see `rendering.about`.
     wait: seconds to wait for another process that draws here.
 
   Raises:
@@ -131,31 +222,27 @@ def finish(
       several.
   """
   every = list(items.ITEMS.values())
-  finished = overview.read_finished(every, everything, where, design)
+  finished = place.finished(every)
   shown = [
     item
     for item in every
     if item in chosen
     or (
       not item.beyond
-      and (
-        not item.nodes
-        or overview.progress(item, everything, finished, design)[0]
-      )
+      and (not place.setup.nodes(item) or place.progress(item, finished)[0])
     )
-    or overview.measured(item, where, design)[0]
+    or place.progress_measured(item)[0]
   ]
-  printed = [item.name for item in chosen]
   failures = list(failures)
   try:
-    where.local.mkdir(parents=True, exist_ok=True)
+    place.where.local.mkdir(parents=True, exist_ok=True)
     with state.lock(
-      where.local,
+      place.where.local,
       'pages.lock',
       holder='process that draws its pages',
       wait=wait,
     ):
-      lines = _write(shown, printed, everything, where, design, data)
+      lines = _write(shown, [item.name for item in chosen], place)
     failures += [ValueError(line) for line in lines]
   except Exception as error:
     # This error must not hide earlier ones.
@@ -167,41 +254,37 @@ def finish(
 
 
 def _write(
-  shown: Sequence[Item],
-  printed: Sequence[str],
-  everything: Sweep,
-  where: Folders,
-  design: Design,
-  data: str,
+  shown: Sequence[Item], printed: Sequence[str], place: Workplace
 ) -> list[str]:
   """Draws and writes the pages; returns a line for each item that failed."""
-  scale = design.scale
-  found, failures = rendering.sections(shown, everything, where, design)
+  setup = place.setup
+  found, failures = sections(shown, place)
   found = [
     dataclasses.replace(
       section,
       folded=section.name not in printed
-      and page_parts.status(section).word != page_parts.COMPLETE,
+      and texts.status(section).word != texts.COMPLETE,
     )
     for section in found
   ]
-  about = functools.partial(rendering.about, scale=scale, data=data)
+  about = functools.partial(miniature.about, scale=setup.scale, data=setup.data)
   runs = {run.name: run for section in found for run in section.runs}
   done = [run for run in runs.values() if run.finished]
   hours = [run.hours for run in done if run.hours is not None]
+  facts = {'scale': setup.scale}
+  if setup.scale == 'mini':  # Only the miniature can be registered.
+    facts |= {'status': setup.confirms or _EXPLORES, **registered.earlier()}
+  facts |= {
+    'date': datetime.date.today().isoformat(),
+    'runs': f'{len(done)} of {len(runs)} finished',
+    'device hours': f'{sum(hours):.2f}' if hours else 'not known',
+  }
   page.write(
     found,
-    where.local,
+    place.where.local,
     title='An Image is Worth 16x16 Words, reproduced'
-    + (f' ({report.MINIATURE})' if scale != 'paper' else ''),
-    facts={
-      'scale': scale,
-      # Only the miniature can be registered.
-      **({'status': design.confirms or _EXPLORES} if scale == 'mini' else {}),
-      'date': datetime.date.today().isoformat(),
-      'runs': f'{len(done)} of {len(runs)} finished',
-      'device hours': f'{sum(hours):.2f}' if hours else 'not known',
-    },
+    + (f' ({report.MINIATURE})' if setup.scale != 'paper' else ''),
+    facts=facts,
     about=about(found),
   )
   brief = [section for section in found if section.name in printed]
@@ -210,5 +293,134 @@ def _write(
       brief, title='Results', facts={}, about=about(brief), list_runs=False
     )
   )
-  print(f'{where.local}/index.html shows {len(done)} of {len(runs)} runs.')
+  local = place.where.local
+  print(f'{local}/index.html shows {len(done)} of {len(runs)} runs.')
   return failures
+
+
+def sections(
+  chosen: Sequence[Item], place: Workplace
+) -> tuple[list[Section], list[str]]:
+  """Renders the items; a failing item does not stop the others.
+
+  Pictures go to WORKDIR/figures, the numbers of the claims to
+  WORKDIR/numbers.json.
+
+  Returns:
+    A section for each item; and a line for each item that could not be drawn,
+    whose section gives the reason too.
+  """
+  scale, finished = place.setup.scale, place.finished(chosen)
+  results = place.results(chosen)
+  counts = {item.name: item.counts(scale, place.setup.seeds) for item in chosen}
+  numbers, failures = inside.measure(
+    _from_weights(chosen, counts, scale), results, place.measured
+  )
+  results = results.knowing(numbers)
+
+  @functools.cache  # Items share runs, and reading remote folders is slow.
+  def commits(name: str) -> str:
+    if name not in finished:
+      return ''
+    return ', '.join(environment.commits(place.where.workdir(name)))
+
+  found, claims = {}, {}
+  for item in chosen:
+    own = results.counting(counts[item.name])
+    section = _render(item, own, place)
+    if isinstance(section, str):
+      failures.append(f'{item.name}: {section}')
+      section = Section(item.name, item.title, missing=(section,))
+    else:
+      values = answers.lookup(own)
+      claims |= {
+        (item.name, claim.key): (claim, values) for claim in item.claims(scale)
+      }
+    runs = [
+      report.Run(
+        run.name,
+        _config(run),
+        run.name in finished,
+        hours=cost.device_hours(finished.get(run.name, {})),
+        commit=commits(run.name),
+      )
+      for run in place.runs(place.setup.nodes(item), finished)
+    ]
+    section = dataclasses.replace(section, runs=runs)
+    found[item.name] = (
+      section if scale == 'paper' else miniature.marked(section)
+    )
+  said = answers.of_page(claims, miniature=scale == 'mini')
+  for (name, _), claim in said.items():
+    blocks = (*found[name].blocks, claim)
+    found[name] = dataclasses.replace(found[name], blocks=blocks)
+  _write_numbers(place, claims, finished)
+  return [*found.values()], failures
+
+
+def _from_weights(
+  chosen: Sequence[Item],
+  counts: Mapping[str, Mapping[Pretraining, int]],
+  scale: str,
+) -> dict[Pretraining, set[str]]:
+  """Returns pre-training -> the numbers from its weights that are shown."""
+  wanted: dict[Pretraining, set[str]] = {}
+  for item in chosen:
+    shown = [
+      (start, kind)
+      for start in (item.shown(scale) if item.inside else ())
+      for kind in item.inside
+    ]
+    shown += [
+      (mean.start, mean.measure.inside)
+      for claim in item.claims(scale)
+      for mean in claim.means()
+      if mean.measure.inside
+    ]
+    for first, kind in shown:
+      for start in first.seeds(counts[item.name].get(first, 1)):
+        wanted.setdefault(start, set()).add(kind)
+  return wanted
+
+
+def _render(item: Item, results: Results, place: Workplace) -> Section | str:
+  """Returns an item's section, or the reason why there is none."""
+  try:
+    section = item.render(results, place.where.local / 'figures')
+    texts.check([section])
+  # An item may fail in any way: the page must still show the others.
+  except Exception as error:
+    logging.vlog(1, '%s:', item.name, exc_info=True)
+    kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}: '
+    return f'could not be drawn: {kind}{" ".join(str(error).split())}'
+  return section
+
+
+def _config(run: Run) -> str:
+  """Returns a run's config with what is set otherwise than in its file."""
+  return ' '.join(
+    [run.config, *(f'{key}={value}' for key, value in run.overrides.items())]
+  )
+
+
+def _write_numbers(place: Workplace, claims: Mapping, finished) -> None:
+  """Writes the numbers behind the claims, and each run's device minutes."""
+  values: dict[str, dict[str, Sequence[float]]] = {}
+  for claim, lookup in claims.values():
+    for mean in claim.means():
+      if found := lookup(mean):
+        # Items may have different numbers of the same pre-trainings.
+        known = values.setdefault(mean.measure.name, {})
+        known[mean.start.name] = max(
+          known.get(mean.start.name, []), found, key=len
+        )
+  hours = {name: cost.device_hours(last) for name, last in finished.items()}
+  minutes = {
+    name: round(60 * value, 3)
+    for name, value in sorted(hours.items())
+    if value is not None
+  }
+  if values or minutes:
+    with files.atomic(place.where.local / NUMBERS) as temporary:
+      found = {'values': values, 'minutes': minutes}
+      temporary.write_text(json.dumps(found, indent=1) + '\n')

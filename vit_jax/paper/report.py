@@ -9,7 +9,7 @@ import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 
-from vit_jax.paper.numbers.values import Value
+from vit_jax.paper.numbers import Value
 
 # What titles and pictures say whose numbers are not from the paper's own models
 # and data.
@@ -156,19 +156,14 @@ class Claim:
   Attributes:
     statement: the paper's statement in our words, with its section.
     answer: 'yes', 'no', 'undecided' or 'missing'; of a single run, 'seen once'
-      or 'not seen' in place of 'yes' and 'no'.
+      or 'not seen' in place of 'yes' and 'no'; 'not in miniature' if it is not
+      asked there.
     evidence: sentences with the numbers behind the answer, and their spread.
-    explored: the answer of the exploration, for an answer that confirms it or
-      not; '' if the answer is itself an exploration.
-    registered: the statement as it was registered, for an answer that confirms
-      it or not, if its wording has become clearer since; otherwise ''.
   """
 
   statement: str
   answer: str
   evidence: str
-  explored: str = ''
-  registered: str = ''
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 A run is named after what it does, not after the item that needs it: Table 2's
 ViT-L/16 with 14 epochs of JFT-300M is the same run in Tables 5 and 6 and in
 Figure 5. Only its fine-tuning on ImageNet belongs to Table 2 alone.
+`configs/sweeps/reproduce.py` has the config of each run at each scale.
 """
 
 import copy
@@ -11,24 +12,29 @@ import re
 import statistics
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from etils import epath
 
 from vit_jax import config as config_lib
 from vit_jax import results
-from vit_jax.paper import evaluations
-from vit_jax.paper.numbers import values
+from vit_jax.paper.numbers import IMAGENET, IMAGENET21K, JFT, VTAB_GROUPS
 from vit_jax.paper.report import MINIATURE, Number
 from vit_jax.sweep import schedule
 from vit_jax.sweep.spec import Run, Study, Value
 from vit_jax.workdir import metrics
 
+SCALES = ('paper', 'mini', 'midi')
 # The paper's pre-training sets, as configs name them.
 DATASETS = {
-  values.IMAGENET: 'imagenet2012',
-  values.IMAGENET21K: 'imagenet21k',
-  values.JFT: 'jft300m',
+  IMAGENET: 'imagenet2012',
+  IMAGENET21K: 'imagenet21k',
+  JFT: 'jft300m',
 }
+ACCURACY = 'test/accuracy'
+FEW_SHOT = 'few_shot/5shot/accuracy'
+# Models of Tables 2 and 5 that have 14 epochs of JFT-300M, not 7 (Table 3).
+_LONG = ('ViT-L/16', 'ViT-H/14')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Pretraining:
   """
 
   model: str
-  data: str = values.JFT
+  data: str = JFT
   epochs: float | None = None
   optimizer: str = 'adam'
   options: tuple[tuple[str, Value], ...] = ()
@@ -76,6 +82,10 @@ class Pretraining:
     if self.seed:
       parts.append(f'seed {self.seed}')
     return ', '.join(parts)
+
+  def seeds(self, count: int) -> list['Pretraining']:
+    """Returns `count` pre-trainings that differ only in their seed."""
+    return [dataclasses.replace(self, seed=seed) for seed in range(count)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,36 +133,41 @@ def structure(scale: str) -> str:
   return 'mini' if scale == 'mini' else 'paper'
 
 
-# Models of Tables 2 and 5 that have 14 epochs of JFT-300M, not 7 (Table 3).
-_LONG = ('ViT-L/16', 'ViT-H/14')
-
-
 def pretraining(model: str, data: str) -> Pretraining:
   """Returns the pre-training of a model on a data set in Tables 2 and 5."""
   epochs = None
-  if data == values.JFT:
+  if data == JFT:
     epochs = 14 if model in _LONG else 7
   return Pretraining(model, data, epochs)
 
 
-def seeds(start: Pretraining, count: int) -> list[Pretraining]:
-  """Returns `count` pre-trainings that differ only in their seed."""
-  return [dataclasses.replace(start, seed=seed) for seed in range(count)]
+def vtab_nodes(start: Pretraining) -> list[Vtab]:
+  """Returns a model's fine-tuning on each task of VTAB, in Table 9's order."""
+  return [Vtab(start, task) for group in VTAB_GROUPS.values() for task in group]
+
+
+def start_of(node: Node) -> Pretraining:
+  """Returns the pre-training that a node is or starts from."""
+  return node if isinstance(node, Pretraining) else node.pretraining
+
+
+def with_start(node: Node, start: Pretraining) -> Node:
+  """Returns the same run of another pre-training."""
+  if isinstance(node, Pretraining):
+    return start
+  return dataclasses.replace(node, pretraining=start)
 
 
 def first(node: Node) -> Node:
   """Returns the same run of the first pre-training of its kind."""
-  if isinstance(node, Pretraining):
-    return dataclasses.replace(node, seed=0)
-  return dataclasses.replace(node, pretraining=first(node.pretraining))
+  return with_start(node, dataclasses.replace(start_of(node), seed=0))
 
 
 def with_needs(nodes: Iterable[Node]) -> list[Node]:
   """Returns each node once, after the pre-training that it starts from."""
   found: dict[Node, None] = {}
   for node in nodes:
-    if not isinstance(node, Pretraining):
-      found[node.pretraining] = None
+    found[start_of(node)] = None
     found[node] = None
   # Pre-trainings first: all else waits for them.
   return sorted(found, key=lambda node: not isinstance(node, Pretraining))
@@ -166,54 +181,49 @@ class Results:
     studies: Iterable[Study],
     finished: Mapping[str, Mapping[str, float]],
     *,
-    comparable: bool = True,
-    scale: str = '',
+    scale: str = 'paper',
     workdir: Callable[[str], epath.Path] | None = None,
     core_days: Mapping[str, float] = types.MappingProxyType({}),
-    counts: Mapping[Pretraining, int] = types.MappingProxyType({}),
-    inside: Mapping[str, Mapping[str, float]] = types.MappingProxyType({}),
   ):
     """Stores the known runs and numbers.
 
     Args:
       studies: each has the name of the node whose runs it contains.
       finished: run -> its last numbers, see `bring_to_end.read_finished`.
-      comparable: whether the runs use the paper's own models and data.
-      scale: one of `design.SCALES`; '': 'paper' if comparable, else 'mini'.
+      scale: one of `SCALES`.
       workdir: run -> its work directory; None: only the numbers are known.
-      core_days: name of a pre-training node -> estimated TPUv3-core-days, see
+      core_days: name of a pre-training -> estimated TPUv3-core-days, see
         `planning.core_days`.
-      counts: first pre-training -> number of those that differ only in their
-        seed; 1 for all others.
-      inside: name of a pre-training node -> kind -> number from its weights,
-        see `pictures.weight_numbers`.
     """
     self._studies = {study.name: study for study in studies}
     self._finished = finished
     self._core_days = core_days
-    self.comparable = comparable
-    self.scale = scale or ('paper' if comparable else 'mini')
+    self.scale = scale
     self._workdir = workdir
-    self._counts = counts
-    self._inside = inside
+    self._counts: Mapping[Pretraining, int] = {}
+    self._inside: Mapping[str, Mapping[str, float]] = {}
 
-  def counting(
-    self,
-    counts: Mapping[Pretraining, int],
-    inside: Mapping[str, Mapping[str, float]],
-  ) -> 'Results':
-    """Returns the same results with other `counts` and `inside`."""
+  def counting(self, counts: Mapping[Pretraining, int]) -> 'Results':
+    """Returns the results of an item.
+
+    Args:
+      counts: first pre-training -> number of those that differ only in their
+        seed; 1 for all others.
+    """
     found = copy.copy(self)
-    found._counts, found._inside = counts, inside
+    found._counts = counts
     return found
 
-  def seeds(self, start: Pretraining) -> list[Pretraining]:
-    """Returns the pre-trainings of an item that differ only in their seed."""
-    return seeds(start, self._counts.get(start, 1))
+  def knowing(self, inside: Mapping[str, Mapping[str, float]]) -> 'Results':
+    """Returns the results with numbers from weights, see `inside.measure`."""
+    found = copy.copy(self)
+    found._inside = inside
+    return found
 
-  def inside(self, pretraining: Pretraining) -> Mapping[str, float]:
-    """Returns kind -> number from the weights; empty if not measured."""
-    return self._inside.get(pretraining.name, {})
+  @property
+  def comparable(self) -> bool:
+    """Whether the runs use the paper's own models and data."""
+    return self.scale == 'paper'
 
   @property
   def structure(self) -> str:
@@ -224,6 +234,64 @@ class Results:
   def mark(self) -> str:
     """What every picture and heading says above all else; '' for nothing."""
     return '' if self.comparable else MINIATURE
+
+  def seeds(self, start: Pretraining) -> list[Pretraining]:
+    """Returns the pre-trainings of an item that differ only in their seed."""
+    return start.seeds(self._counts.get(start, 1))
+
+  def inside(self, start: Pretraining) -> Mapping[str, float]:
+    """Returns kind -> number from the weights; empty if not measured."""
+    return self._inside.get(start.name, {})
+
+  def core_days(self, start: Pretraining) -> Number | None:
+    """Returns TPUv3-core-days as estimated by `vit_jax.plan`, not measured."""
+    days = self._core_days.get(start.name)
+    return None if days is None else Number((days,), (f'plan: {start.name}',))
+
+  # Runs. ----------------------------------------------------------------------
+
+  def reported(self, node: Node) -> list[tuple[Run, epath.Path | None]]:
+    """Returns a node's runs with their work directories; None: unfinished.
+
+    The list is empty while the runs are not known.
+    """
+    study = self._studies.get(node.name)
+    runs = schedule.reported(study, self._finished) if study else None
+    return [(run, self._place(run.name)) for run in runs or ()]
+
+  def _place(self, name: str) -> epath.Path | None:
+    known = self._workdir and name in self._finished
+    return self._workdir(name) if known else None
+
+  def folder(self, node: Node) -> epath.Path | None:
+    """Returns the work directory of a node's first run; None if unfinished."""
+    return self._first(node)[1]
+
+  def _first(self, node: Node) -> tuple[str, epath.Path | None]:
+    """Returns the name and the work directory of a node's first run."""
+    for run, place in self.reported(node):
+      return run.name, place
+    return '', None
+
+  def has(self, node: Node) -> bool:
+    """Whether a node has runs at this scale, finished or not."""
+    return node.name in self._studies
+
+  def asks(self, node: Node, option: str) -> bool:
+    """Whether a node's runs, finished or not, have an option of their config.
+
+    Args:
+      node: the node.
+      option: such as `clean` in `configs/finetune.py:clean=FILE,...`.
+    """
+    study = self._studies.get(node.name)
+    return any(
+      word.startswith(f'{option}=')
+      for run in (study.all_runs() if study else ())
+      for word in re.split('[:,]', run.config)
+    )
+
+  # Numbers. -------------------------------------------------------------------
 
   def number(
     self, nodes: Iterable[Node], metric: str, *, scale: float = 100.0
@@ -239,18 +307,14 @@ class Results:
     Returns:
       None if any of the runs is missing, or lacks the number.
     """
-    found: dict[str, float] = {}
+    found: dict[str, float | None] = {}
     for node in nodes:
-      study = self._studies.get(node.name)
-      runs = schedule.reported(study, self._finished) if study else None
+      runs = self.reported(node)
       if not runs:
         return None
-      for run in runs:
-        value = self._finished.get(run.name, {}).get(metric)
-        if value is None:
-          return None
-        found[run.name] = scale * value
-    return Number(tuple(found.values()), tuple(found)) if found else None
+      for run, _ in runs:
+        found[run.name] = self._finished.get(run.name, {}).get(metric)
+    return _number(found, scale)
 
   def early_stopped(
     self, nodes: Iterable[Node], metric: str, *, scale: float = 100.0
@@ -267,18 +331,15 @@ class Results:
       None if any of the runs is missing, lacks the number, or has no metric to
       choose a step by.
     """
-    found: dict[str, float] = {}
+    found: dict[str, float | None] = {}
     for node in nodes:
-      folder = self.folder(node)
-      by = folder and evaluations.validated_by(config_lib.load(folder) or {})
+      name, folder = self._first(node)
+      by = folder and _validated_by(config_lib.load(folder) or {})
       rows = metrics.read(folder) if by else []
       if results.best_value(by, rows) is None:
         return None
-      value = results.best_row(folder, by).get(metric)
-      if value is None:
-        return None
-      found[self._run(node)] = scale * value
-    return Number(tuple(found.values()), tuple(found)) if found else None
+      found[name] = results.best_row(folder, by).get(metric)
+    return _number(found, scale)
 
   def curve(
     self, nodes: Sequence[Node], metric: str, *, scale: float = 100.0
@@ -290,110 +351,64 @@ class Results:
     """
     curves = {}
     for node in nodes:
-      folder = self.folder(node)
+      name, folder = self._first(node)
       if folder is None:
         return []
       rows = [row for row in metrics.read(folder) if metric in row]
-      curves[self._run(node)] = {row['step']: row[metric] for row in rows}
-    steps = set.intersection(*(set(curve) for curve in curves.values()))
+      curves[name] = {row['step']: row[metric] for row in rows}
+    steps = set.intersection(*map(set, curves.values()))
     last = max(steps, default=1)
     return [
       (
         step / last,
-        Number(
-          tuple(scale * curve[step] for curve in curves.values()),
-          tuple(curves),
-        ),
+        _number({name: c[step] for name, c in curves.items()}, scale),
       )
       for step in sorted(steps)
     ]
 
-  def folder(self, node: Node) -> epath.Path | None:
-    """Returns the work directory of a node's first run; None if unfinished."""
-    name = self._run(node)
-    if name not in self._finished or not self._workdir:
-      return None
-    return self._workdir(name)
-
-  def _run(self, node: Node) -> str | None:
-    """Returns the name of a node's first run; None if there is no run."""
-    study = self._studies.get(node.name)
-    runs = schedule.reported(study, self._finished) if study else None
-    return runs[0].name if runs else None
-
-  def reported(self, node: Node) -> list[tuple[Run, epath.Path | None]]:
-    """Returns a node's runs with their work directories; None: unfinished.
-
-    The list is empty while the runs are not known.
-    """
-    study = self._studies.get(node.name)
-    runs = schedule.reported(study, self._finished) if study else None
-    return [
-      (
-        run,
-        self._workdir(run.name)
-        if self._workdir and run.name in self._finished
-        else None,
-      )
-      for run in runs or ()
-    ]
-
-  def has(self, node: Node) -> bool:
-    """Whether a node has runs at this scale, finished or not."""
-    return node.name in self._studies
-
-  def asks(self, node: Node, option: str) -> bool:
-    """Whether a node's runs, finished or not, have an option of their config.
-
-    Args:
-      node: the node.
-      option: such as `clean` in `configs/finetune.py:clean=FILE,...`.
-    """
-    study = self._studies.get(node.name)
-    words = {
-      word
-      for run in (study.all_runs() if study else ())
-      for word in re.split('[:,]', run.config)
-    }
-    return any(word.startswith(f'{option}=') for word in words)
-
-  def transfer(self, pretraining: Pretraining, task: str) -> Number | None:
-    """Returns the test accuracy after fine-tuning, in percent."""
-    return self.number([Transfer(pretraining, task)], 'test/accuracy')
-
   def average_few_shot(
-    self, pretrainings: Sequence[Pretraining], *, scale: float = 100.0
+    self, nodes: Sequence[Node], *, scale: float = 100.0
   ) -> Number | None:
     """Returns the mean 5-shot accuracy over all data sets in the runs' configs.
 
     None if any of the runs is missing, or lacks one of the data sets.
     """
-    pretrainings = list(pretrainings)
-    names: set[str] = set()
-    for node in pretrainings:
-      folder = self.folder(node)
-      if folder is None:
-        return None
-      names |= evaluations.few_shots(config_lib.load(folder) or {})
+    folders = [self.folder(node) for node in nodes]
+    if None in folders:
+      return None
+    names = {
+      name
+      for folder in folders
+      for name, section in (config_lib.load(folder) or {})
+      .get('evals', {})
+      .items()
+      if section.get('kind') == 'few_shot'
+    }
     found = [
-      self.number(pretrainings, f'{name}/5shot/accuracy', scale=scale)
+      self.number(nodes, f'{name}/5shot/accuracy', scale=scale)
       for name in sorted(names)
     ]
     if not found or None in found:
       return None
     columns = zip(*(number.values for number in found), strict=True)
-    means = tuple(statistics.fmean(column) for column in columns)
-    return Number(means, found[0].runs)
+    return Number(tuple(map(statistics.fmean, columns)), found[0].runs)
 
-  def few_shot(
-    self, pretrainings: Iterable[Pretraining], *, scale: float = 100.0
-  ) -> Number | None:
-    """Returns the 5-shot accuracy on ImageNet at the end of pre-training."""
-    return self.number(pretrainings, 'few_shot/5shot/accuracy', scale=scale)
 
-  def core_days(self, pretraining: Pretraining) -> Number | None:
-    """Returns TPUv3-core-days as estimated by `vit_jax.plan`, not measured."""
-    days = self._core_days.get(pretraining.name)
-    if days is None:
-      return None
-    return Number((days,), (f'plan: {pretraining.name}',))
+def _number(found: Mapping[str, float | None], scale: float) -> Number | None:
+  if not found or None in found.values():
+    return None
+  return Number(tuple(scale * x for x in found.values()), tuple(found))
+
+
+def _validated_by(config: Mapping[str, Any]) -> str:
+  """Returns the metric that chooses a run's best step; '' if there is none."""
+  if best := config.get('checkpoint', {}).get('best', ''):
+    return best
+  names = [
+    name
+    for name, section in config.get('evals', {}).items()
+    if section.get('kind') == 'classification'
+  ]
+  if not names:
+    return ''
+  return f'{"validation" if "validation" in names else names[0]}/accuracy'

@@ -1,58 +1,53 @@
-"""The items: the paper's tables, figures and results, then what goes beyond."""
+"""The items: the paper's tables, figures and results, then what goes beyond.
+
+A new item is a file with `ITEM` in one of the folders, and a line here.
+"""
 
 from collections.abc import Sequence
 
-from vit_jax.paper.items import (
-  curve_items,
-  figure_items,
-  inspection_items,
-  masked_patch_item,
-  memory_item,
-  near_duplicates_item,
-  norm_position_item,
-  objectnet_item,
-  regularization_item,
-  scaling_item,
-  settings_items,
-  speed_items,
-  table_items,
-  translation_item,
-  vtab_items,
+from vit_jax.paper.item import Item
+from vit_jax.paper.items.beyond import (
+  near_duplicates,
+  norm_position,
+  training_memory,
+  translation,
 )
-from vit_jax.paper.items.item import Item
+from vit_jax.paper.items.figures import (
+  figure2,
+  figure3,
+  figure4,
+  figure5,
+  figure6,
+  figure7,
+  figure8,
+  figure9,
+  figure10,
+  figure11,
+  figure12,
+  figure13,
+  figure14,
+)
+from vit_jax.paper.items.tables import (
+  table1,
+  table2,
+  table3,
+  table4,
+  table5,
+  table6,
+  table7,
+  table8,
+  table9,
+)
+from vit_jax.paper.items.text import masked_patch, objectnet, regularization
 
-ITEMS = {
-  item.name: item
-  for item in (
-    settings_items.table1(),
-    table_items.table2(),
-    settings_items.table3(),
-    settings_items.table4(),
-    table_items.table5(),
-    table_items.table6(),
-    table_items.table7(),
-    table_items.table8(),
-    vtab_items.table9(),
-    vtab_items.figure2(),
-    figure_items.figure3(),
-    curve_items.figure4(),
-    figure_items.figure5(),
-    inspection_items.figure6(),
-    inspection_items.figure7(),
-    scaling_item.figure8(),
-    curve_items.figure9(),
-    inspection_items.figure10(),
-    inspection_items.figure11(),
-    speed_items.figure12(),
-    curve_items.figure13(),
-    inspection_items.figure14(),
-    masked_patch_item.masked_patch(),
-    regularization_item.regularization(),
-    objectnet_item.objectnet(),
-    norm_position_item.norm_position(),
-    translation_item.translation(),
-    memory_item.training_memory(),
-    near_duplicates_item.near_duplicates(),
+ITEMS: dict[str, Item] = {
+  module.ITEM.name: module.ITEM
+  for module in (
+    *(table1, table2, table3, table4, table5, table6, table7, table8, table9),
+    *(figure2, figure3, figure4, figure5, figure6, figure7, figure8, figure9),
+    *(figure10, figure11, figure12, figure13, figure14),
+    *(masked_patch, regularization, objectnet),
+    *(norm_position, translation, training_memory, near_duplicates),
   )
 }
 

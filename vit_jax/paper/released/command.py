@@ -11,7 +11,7 @@ from etils import epath
 from vit_jax.interop import catalog, weight_files
 from vit_jax.pages import drawing
 from vit_jax.paper import page
-from vit_jax.paper.page import page_parts
+from vit_jax.paper.page import texts
 from vit_jax.paper.released import evaluating, files, sections
 from vit_jax.sweep import state
 
@@ -138,5 +138,5 @@ def _write(
   }
   page.write(shown, folder, **head)
   print(page.markdown(shown, **head))
-  done = page_parts.summary(shown).get(page_parts.COMPLETE, 0)
+  done = texts.summary(shown).get(texts.COMPLETE, 0)
   print(f'{folder}/index.html: {done} of {len(shown)} sections are complete.')

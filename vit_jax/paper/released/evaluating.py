@@ -16,8 +16,7 @@ from vit_jax import config as config_lib
 from vit_jax import data
 from vit_jax.configs import finetune
 from vit_jax.interop import catalog
-from vit_jax.paper import eval_only
-from vit_jax.paper.released import files
+from vit_jax.paper.released import eval_only, files
 
 # Sets of configs/robustness.py.
 VALIDATION, REAL = 'validation', 'real'

@@ -1,6 +1,5 @@
 """The sections of the page: accuracies beside printed numbers, and pictures."""
 
-import dataclasses
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -8,8 +7,15 @@ from collections.abc import Mapping, Sequence
 from etils import epath
 
 from vit_jax.interop import catalog
-from vit_jax.paper import numbers, pictures
-from vit_jax.paper.numbers.values import IMAGENET, IMAGENET21K, REAL, Value
+from vit_jax.paper import inside
+from vit_jax.paper.items.tables import table2, table5
+from vit_jax.paper.numbers import (
+  IMAGENET,
+  IMAGENET21K,
+  REAL,
+  Value,
+  read_table,
+)
 from vit_jax.paper.released import evaluating, files
 from vit_jax.paper.released.evaluating import Images
 from vit_jax.paper.report import Cell, Number, Picture, Section, Table
@@ -25,6 +31,22 @@ _COLUMNS = {
   ),
   evaluating.REAL: (_TABLE_5, _TABLE_2),
 }
+# Accuracies of released ImageNet-21k weights, fine-tuned, in percent, by the
+# README of github.com/google-research/vision_transformer: at 384 px by dropout,
+# and at 224 px.
+RELEASED = read_table(
+  'released',
+  'ImageNet',
+  ('0.0', '0.1'),
+  """
+  R50+ViT-B/16  83.72  85.08
+  ViT-B/16      84.53  84.12
+  ViT-B/32      81.66  81.31
+  ViT-L/16      84.47  85.05
+  ViT-L/32      81.89  81.13
+  """,
+)
+RELEASED_224 = {'ViT-B/16': Value(81.2), 'ViT-L/16': Value(82.7)}
 # What differs between a file and what is printed.
 _OTHER_RUN = (
   'another fine-tuning at 384 px, without averaged weights; the paper does not'
@@ -42,7 +64,7 @@ _DROPOUT = (
 _EXPECTED = 'what the authors expect of this file'
 
 # Images in mean attention distances and in Figure 14, as in the paper; and in
-# Figure 6, as `inspection_items` has them.
+# Figure 6, as the items have them.
 _IMAGES, _FEW = 128, 6
 _TITLES = {
   'figure6': 'What attention attends to',
@@ -85,22 +107,22 @@ def printed(name: str, which: str) -> dict[str, Value]:
   """
   entry = catalog.entry(name)
   model, small = entry.model, entry.image_size == 224
-  row, table = _SETS[which], numbers.TABLES
+  row, column = _SETS[which], f'{model}, {IMAGENET21K}'
   found = {}
-  if model in table['table5'].columns:
-    value = table['table5'][f'{IMAGENET21K}: {row}', model]
+  if model in table5.PAPER.columns:
+    value = table5.PAPER[f'{IMAGENET21K}: {row}', model]
     found[_TABLE_5] = value, _AT_384 if small else _OTHER_RUN
-  if (model, IMAGENET21K) in numbers.COLUMNS_2:
-    value = table['table2'][row, f'{model}, {IMAGENET21K}']
+  if column in table2.PAPER.columns:
+    value = table2.PAPER[row, column]
     found[_TABLE_2] = value, _LARGER.format(size=entry.image_size)
   if which == evaluating.VALIDATION and not small:
     for dropout in ('0.0', '0.1'):
-      value = numbers.RELEASED[model, f'{IMAGENET}, dropout {dropout}']
+      value = RELEASED[model, dropout]
       found[_README.format(dropout)] = value, _DROPOUT
   elif which == evaluating.VALIDATION:
-    found[_README_224] = numbers.RELEASED_224[model], _EXPECTED
+    found[_README_224] = RELEASED_224[model], _EXPECTED
   return {
-    column: dataclasses.replace(value, note=f'{column}: {note}')
+    column: value.noted(f'{column}: {note}')
     for column, (value, note) in found.items()
   }
 
@@ -238,13 +260,13 @@ def figure(
           'data_dir': images.data_dir,
         }
       wanted.append(panel)
-  drawn = pictures.draw_wanted(item, wanted, folder, notes=notes)
+  drawn, left_out = inside.draw_wanted(item, wanted, folder, notes=notes)
   blocks = []
-  if drawn.titles:
+  if drawn:
     blocks.append(
       Picture(_TITLES[item], f'{folder.name}/{item}', _caption(item))
     )
-  return Section(item, _TITLES[item], blocks, missing=drawn.notes)
+  return Section(item, _TITLES[item], blocks, missing=left_out)
 
 
 def _caption(item: str) -> str:

@@ -1,0 +1,267 @@
+"""Decides claims from finished runs.
+
+Miniatures have learned or not, so their accuracies have two humps, and a t-test
+of a few of them errs far more often than it says. So the tests are exact: they
+permute seeds. A difference of two means is compared with all ways to deal the
+runs to two groups. Another sum is computed seed by seed, and compared with all
+ways to flip the signs of these values. Intervals are Welch's.
+
+Holm's method corrects for all claims on a page, so that the page has any wrong
+"yes" or "no" with a probability of 5%.
+"""
+
+import dataclasses
+import functools
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from scipy import stats
+
+from vit_jax.paper import report
+from vit_jax.paper.claims import Claim, Contrast, Mean, Sum
+from vit_jax.paper.runs import Results
+
+LEVEL = 0.05
+MISSING, UNDECIDED = 'missing', 'undecided'
+# The answers of single runs, which may not hold for others.
+SEEN, NOT_SEEN = 'seen once', 'not seen'
+# A claim that a miniature cannot show.
+NOT_ASKED = 'not in miniature'
+# Up to this many permutations, all are counted; beyond, so many random ones.
+_PERMUTATIONS = 20_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+  """What runs say about a sum of independent means.
+
+  Attributes:
+    estimate: of the sum.
+    above: one-sided p-value of the sum being above 0; 1 if it has none.
+    below: the same of the sum being below 0.
+    margin: half of Welch's 95% confidence interval; None without any spread.
+  """
+
+  estimate: float
+  above: float = 1.0
+  below: float = 1.0
+  margin: float | None = None
+
+  @property
+  def interval(self) -> tuple[float, float] | None:
+    """The 95% confidence interval; None if there is none."""
+    if self.margin is None:
+      return None
+    return self.estimate - self.margin, self.estimate + self.margin
+
+
+def outcome(
+  groups: Sequence[Sequence[float]], *, difference: bool = False
+) -> Outcome:
+  """Tests the sum of the means of independent groups.
+
+  Args:
+    groups: the values of each mean, already multiplied by its weight, in the
+      order of the seeds.
+    difference: whether it is one mean minus another: two groups, of which the
+      second has its sign changed, and which are alike if both are equal.
+  """
+  estimate = math.fsum(statistics.fmean(group) for group in groups)
+  fewest = min(map(len, groups))
+  if fewest < 2:
+    return Outcome(estimate)
+  arrays = [np.array(group, float) for group in groups]
+  if difference:
+    samples, kind = (arrays[0], -arrays[1]), 'independent'
+    statistic = lambda a, b, axis: a.mean(axis) - b.mean(axis)  # noqa: E731
+  else:
+    samples = (sum(array[:fewest] for array in arrays),)
+    kind = 'samples'
+    statistic = lambda a, axis: a.mean(axis)  # noqa: E731
+  above, below = (
+    stats.permutation_test(
+      samples,
+      statistic,
+      permutation_type=kind,
+      vectorized=True,
+      n_resamples=_PERMUTATIONS,
+      alternative=side,
+      rng=0,
+    ).pvalue
+    for side in ('greater', 'less')
+  )
+  variances = [array.var(ddof=1) / len(array) for array in arrays]
+  variance, margin = sum(variances), None
+  if variance:
+    freedom = variance**2 / sum(
+      v**2 / (len(array) - 1)
+      for v, array in zip(variances, arrays, strict=True)
+    )
+    margin = float(stats.t.ppf(1 - LEVEL / 2, freedom) * variance**0.5)
+  return Outcome(estimate, float(above), float(below), margin)
+
+
+def verdict(tests: Sequence[Outcome]) -> tuple[bool, float]:
+  """Returns whether a claim rather holds, and the two-sided p-value of that.
+
+  "Yes" needs all tests above 0; "no" needs one below 0, after Bonferroni's
+  correction for their number.
+  """
+  yes = max(test.above for test in tests)
+  no = min(1.0, len(tests) * min(test.below for test in tests))
+  return yes <= no, min(1.0, 2 * min(yes, no))
+
+
+def holm(p: Mapping[str, float]) -> dict[str, float]:
+  """Returns the p-values of a family after Holm's correction."""
+  found, highest = {}, 0.0
+  for rank, name in enumerate(sorted(p, key=p.get)):
+    highest = max(highest, min(1.0, (len(p) - rank) * p[name]))
+    found[name] = highest
+  return found
+
+
+# Returns a value for each pre-training of a mean; None while one is missing.
+Lookup = Callable[[Mean], Sequence[float] | None]
+
+
+def lookup(results: Results) -> Lookup:
+  """Returns what reads the values of a mean from results, each once."""
+
+  @functools.cache
+  def values(mean: Mean) -> tuple[float, ...] | None:
+    found = mean.by_start(results)
+    return found and found.values
+
+  return values
+
+
+def test(sum_: Sum, values: Lookup) -> Outcome | None:
+  """Tests a sum; None while a run is missing.
+
+  Several numbers of one pre-training are not independent, so their weighted sum
+  is one value of the test.
+  """
+  terms = [(weight, mean) for weight, mean in sum_.terms if weight]
+  groups: dict = {}
+  for weight, mean in terms:
+    found = values(mean)
+    if found is None:
+      return None
+    groups.setdefault(mean.start, []).append([weight * x for x in found])
+  two = [(abs(weight), mean.measure) for weight, mean in terms]
+  return outcome(
+    [[*map(sum, zip(*found, strict=True))] for found in groups.values()],
+    difference=len(groups) == len(two) == 2
+    and two[0] == two[1]
+    and terms[0][0] != terms[1][0],
+  )
+
+
+def of_page(
+  claims: Mapping[str, tuple[Claim, Lookup]], *, miniature: bool = False
+) -> dict[str, report.Claim]:
+  """Answers all claims of a page, which are one family.
+
+  Args:
+    claims: `item.key` -> the claim, and what looks up its values.
+    miniature: whether the runs are a miniature's, which some claims do not ask.
+  """
+  asked = {
+    name: one
+    for name, one in claims.items()
+    if not (miniature and one[0].not_in_miniature)
+  }
+  outcomes = {
+    name: [test(contrast.sum, values) for contrast in claim.contrasts]
+    for name, (claim, values) in asked.items()
+  }
+  verdicts = {
+    name: verdict(tests)
+    for name, tests in outcomes.items()
+    if None not in tests
+  }
+  # A claim without runs counts in the family, too: it was asked.
+  corrected = holm({n: verdicts[n][1] if n in verdicts else 1.0 for n in asked})
+  found = {}
+  for name, (claim, values) in claims.items():
+    if name not in asked:
+      answer, evidence = NOT_ASKED, claim.not_in_miniature
+    elif name not in verdicts:
+      answer, evidence = MISSING, _missing(claim, values)
+    else:
+      tests, p = outcomes[name], corrected[name]
+      holds, _ = verdicts[name]
+      if all(len(values(mean)) == 1 for mean in claim.means()):
+        seen = all(one.estimate > 0 for one in tests)
+        answer = SEEN if seen else NOT_SEEN
+      elif p < LEVEL:
+        answer = 'yes' if holds else 'no'
+      else:
+        answer = UNDECIDED
+      evidence = _evidence(claim, tests, values, p, len(asked))
+    found[name] = report.Claim(claim.statement, answer, evidence)
+  return found
+
+
+def _missing(claim: Claim, values: Lookup) -> str:
+  names = dict.fromkeys(
+    mean.start.name for mean in claim.means() if values(mean) is None
+  )
+  return f'Not all runs are finished: {"; ".join(names)}.'
+
+
+def _evidence(
+  claim: Claim,
+  tests: Sequence[Outcome],
+  values: Lookup,
+  p: float,
+  family: int,
+) -> str:
+  """Returns the numbers of each measure, then the tests."""
+  measured: dict[str, list[str]] = {}
+  for mean in claim.means():
+    measured.setdefault(mean.measure.name, []).append(
+      f'{mean.start.name} {text(values(mean), mean.measure.digits)}'
+    )
+  sentences = [
+    f'{name[:1].upper()}{name[1:]}: {"; ".join(found)}.'
+    for name, found in measured.items()
+  ]
+  for contrast, one in zip(claim.contrasts, tests, strict=True):
+    sentences.append(f'{_tested(contrast, one)}.')
+  if claim.more:
+    sentences.append(claim.more(functools.partial(test, values=values)))
+  if any(len(values(mean)) > 1 for mean in claim.means()):
+    amount = f'p = {p:.2g}' if p >= 0.0001 else 'p < 0.0001'
+    sentences.append(
+      f'{amount}, corrected for the {family} claims on this page.'
+      if family > 1
+      else f'{amount}.'
+    )
+  else:
+    sentences.append('One run shows no spread.')
+  return ' '.join(filter(None, [*sentences, claim.about]))
+
+
+def _tested(contrast: Contrast, one: Outcome) -> str:
+  digits = max(mean.measure.digits for w, mean in contrast.sum.terms if w)
+  what = f'{contrast.what[:1].upper()}{contrast.what[1:]}'
+  sentence = f'{what}: {one.estimate:+.{digits}f}'
+  if one.interval:
+    low, high = one.interval
+    sentence += f' (95% interval {low:+.{digits}f} to {high:+.{digits}f})'
+  return sentence
+
+
+def text(values: Sequence[float], digits: int) -> str:
+  """Formats a mean, such as `77.91 ± 0.20 (3 pre-trainings)`."""
+  count = len(values)
+  if count == 1:
+    return f'{values[0]:.{digits}f} (1 pre-training)'
+  spread = f' ± {statistics.stdev(values):.{digits}f}'
+  return (
+    f'{statistics.fmean(values):.{digits}f}{spread} ({count} pre-trainings)'
+  )

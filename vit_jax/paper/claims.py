@@ -1,0 +1,317 @@
+"""What a claim of the paper rests on: weighted sums of means over runs.
+
+A claim is written down before any run, so the runs that it needs follow from
+the claim alone. `answers` decides it from finished runs.
+"""
+
+import dataclasses
+import functools
+import statistics
+from collections.abc import Callable, Sequence
+
+from vit_jax.paper import numbers
+from vit_jax.paper.report import Number
+from vit_jax.paper.runs import (
+  ACCURACY,
+  FEW_SHOT,
+  Node,
+  Pretraining,
+  Results,
+  Transfer,
+  Vtab,
+  vtab_nodes,
+)
+
+# Measures. --------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+  """A number of a pre-training, and the runs that give it.
+
+  Attributes:
+    name: unique among all measures, and readable, with the unit.
+    nodes: pre-training -> the runs that it is measured on.
+    number: (results, pre-trainings that differ in their seed) -> a value for
+      each of their runs; None while one is missing.
+    digits: number of digits after the decimal point.
+    curves: whether it needs metrics from during the pre-training.
+    inside: a key of `inside.NUMBERS` if it is read from weights; otherwise ''.
+    in_miniature: whether other scales than the paper's have it.
+  """
+
+  name: str
+  nodes: Callable[[Pretraining], Sequence[Node]] = dataclasses.field(
+    compare=False
+  )
+  number: Callable[[Results, Sequence[Pretraining]], Number | None] = (
+    dataclasses.field(compare=False)
+  )
+  digits: int = 2
+  curves: bool = False
+  inside: str = ''
+  in_miniature: bool = True
+
+  def by_start(
+    self, results: Results, starts: Sequence[Pretraining]
+  ) -> Number | None:
+    """Returns a value for each pre-training: the mean over its runs.
+
+    Fine-tuning runs of one pre-training share what it learnt, so they are not
+    independent samples of what another pre-training would give. Claims are
+    tested on these means; tables show all values.
+    """
+    found = [self.number(results, [start]) for start in starts]
+    if not found or None in found:
+      return None
+    return Number(
+      tuple(number.mean for number in found),
+      tuple(' + '.join(number.runs) for number in found),
+    )
+
+
+def _itself(start: Pretraining) -> tuple[Pretraining]:
+  return (start,)
+
+
+# Five-shot accuracy at the end of pre-training.
+FIVE_SHOT = Measure(
+  '5-shot accuracy on ImageNet in percent',
+  _itself,
+  lambda results, starts: results.number(starts, FEW_SHOT),
+)
+AVERAGE_FIVE_SHOT = Measure(
+  '5-shot accuracy on average over data sets in percent',
+  _itself,
+  lambda results, starts: results.average_few_shot(starts),
+)
+# At the step that validates best (4.3).
+EARLY_STOPPED = Measure(
+  '5-shot accuracy on ImageNet at the best step, in percent',
+  _itself,
+  lambda results, starts: results.early_stopped(starts, FEW_SHOT),
+  curves=True,
+)
+
+
+def of_run(name: str, metric: str) -> Measure:
+  """Returns a fraction among the last metrics of a pre-training, in percent."""
+  return Measure(
+    name, _itself, lambda results, starts: results.number(starts, metric)
+  )
+
+
+@functools.cache
+def tuned(
+  *tasks: str, resolution: int = 384, metric: str = ACCURACY
+) -> Measure:
+  """Returns the test accuracy after fine-tuning on tasks, in percent.
+
+  Args:
+    *tasks: the accuracy is the mean over them.
+    resolution: of fine-tuning, in pixels.
+    metric: of the fine-tuning runs.
+  """
+  where = ', '.join(tasks)
+  if tasks == numbers.AVERAGE5:
+    where = 'five tasks (Average-5)'
+  size = '' if resolution == 384 else f' at {resolution} px'
+  kind = '' if metric == ACCURACY else f' ({metric})'
+  return Measure(
+    f'fine-tuned accuracy on {where}{size}{kind} in percent',
+    lambda start: tuple(Transfer(start, task, resolution) for task in tasks),
+    lambda results, starts: across(
+      [
+        results.number(
+          [Transfer(start, task, resolution) for start in starts], metric
+        )
+        for task in tasks
+      ]
+    ),
+    in_miniature=metric == ACCURACY,
+  )
+
+
+AVERAGE5 = tuned(*numbers.AVERAGE5)
+
+
+@functools.cache
+def vtab(group: str = 'mean') -> Measure:
+  """Returns the mean test accuracy over tasks of VTAB, in percent.
+
+  Args:
+    group: a key of `numbers.VTAB_GROUPS`, or 'mean' over all tasks. In
+      miniature, only tasks with a stand-in count.
+  """
+  which = 'all tasks' if group == 'mean' else f'{group} tasks'
+
+  def nodes(start: Pretraining) -> list[Vtab]:
+    return [
+      node
+      for node in vtab_nodes(start)
+      if group == 'mean' or node.task in numbers.VTAB_GROUPS[group]
+    ]
+
+  return Measure(
+    f'accuracy on {which} of VTAB in percent',
+    nodes,
+    lambda results, starts: across(
+      [
+        results.number([Vtab(start, node.task) for start in starts], ACCURACY)
+        for node in nodes(starts[0])
+        if results.comparable or results.has(Vtab(starts[0], node.task))
+      ]
+    ),
+  )
+
+
+def inside(kind: str, name: str, digits: int) -> Measure:
+  """Returns a number that is read from a pre-training's weights.
+
+  Args:
+    kind: a key of `inside.NUMBERS`.
+    name: with its unit.
+    digits: after the decimal point.
+  """
+
+  def number(results: Results, starts: Sequence[Pretraining]) -> Number | None:
+    found = [results.inside(start).get(kind) for start in starts]
+    if None in found:
+      return None
+    return Number(tuple(found), tuple(start.name for start in starts))
+
+  return Measure(name, _itself, number, digits, inside=kind)
+
+
+def across(found: Sequence[Number | None]) -> Number | None:
+  """Returns the mean over data sets, run by run.
+
+  Args:
+    found: one for each data set, with values in the same order of seeds.
+
+  Returns:
+    One value for each run; None if a number is missing, if the numbers have
+    different counts of values, or if `found` is empty.
+  """
+  if not found or None in found:
+    return None
+  if len({len(number.values) for number in found}) > 1:
+    return None
+  columns = zip(*(number.values for number in found), strict=True)
+  runs = zip(*(number.runs for number in found), strict=True)
+  return Number(
+    tuple(statistics.fmean(column) for column in columns),
+    tuple(' + '.join(names) for names in runs),
+  )
+
+
+# Sums of means. ---------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Mean:
+  """The mean of a measure over pre-trainings that differ in their seed.
+
+  Attributes:
+    measure: gives a number for each pre-training.
+    start: the first of the pre-trainings.
+  """
+
+  measure: Measure
+  start: Pretraining
+
+  def number(self, results: Results) -> Number | None:
+    """Returns a value for each run, of all seeds; None while one is missing."""
+    return self.measure.number(results, results.seeds(self.start))
+
+  def by_start(self, results: Results) -> Number | None:
+    """Returns a value for each pre-training; see `Measure.by_start`."""
+    return self.measure.by_start(results, results.seeds(self.start))
+
+  def expected(self, results: Results) -> bool:
+    """Whether there are runs for it at this scale."""
+    if not (results.comparable or self.measure.in_miniature):
+      return False
+    return any(map(results.has, self.measure.nodes(self.start)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Sum:
+  """A weighted sum of means.
+
+  Attributes:
+    terms: (weight, mean); each mean occurs once.
+  """
+
+  terms: tuple[tuple[float, Mean], ...]
+
+  def __add__(self, other: 'Sum') -> 'Sum':
+    weights: dict[Mean, float] = {}
+    for weight, mean in (*self.terms, *other.terms):
+      weights[mean] = weights.get(mean, 0.0) + weight
+    return Sum(tuple((weight, mean) for mean, weight in weights.items()))
+
+  def __mul__(self, factor: float) -> 'Sum':
+    return Sum(tuple((factor * weight, mean) for weight, mean in self.terms))
+
+  __rmul__ = __mul__
+
+  def __sub__(self, other: 'Sum') -> 'Sum':
+    return self + -1.0 * other
+
+
+def total(measure: Measure, start: Pretraining) -> Sum:
+  """Returns the mean of a measure as a sum of one term."""
+  return Sum(((1.0, Mean(measure, start)),))
+
+
+def average(sums: Sequence[Sum]) -> Sum:
+  """Returns the mean of sums."""
+  return (1 / len(sums)) * functools.reduce(Sum.__add__, sums)
+
+
+@dataclasses.dataclass(frozen=True)
+class Contrast:
+  """A sum that a claim expects above 0.
+
+  Attributes:
+    what: what the sum is, such as `lead of ViT-L/16 over ViT-B/16`.
+    sum: of independent means.
+  """
+
+  what: str
+  sum: Sum
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+  """A statement of the paper as tests on runs.
+
+  Attributes:
+    key: a short name that is unique within its item, such as `adam`.
+    statement: the paper's statement in our words, with its section.
+    contrasts: all must be above 0.
+    about: sentences on the choice of the tests, if the paper leaves a choice.
+    more: returns a further sentence for the evidence, from a function that
+      tests any sum; it returns None while a run is missing.
+    not_in_miniature: why the miniature cannot show this; it is then not asked
+      there. '' if it can.
+  """
+
+  key: str
+  statement: str
+  contrasts: tuple[Contrast, ...]
+  about: str = ''
+  more: Callable[[Callable], str] | None = None
+  not_in_miniature: str = ''
+
+  def means(self) -> list[Mean]:
+    """Returns the means of all contrasts, each once."""
+    return list(
+      dict.fromkeys(
+        mean
+        for test in self.contrasts
+        for weight, mean in test.sum.terms
+        if weight
+      )
+    )

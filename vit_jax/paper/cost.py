@@ -1,0 +1,243 @@
+"""What a run of the paper costs: estimated before it, and measured after it."""
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+from etils import epath
+
+from vit_jax import accounting, models
+from vit_jax import config as config_lib
+from vit_jax.configs import midi, mini
+from vit_jax.paper.numbers import IMAGENET, IMAGENET21K, JFT
+from vit_jax.paper.runs import DATASETS, Pretraining, Results, Transfer, Vtab
+from vit_jax.plan import analysis
+from vit_jax.sweep.spec import Value
+
+# Images and epochs of a data set, the same as in configs/pretrain.py.
+IMAGES = {IMAGENET: 1_281_167, IMAGENET21K: 12_400_000, JFT: 303_000_000}
+EPOCHS = {IMAGENET: 300, IMAGENET21K: 90, JFT: 7}
+BIT_IMAGENET_EPOCHS = 90
+# Scale -> the unit of `compute_of`.
+UNITS = {'paper': 'exaFLOPs', 'mini': 'teraFLOPs', 'midi': 'teraFLOPs'}
+# A row of Table 2, and where our numbers in it are from.
+CORE_DAYS = 'TPUv3-core-days'
+CORE_DAYS_ARE = (
+  'Our core-days are not measured: they are estimates of vit_jax.plan for the'
+  ' steps alone, without evaluations, checkpoints and restarts.'
+  f' {analysis.RESTS_ON}'
+)
+# Scale -> model -> multiply-adds of the forward pass of an image. The models of
+# the paper have 1,000 classes and 224 px, and are those of Table 6 and Figure
+# 13; their miniatures count for a head of one class. Counting the models of a
+# scale takes 15 seconds, in which a user would wait for a list or a plan.
+MACS = {
+  'paper': {
+    'ViT-B/32': 4_409_186_304,
+    'ViT-B/16': 17_563_828_224,
+    'ViT-L/32': 15_377_539_072,
+    'ViT-L/16': 61_554_712_576,
+    'ViT-H/14': 167_295_109_120,
+    'BiT-R50x1': 3_948_251_904,
+    'BiT-R50x2': 15_556_482_560,
+    'BiT-R101x1': 7_477_758_720,
+    'BiT-R152x1': 11_028_499_200,
+    'BiT-R152x2': 43_877_471_744,
+    'BiT-R200x3': 129_208_328_448,
+    'R50+ViT-B/32': 8_316_855_040,
+    'R50+ViT-B/16': 21_414_873_856,
+    'R50+ViT-L/32': 19_272_362_752,
+    'R50+ViT-L/16': 65_418_603_264,
+    'Axial-ViT-B/32': 8_452_614_144,
+    'Axial-ViT-B/16': 33_511_913_472,
+    'AxialResNet50': 4_050_806_528,
+  },
+  'mini': {
+    'ViT-B/32': 2_416_224,
+    'ViT-B/16': 8_875_488,
+    'ViT-L/32': 8_188_032,
+    'ViT-L/16': 30_721_152,
+    'ViT-H/14': 59_299_040,
+    'BiT-R50x1': 477_280,
+    'BiT-R50x2': 1_616_576,
+    'BiT-R101x1': 673_888,
+    'BiT-R152x1': 852_320,
+    'BiT-R152x2': 3_116_736,
+    'BiT-R200x3': 7_908_384,
+    'R50+ViT-B/32': 2_617_024,
+    'R50+ViT-B/16': 9_107_776,
+    'R50+ViT-L/32': 8_351_968,
+    'R50+ViT-L/16': 30_935_008,
+  },
+  'midi': {
+    'ViT-B/32': 22_070_912,
+    'ViT-B/16': 84_739_712,
+    'ViT-L/32': 93_934_272,
+    'ViT-L/16': 366_875_328,
+    'ViT-H/14': 855_646_464,
+    'BiT-R50x1': 13_532_352,
+    'BiT-R50x2': 49_566_080,
+    'BiT-R101x1': 21_937_344,
+    'BiT-R152x1': 29_580_480,
+    'BiT-R152x2': 113_758_592,
+    'BiT-R200x3': 325_967_424,
+    'R50+ViT-B/32': 32_047_424,
+    'R50+ViT-B/16': 94_626_112,
+    'R50+ViT-L/32': 103_386_496,
+    'R50+ViT-L/16': 376_499_584,
+  },
+}
+
+
+def exaflops(run: Pretraining) -> float:
+  """Returns exaFLOPs of forward and backward passes, as Table 6 counts them."""
+  epochs = run.epochs
+  if epochs is None:
+    own = run.model.startswith('BiT-') and run.data == IMAGENET
+    epochs = BIT_IMAGENET_EPOCHS if own else EPOCHS[run.data]
+  return accounting.exaflops(
+    _forward_macs(run.model, run.options, (224, 224)), IMAGES[run.data], epochs
+  )
+
+
+@functools.cache
+def teraflops_in_miniature(run: Pretraining, scale: str = 'mini') -> float:
+  """Returns teraFLOPs of forward and backward passes before a run exists.
+
+  Args:
+    run: a pre-training without options of a model of `MACS`.
+    scale: 'mini' or 'midi'.
+  """
+  words = f'{run.model},{DATASETS[run.data]},epochs={run.epochs:g}'
+  smaller = mini.MINI if scale == 'mini' else midi.MIDI
+  config = mini.make(words, smaller)
+  return 1e6 * accounting.exaflops(
+    MACS[scale][run.model], config.data.batch_size, config.total_steps
+  )
+
+
+def compute_of(results: Results, run: Pretraining) -> float | None:
+  """Returns operations of forward and backward passes, in the scale's unit.
+
+  Args:
+    results: their scale chooses the unit from `UNITS`.
+    run: the pre-training; in miniature, the model and the images of its config
+      are counted.
+
+  Returns:
+    None for a run in miniature that is not finished.
+  """
+  if results.comparable:
+    return exaflops(run)
+  folder = results.folder(run)
+  return None if folder is None else 1e6 * exaflops_of_run(folder)
+
+
+def finetuning_exaflops(
+  run: Transfer | Vtab, image_size: tuple[int, int], images: float
+) -> float:
+  """Returns the exaFLOPs of fine-tuning, which the paper does not print.
+
+  Args:
+    run: the fine-tuning.
+    image_size: height and width in pixels.
+    images: number of training images, each counted as often as it is seen.
+  """
+  start = run.pretraining
+  macs = _forward_macs(start.model, start.options, image_size)
+  return accounting.exaflops(macs, images, 1)
+
+
+def exaflops_of_run(workdir: epath.PathLike) -> float:
+  """Returns the exaFLOPs of an existing run, whatever its model and data are.
+
+  Args:
+    workdir: its work directory. The config there has the model, the size of the
+      images and the number of images that the run's steps see.
+
+  Raises:
+    ValueError: `workdir` holds no run.
+  """
+  config = config_lib.load(workdir)
+  if config is None:
+    raise ValueError(f'{workdir} holds no run: there is no {config_lib.FILE}.')
+  return _exaflops_of(config)
+
+
+def teraflops_of_config(config: ml_collections.ConfigDict) -> float:
+  """Returns teraFLOPs of a run's training, from its config before it exists.
+
+  Args:
+    config: of the run, with `total_steps`. The head counts for one class.
+  """
+  found = config.to_dict()
+  return 1e6 * _exaflops_of(found | {'num_classes': 1})
+
+
+def _exaflops_of(config: Mapping[str, Any]) -> float:
+  macs = _macs_of_model(
+    json.dumps(config['model'], sort_keys=True),
+    config['num_classes'],
+    tuple(config['image_size']),
+    config['channels'],
+  )
+  return accounting.exaflops(
+    macs, config['data']['batch_size'], config['total_steps']
+  )
+
+
+# Cached: most runs differ only in seeds, data and rates.
+@functools.cache
+def _macs_of_model(
+  model: str, classes: int, size: tuple[int, int], channels: int
+) -> int:
+  """Returns multiply-adds of one image's forward pass.
+
+  Args:
+    model: the config's section of the model, as JSON.
+    classes: of the head.
+    size: height and width of the image in pixels.
+    channels: of the image.
+  """
+  options = json.loads(model) | {'dtype': 'float32'}  # It may be open.
+  name = options.pop('name')
+  if options.get('attention_implementation'):
+    # Fast implementations compute the same, but may need another platform.
+    options['attention_implementation'] = 'plain'
+  built = models.build(name, num_classes=classes, **options)
+  return accounting.forward_macs(built, size, channels)
+
+
+def device_hours(metrics: Mapping[str, float]) -> float | None:
+  """Returns the device hours of all launches of a run; None if unknown."""
+  seconds = [
+    value
+    for name, value in metrics.items()
+    if name.startswith('goodput/')
+    and name.endswith('_seconds')
+    and name != 'goodput/restart_seconds'  # No device is held between launches.
+  ]
+  if not seconds:
+    return None
+  return sum(seconds) / 3600 * metrics.get('goodput/devices', 1.0)
+
+
+# Cached: counting a ResNet takes a second, and runs and tables share models.
+@functools.cache
+def _forward_macs(
+  name: str,
+  options: tuple[tuple[str, Value], ...],
+  image_size: tuple[int, int],
+) -> int:
+  """Returns multiply-adds of one image's forward pass, with 1,000 classes."""
+  chosen = {
+    key.removeprefix('model.'): value
+    for key, value in options
+    if key.startswith('model.')
+  }
+  if not chosen and image_size == (224, 224) and name in MACS['paper']:
+    return MACS['paper'][name]
+  model = models.build(name, num_classes=1000, **chosen)
+  return accounting.forward_macs(model, image_size)

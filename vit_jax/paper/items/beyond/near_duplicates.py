@@ -1,0 +1,213 @@
+"""Beyond the paper: accuracy without near-duplicates of test images.
+
+The paper removes near-duplicates of test images from its pre-training data, and
+does not show what that changes. Here models that may have seen some of them
+are tested with and without the images concerned. `python -m vit_jax.dedup`
+lists these images, for one pre-training set at a time:
+
+  DIR/jft300m/exclude_test*.json
+  DIR/imagenet21k/exclude_test*.json
+
+Each list is of the task whose data spec is its `dataset`.
+"""
+
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+
+from vit_jax.data import exclusion
+from vit_jax.paper.item import Item
+from vit_jax.paper.items.tables import table5
+from vit_jax.paper.numbers import IMAGENET21K, JFT, REAL
+from vit_jax.paper.report import Cell, Number, Section, Table
+from vit_jax.paper.runs import (
+  ACCURACY,
+  DATASETS,
+  Results,
+  Transfer,
+  pretraining,
+)
+from vit_jax.workdir import files
+
+NAME = 'near_duplicates'
+MODEL = 'ViT-L/16'
+_TITLE = f'Accuracy of {MODEL} without test images that have near-duplicates'
+_ALL, _CLEAN, _CHANGE = (
+  *('All test images', 'Without near-duplicates'),
+  'Difference',
+)
+_OUT, _OF = 'Left out', 'Of'
+_WITHOUT = {
+  ACCURACY: 'test_clean/accuracy',
+  'test/count': 'test_clean/count',
+}
+
+
+def nodes() -> dict[str, Transfer]:
+  """Returns row of Table 5 -> the fine-tuning runs, of each task once."""
+  return {
+    row: Transfer(pretraining(MODEL, data), task)
+    for row, (data, task) in table5.ROWS.items()
+    # ImageNet ReaL is another test of the same runs, with images of its own.
+    if data in DATA and task != REAL
+  }
+
+
+def _left_out(results: Results, node: Transfer, metric: str) -> Number | None:
+  """Returns, run by run, a metric of all test images minus that of the rest."""
+  scale = 100.0 if metric == ACCURACY else 1.0
+  whole, rest = (
+    results.number([node], name, scale=scale)
+    for name in (metric, _WITHOUT[metric])
+  )
+  if whole is None or rest is None:
+    return None
+  pairs = zip(whole.values, rest.values, strict=True)
+  return Number(tuple(a - b for a, b in pairs), whole.runs)
+
+
+def _render(results: Results, pictures: pathlib.Path) -> Section:
+  del pictures
+  if results.scale != 'paper':
+    return Section(
+      NAME,
+      _TITLE,
+      missing=("Not in miniature: it is about the paper's own data sets.",),
+    )
+  tuned = nodes()
+  asked = {row for row, node in tuned.items() if results.asks(node, 'clean')}
+  paper = table5.PAPER
+
+  def table(title: str, columns: dict[str, Callable], digits: int) -> Table:
+    return Table(
+      title,
+      tuple(tuned),
+      tuple(columns),
+      {
+        (row, column): Cell(
+          of(node),
+          paper[row, MODEL] if column == _ALL else None,
+          expected=column == _ALL or row in asked,
+        )
+        for row, node in tuned.items()
+        for column, of in columns.items()
+      },
+      digits,
+    )
+
+  def change(node: Transfer) -> Number | None:
+    found = _left_out(results, node, ACCURACY)
+    return found and Number(tuple(-x for x in found.values), found.runs)
+
+  accuracies = table(
+    _TITLE,
+    {
+      _ALL: lambda node: results.number([node], ACCURACY),
+      _CLEAN: lambda node: results.number([node], _WITHOUT[ACCURACY]),
+      _CHANGE: change,
+    },
+    digits=2,
+  )
+  counts = table(
+    'Test images',
+    {
+      _OUT: lambda node: _left_out(results, node, 'test/count'),
+      _OF: lambda node: results.number([node], 'test/count', scale=1.0),
+    },
+    digits=0,
+  )
+  return Section(
+    NAME,
+    _TITLE,
+    (accuracies, counts),
+    notes=(
+      'The paper removes near-duplicates of test images from the pre-training'
+      ' data. It does not ask how much they would change the accuracy. Here,'
+      ' pre-training keeps all images. Instead, the test leaves out the test'
+      ' images that have near-duplicates in the pre-training data. The images'
+      ' that are left out may also be easier or harder for other reasons, so a'
+      ' change in accuracy need not come from near-duplicates alone.',
+    ),
+    missing=() if asked else (HOW,),
+  )
+
+
+# The pre-training sets that may hold test images of a task.
+DATA = (JFT, IMAGENET21K)
+_LISTS = 'exclude_test*.json'
+HOW = (
+  '--clean=DIR names the test images that have near-duplicates, where python'
+  ' -m vit_jax.dedup --data=SPEC --test=tfds:cifar10 --to=DIR/jft300m, or'
+  ' DIR/imagenet21k, has found them in that pre-training set (docs/dedup.md).'
+)
+
+
+def lists(
+  folder: str, tests: Mapping[str, tuple[str, str]]
+) -> dict[tuple[str, str], str]:
+  """Returns (pre-training set, task) -> the path of its list.
+
+  Lists of other data sets are left out. Whether a list is for this copy of the
+  data is checked when the data set is opened.
+
+  Args:
+    folder: DIR, local or in a bucket.
+    tests: task -> its data spec, and the split that is reported.
+
+  Raises:
+    ValueError: there is no usable list, a file is no list, a list is not of the
+      split that is reported, or a task has several.
+  """
+  root = files.absolute(folder)
+  tasks = {spec: task for task, (spec, _) in tests.items()}
+  found: dict[tuple[str, str], str] = {}
+  others: list[str] = []
+  for data in DATA:
+    for path in sorted((root / DATASETS[data]).glob(_LISTS)):
+      spec, entries = exclusion.read(path)
+      if spec not in tasks:
+        others.append(f'{path} is of {spec}')
+        continue
+      task = tasks[spec]
+      _check_split(str(path), entries, tests[task][1])
+      if (data, task) in found:
+        raise ValueError(
+          f'{found[data, task]} and {path} are both of {spec}: leave one in'
+          f' {path.parent}.'
+        )
+      found[data, task] = _in_config(str(path))
+  if not found:
+    raise ValueError(
+      f'--clean={folder} has no usable list'
+      f'{f" ({others[0]})" if others else ""}: expected'
+      f' {" or ".join(f"{DATASETS[data]}/{_LISTS}" for data in DATA)} there, of'
+      f' {", ".join(tasks)}. {HOW}'
+    )
+  return found
+
+
+def _check_split(path: str, splits: Sequence[str], reported: str) -> None:
+  if reported not in splits:
+    raise ValueError(
+      f'{path} is about the split {", ".join(map(repr, splits)) or "none"}, but'
+      f' {reported!r} is reported: write it again with python -m vit_jax.dedup'
+      f' --test_split={reported}.'
+    )
+
+
+def _in_config(path: str) -> str:
+  if any(letter in path for letter in ',()'):
+    raise ValueError(
+      f'--clean: the path {path} must not contain a comma or a parenthesis, as'
+      ' it becomes a part of --config=FILE:ARGUMENT. Move the folder.'
+    )
+  return path
+
+
+ITEM = Item(
+  NAME,
+  _TITLE,
+  _render,
+  lambda scale: [*nodes().values()],
+  beyond=True,
+  scales=('paper',),
+)

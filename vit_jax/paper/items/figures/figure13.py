@@ -1,0 +1,124 @@
+"""Figure 13: few-shot accuracy of axial models, by compute and speed (D.6)."""
+
+import pathlib
+
+from vit_jax.paper import cost, plots
+from vit_jax.paper.claims import FIVE_SHOT, Claim, Contrast, total
+from vit_jax.paper.item import Item
+from vit_jax.paper.items.figures import speeds
+from vit_jax.paper.items.tables import table6
+from vit_jax.paper.numbers import Value
+from vit_jax.paper.report import Section
+from vit_jax.paper.runs import FEW_SHOT, Pretraining, Results, structure
+
+_TITLE = 'Few-shot accuracy of axial models'
+_VITS = ('ViT-B/32', 'ViT-B/16')
+# Model -> an accuracy at the height of its label, and the ticks around that.
+_LABELS = {
+  'ViT-B/32': (0.5625, 'between 0.55 and 0.575'),
+  'ViT-B/16': (0.6375, 'between 0.625 and 0.65'),
+  'Axial-ViT-B/32': (0.5875, 'between 0.575 and 0.6'),
+  'Axial-ViT-B/16': (0.65, 'at least 0.65'),
+  'AxialResNet50': (0.5625, 'between 0.55 and 0.575'),
+  'BiT-R50x1': (0.5, 'about 0.5'),
+}
+# ExaFLOPs of 7 epochs, derived from the sizes of the models: 12 pairs of a row
+# block and a column block.
+_DERIVED = {'Axial-ViT-B/32': 108.0, 'Axial-ViT-B/16': 426.0}
+# In miniature, axial models learn positions later: with a quarter of these
+# epochs they know only colours (LOG.md).
+_EPOCHS = {'paper': 7, 'mini': 28}
+_CAPTION = (
+  "The paper's finding: axial ViTs are better than the ViTs that they are"
+  ' derived from, and cost more compute. AxialResNet50 is accurate for its'
+  ' compute, but very slow. Speed is the inference speed, measured as for'
+  ' Figure 12'
+)
+_RATE = (
+  "The paper's tables have no learning rate for axial models. The one that"
+  ' we chose is in configs/pretrain.py.'
+)
+
+
+def _start(scale: str, model: str) -> Pretraining:
+  """Returns the first run of a model."""
+  return Pretraining(model, epochs=_EPOCHS[structure(scale)])
+
+
+def _claims(scale: str) -> list[Claim]:
+  return [
+    Claim(
+      'axial',
+      'Axial ViTs are better than the ordinary ViTs that they are derived from'
+      ' (D.6, Figure 13).',
+      tuple(
+        Contrast(
+          f'lead of Axial-{vit}',
+          total(FIVE_SHOT, _start(scale, f'Axial-{vit}'))
+          - total(FIVE_SHOT, _start(scale, vit)),
+        )
+        for vit in _VITS
+      ),
+    )
+  ]
+
+
+def _printed() -> list[plots.Mark]:
+  """Returns the paper's points in the left panel; x is in exaFLOPs."""
+  found = []
+  for model, (accuracy, where) in _LABELS.items():
+    x, row = _DERIVED.get(model), f'{model}, 7 epochs'
+    x_note = 'derived' if x else ''
+    if row in table6.PAPER.rows:
+      x, x_note = table6.PAPER[row, 'exaFLOPs'].value, 'Table 6'
+    note = f"approximate: {where}, by the order of the figure's text"
+    found += plots.Mark.of(
+      model, x, Value(accuracy, note=note), 'left', x_note=x_note
+    )
+  return found
+
+
+def _render(results: Results, pictures: pathlib.Path) -> Section:
+  folder = pictures.parent / 'measured'
+  settings, found = speeds.at_pretraining_size(folder, results)
+  marks = []
+  for model in _LABELS:
+    start = _start(results.scale, model)
+    number = results.number(results.seeds(start), FEW_SHOT, scale=1.0)
+    compute = cost.compute_of(results, start)
+    for panel, x in (('left', compute), ('right', found.get(model))):
+      marks += plots.Mark.of(model, x, number, panel)
+  if results.comparable:  # Otherwise they would be in another unit.
+    marks += _printed()
+  figure = plots.lines(
+    marks,
+    x_label=(
+      f'Pre-training compute ({cost.UNITS[results.scale]})',
+      f'Peak speed (images/s/{settings.unit if settings else "core"})',
+    ),
+    y_label='Linear 5-shot ImageNet top-1',
+    panels={'left': '', 'right': ''},
+    log_x=True,
+    scatter=True,
+    share_y=True,
+  )
+  caption = f'{_CAPTION}{f": {settings.device}" if settings else ""}.'
+  picture = plots.save(
+    'figure13', _TITLE, caption, figure, marks, pictures, results
+  )
+  missing = []
+  if unknown := [model for model in _LABELS if model not in found]:
+    missing.append(
+      f'The speed of {", ".join(unknown)} is not measured yet. The item'
+      ' figure12 measures these speeds.'
+    )
+  return Section('figure13', _TITLE, (picture,), notes=[_RATE], missing=missing)
+
+
+ITEM = Item(
+  'figure13',
+  _TITLE,
+  _render,
+  lambda scale: [_start(scale, model) for model in _LABELS],
+  _claims,
+)

@@ -1,0 +1,197 @@
+"""Figure 4: few-shot accuracy by number of pre-training images (4.3)."""
+
+import pathlib
+
+from vit_jax.paper import cost, plots
+from vit_jax.paper.claims import EARLY_STOPPED, Claim, Contrast, Sum, total
+from vit_jax.paper.item import Item
+from vit_jax.paper.items.tables import table6
+from vit_jax.paper.report import Section
+from vit_jax.paper.runs import Pretraining, Results, structure
+
+_TITLE = 'Few-shot accuracy by number of pre-training images'
+EPOCHS = 7
+# Numbers of images; None is the whole set.
+IMAGES = (9_000_000, 30_000_000, 90_000_000, None)
+_FEW, _, _MANY, _ALL = IMAGES
+_ALL_IMAGES = 300_000_000
+_NAMES = {_FEW: '9M images', _MANY: '90M images', _ALL: 'all images'}
+MODELS = (
+  *('ViT-L/16', 'ViT-L/32', 'ViT-B/32', 'ViT-b/32'),
+  *('BiT-R50x1', 'BiT-R152x2'),
+)
+# The ResNet to compare with ViT-B/32. By Table 6, BiT-R50x1 has 50 exaFLOPs and
+# ViT-B/32 has 55; in miniature, BiT-R50x1 has only a fifth of the operations of
+# ViT-B/32, and BiT-R50x2 two thirds.
+RESNET = {'paper': 'BiT-R50x1', 'mini': 'BiT-R50x2'}
+# In miniature, these large models have only the points of claims.
+_LARGE = ('ViT-L/16', 'BiT-R152x2')
+_COUNTS = {
+  'paper': 'Models that no claim needs have one run for each point.',
+  'mini': 'In miniature, the curves of ViT-L/16 and BiT-R152x2 have only the'
+  ' points that the claims need. The paper compares ViT-B/32 with'
+  f' {RESNET["paper"]}. In miniature, this ResNet has far less'
+  ' compute than ViT-B/32. So the claims compare ViT-B/32 with'
+  f' {RESNET["mini"]}. We chose {RESNET["mini"]}'
+  ' after the first runs of this figure (LOG.md). In miniature, all'
+  ' numbers of images are divided by the same factor. We still call them 9M,'
+  ' 30M, 90M and 300M, as in the paper.',
+}
+_CAPTION = (
+  "The paper's finding: with few images, ResNets are ahead, but they level"
+  ' off. With more images, ViTs overtake them. Larger ViTs need more images'
+  ' to overtake the ResNets. We pre-train each model on random subsets of'
+  ' JFT-300M, of several sizes, and on all of it. The settings are the same'
+  ' each time. We show the few-shot accuracy at'
+  ' the step of the pre-training where the model was most accurate on'
+  ' held-out pre-training images (early stopping, as in the paper).'
+)
+_STEPS = (
+  'The paper does not say for how many steps it pre-trained on the'
+  ' subsets of JFT-300M. Here, a model that is pre-trained on a subset'
+  ' takes as many steps as one that is pre-trained on all images.'
+)
+_SAME_IMAGES = 'All pre-trainings on a part of the images see the same part.'
+
+
+def start(model: str, images: int | None = None) -> Pretraining:
+  """Returns the first run of a point."""
+  return Pretraining(model, epochs=EPOCHS, images=images)
+
+
+def computes(scale: str, *models: str) -> str:
+  """Returns a sentence on the compute of models on all images."""
+  found = [
+    table6.PAPER[f'{model}, {EPOCHS} epochs', table6.EXAFLOPS].value
+    if scale == 'paper'
+    else cost.teraflops_in_miniature(start(model), scale)
+    for model in models
+  ]
+  parts = [
+    f'{model} {compute:.3g} {cost.UNITS[scale]}'
+    for model, compute in zip(models, found, strict=True)
+  ]
+  return f'Compute: {", ".join(parts)}.'
+
+
+def _claims(scale: str) -> list[Claim]:
+  """What changes as models see more different images."""
+  small, large = 'ViT-B/32', 'ViT-L/32'
+  resnet = RESNET[structure(scale)]
+
+  def at(model: str, images: int | None) -> Sum:
+    return total(EARLY_STOPPED, start(model, images))
+
+  def lead(one: str, other: str, images: int | None) -> Sum:
+    return at(one, images) - at(other, images)
+
+  def gain(model: str, few: int, many: int | None) -> Sum:
+    return at(model, many) - at(model, few)
+
+  found = []
+  for key, bit, vit in (
+    ('small', resnet, small),
+    ('large', 'BiT-R152x2', 'ViT-L/16'),
+  ):
+    found += [
+      Claim(
+        f'resnet_first_{key}',
+        f'After pre-training on 9M images, {bit} is ahead of {vit} (4.3,'
+        ' Figure 4).',
+        (Contrast(f'lead of {bit} on 9M images', lead(bit, vit, _FEW)),),
+        f'{computes(scale, bit, vit)} {_SAME_IMAGES}',
+      ),
+      Claim(
+        f'vit_later_{key}',
+        f'After pre-training on 90M images, and on all images, {vit} is ahead'
+        f' of {bit} (4.3, Figure 4).',
+        tuple(
+          Contrast(f'lead of {vit} on {_NAMES[images]}', lead(vit, bit, images))
+          for images in (_MANY, _ALL)
+        ),
+      ),
+    ]
+  return [
+    *found,
+    Claim(
+      'resnets_level_off',
+      'ResNets level off sooner than ViTs: from 9M images to all images,'
+      f' {resnet} gains less than {small} (4.3, Figure 4).',
+      (
+        Contrast(
+          f'gain of {small} minus that of {resnet}',
+          gain(small, _FEW, _ALL) - gain(resnet, _FEW, _ALL),
+        ),
+      ),
+    ),
+    Claim(
+      'larger_needs_data',
+      f'A larger ViT pays off only with more images: the lead of {large} over'
+      f' {small} grows from 9M images to all images (4.3, Figure 4).',
+      (
+        Contrast(
+          'growth of the lead',
+          lead(large, small, _ALL) - lead(large, small, _FEW),
+        ),
+      ),
+    ),
+    Claim(
+      'data_help',
+      'Each model is better after pre-training on all images than after'
+      ' pre-training on 9M images (4.3, Figure 4).',
+      tuple(
+        Contrast(f'gain of {model}', gain(model, _FEW, _ALL))
+        for model in (small, large, resnet)
+      ),
+    ),
+  ]
+
+
+def _starts(scale: str) -> dict[tuple[str, int | None], Pretraining]:
+  if structure(scale) == 'paper':
+    return {(m, n): start(m, n) for m in MODELS for n in IMAGES}
+  tested = {mean.start for c in _claims(scale) for mean in c.means()}
+  return {
+    (model, images): one
+    for model in (*MODELS, RESNET['mini'])
+    for images in IMAGES
+    if (one := start(model, images)) in tested or model not in _LARGE
+  }
+
+
+def _render(results: Results, pictures: pathlib.Path) -> Section:
+  marks = [
+    mark
+    for (model, images), one in _starts(results.scale).items()
+    for mark in plots.Mark.of(
+      model,
+      images or _ALL_IMAGES,
+      EARLY_STOPPED.number(results, results.seeds(one)),
+    )
+  ]
+  label = 'Number of JFT-300M images'
+  if not results.comparable:
+    label = 'JFT-300M images\n(pre-training images, in proportion)'
+  figure = plots.lines(
+    marks,
+    x_label=label,
+    y_label='Linear 5-shot ImageNet top-1 (%)',
+    log_x=True,
+    x_ticks=sorted({mark.x for mark in marks}),
+    height=3.5,
+  )
+  picture = plots.save(
+    'figure4', _TITLE, _CAPTION, figure, marks, pictures, results
+  )
+  notes = (_COUNTS[results.structure], _STEPS)
+  return Section('figure4', _TITLE, (picture,), notes=notes)
+
+
+ITEM = Item(
+  'figure4',
+  _TITLE,
+  _render,
+  lambda scale: [*_starts(scale).values()],
+  _claims,
+  curves=True,
+)

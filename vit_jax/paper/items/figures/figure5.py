@@ -1,0 +1,283 @@
+"""Figure 5: accuracy by compute of the pre-training (Section 4.4)."""
+
+import functools
+import itertools
+import math
+import pathlib
+from collections.abc import Callable, Mapping
+
+from vit_jax.paper import cost, plots
+from vit_jax.paper.answers import Outcome
+from vit_jax.paper.claims import (
+  AVERAGE5,
+  Claim,
+  Contrast,
+  Sum,
+  average,
+  total,
+  tuned,
+)
+from vit_jax.paper.item import Item
+from vit_jax.paper.items.figures.figure3 import ERROR_BARS
+from vit_jax.paper.items.tables import table6
+from vit_jax.paper.items.tables.table6 import EXAFLOPS, FAMILIES, STARTS, family
+from vit_jax.paper.numbers import IMAGENET, Value, average5
+from vit_jax.paper.report import Section
+from vit_jax.paper.runs import Results
+
+_TITLE = 'Accuracy by compute of the pre-training'
+# The hybrids with the least and the most compute in Table 6.
+_SMALL, _LARGE = 'R50+ViT-B/32, 7 epochs', 'R50+ViT-L/16, 14 epochs'
+# How much more compute ResNets need at least (4.4: 2 to 4 times).
+_RATIO = 2.0
+# The largest ratio at which all ViTs must be comparable to measure the ratio.
+_FARTHEST = 4.0
+# The ratios among which it is searched.
+_RATIOS = tuple(2 ** (step / 16) for step in range(-48, 65))
+
+
+def _computes(scale: str) -> dict[str, float]:
+  if scale == 'paper':
+    return {row: table6.PAPER[row, EXAFLOPS].value for row in STARTS}
+  return {
+    row: cost.teraflops_in_miniature(start, scale)
+    for row, start in STARTS.items()
+  }
+
+
+def _claims(scale: str) -> list[Claim]:
+  """Which family is best for its compute.
+
+  Accuracies are compared at equal compute: a run's accuracy with that which
+  another family is taken to reach there, see `interpolate`. A run outside of
+  the range of the other family's compute is not compared.
+  """
+  compute = _computes(scale)
+  rows = {row: total(AVERAGE5, start) for row, start in STARTS.items()}
+
+  def of(kind: str) -> dict[float, Sum]:
+    return {
+      compute[row]: rows[row]
+      for row, start in STARTS.items()
+      if family(start.model) == kind
+    }
+
+  vits, resnets = of('Transformer'), of('ResNet')
+
+  def leads(ratio: float) -> dict[str, Sum]:
+    """Returns the lead of each ViT over ResNets with more compute."""
+    return {
+      row: accuracy - other
+      for row, accuracy in rows.items()
+      if family(STARTS[row].model) == 'Transformer'
+      if (other := interpolate(resnets, ratio * compute[row]))
+    }
+
+  small, large = (
+    rows[row] - interpolate(vits, compute[row]) for row in (_SMALL, _LARGE)
+  )
+  upper = dict(sorted(vits.items())[len(vits) // 2 - 1 :])
+  return [
+    Claim(
+      'vits_ahead',
+      'At equal compute, ViTs are ahead of ResNets. A curve goes through the'
+      " ResNets' accuracies over their compute. Each ViT in the range of the"
+      " curve is compared with the curve's value at the ViT's compute (4.4,"
+      ' Figure 5).',
+      tuple(
+        Contrast(f'lead of {row} over ResNets at its compute', lead)
+        for row, lead in leads(1.0).items()
+      ),
+      'ResNets are interpolated in the logarithm of the compute.',
+    ),
+    Claim(
+      'half_the_compute',
+      'ViTs need at most half of the compute of ResNets: on average, ViTs are'
+      f' ahead of ResNets that have {_RATIO:g} times as much compute (4.4,'
+      ' Figure 5).',
+      (
+        Contrast(
+          f'mean lead of {"; ".join(leads(_RATIO))} over ResNets with'
+          f' {_RATIO:g} times the compute',
+          average([*leads(_RATIO).values()]),
+        ),
+      ),
+      more=functools.partial(_ratio, leads),
+    ),
+    Claim(
+      'hybrids_ahead',
+      'With little compute, a hybrid is ahead of ViTs with the same compute'
+      ' (4.4, Figure 5).',
+      (Contrast(f'lead of {_SMALL} over ViTs at its compute', small),),
+    ),
+    Claim(
+      'lead_vanishes',
+      'The lead of hybrids over ViTs vanishes for larger models: a large hybrid'
+      ' has less than half of the lead of a small one (4.4, Figure 5).',
+      (
+        Contrast(f'lead of {_SMALL}', small),
+        Contrast(
+          f'half of it, minus the lead of {_LARGE}', 0.5 * small - large
+        ),
+      ),
+    ),
+    Claim(
+      'no_saturation',
+      'ViTs do not saturate within the compute that was tried: even among'
+      ' the half of the ViTs that take the most compute, accuracy grows with'
+      ' compute (4.4, Figure 5).',
+      (Contrast('points per doubling of the compute', slope(upper)),),
+    ),
+  ]
+
+
+def interpolate(points: Mapping[float, Sum], compute: float) -> Sum | None:
+  """Returns the accuracy that a family is taken to have at some compute.
+
+  It is interpolated between the two neighbouring runs, linearly in the
+  logarithm of the compute.
+
+  Args:
+    points: compute -> accuracy.
+    compute: where to interpolate.
+
+  Returns:
+    None outside of the range of the points' compute.
+  """
+  for low, high in itertools.pairwise(sorted(points)):
+    if low <= compute <= high:
+      part = math.log(compute / low) / math.log(high / low)
+      return (1 - part) * points[low] + part * points[high]
+  return None
+
+
+def slope(points: Mapping[float, Sum]) -> Sum:
+  """Returns the least-squares slope of accuracy over doublings of compute."""
+  xs = [math.log2(compute) for compute in points]
+  middle = math.fsum(xs) / len(xs)
+  scale = math.fsum((x - middle) ** 2 for x in xs)
+  weighted = [
+    (x - middle) / scale * accuracy
+    for x, accuracy in zip(xs, points.values(), strict=True)
+  ]
+  return functools.reduce(Sum.__add__, weighted)
+
+
+def _ratio(
+  leads: Callable[[float], Mapping[str, Sum]],
+  test: Callable[[Sum], Outcome | None],
+) -> str:
+  """Returns a sentence on the ratio of compute at equal accuracy.
+
+  It is the ratio at which the mean lead ends. Its interval has all ratios at
+  which the mean lead is not certain. The mean is over the same ViTs at all
+  ratios: those that can be compared with ResNets of `_FARTHEST` times their
+  compute.
+
+  Args:
+    leads: ratio -> the leads of those ViTs that can be compared.
+    test: tests a sum.
+  """
+  vits = [*leads(_FARTHEST)]
+  outcomes: dict[float, Outcome] = {}
+  for ratio in _RATIOS:
+    found = leads(ratio)
+    if vits and {*vits} <= {*found}:
+      outcome = test(average([found[vit] for vit in vits]))
+      if outcome is not None and outcome.interval is not None:
+        outcomes[ratio] = outcome
+  if not outcomes:
+    return ''
+  low, equal, high = (
+    _end({ratio: of(outcome) for ratio, outcome in outcomes.items()})
+    for of in (
+      lambda outcome: outcome.interval[0],
+      lambda outcome: outcome.estimate,
+      lambda outcome: outcome.interval[1],
+    )
+  )
+  return (
+    f'At equal accuracy ResNets need {equal} times the compute of'
+    f' {", ".join(vits)} (95% interval: {low} to {high}).'
+  )
+
+
+def _end(leads: Mapping[float, float]) -> str:
+  """Returns the ratio at which the lead first ends, in words."""
+  ratios = sorted(leads)
+  ended = [ratio for ratio in ratios if leads[ratio] <= 0]
+  if not ended:
+    return f'more than {ratios[-1]:.2g}'
+  if ended[0] == ratios[0]:
+    return f'less than {ratios[0]:.2g}'
+  return f'{ended[0]:.2g}'
+
+
+def _marks(results: Results) -> list[plots.Mark]:
+  found = []
+  panels = {'Average-5': AVERAGE5, IMAGENET: tuned(IMAGENET)}
+  for row, start in STARTS.items():
+    series = FAMILIES[family(start.model)]
+    compute = cost.compute_of(results, start)
+    for panel, measure in panels.items():
+      number = measure.by_start(results, results.seeds(start))
+      if compute is not None:
+        found += plots.Mark.of(series, compute, number, panel, row)
+  if not results.comparable:
+    return found  # The paper's points would be in another unit.
+  for row, start in STARTS.items():
+    series = FAMILIES[family(start.model)]
+    exaflops = table6.PAPER[row, EXAFLOPS]
+    mean = average5(table6.PAPER.row(row))
+    where = '; '.join(filter(None, ['Table 6', exaflops.note]))
+    for panel, value in (
+      ('Average-5', Value(mean, note='derived from Table 6')),
+      (IMAGENET, table6.PAPER[row, IMAGENET].noted('Table 6')),
+    ):
+      found += plots.Mark.of(
+        series, exaflops.value, value, panel, row, x_note=where
+      )
+  return found
+
+
+def _short(run: str) -> str:
+  """Returns `L/16, 14 ep.` for `ViT-L/16, 14 epochs`; 7 epochs are usual."""
+  name = run.replace('ViT-', '').removeprefix('BiT-')
+  return name.removesuffix(', 7 epochs').replace(' epochs', ' ep.')
+
+
+def _render(results: Results, pictures: pathlib.Path) -> Section:
+  marks = _marks(results)
+  figure = plots.lines(
+    marks,
+    x_label=f'Pre-training compute ({cost.UNITS[results.scale]})',
+    y_label='Transfer accuracy (%)',
+    panels={name: name for name in ('Average-5', IMAGENET)},
+    series=[*FAMILIES.values()],
+    log_x=True,
+    scatter=True,
+    names=_short,
+    height=3.2,
+  )
+  models = "the paper's models" if results.comparable else 'our smaller models'
+  caption = (
+    "The paper's finding: for the same accuracy, ViTs need 2 to 4 times less"
+    ' compute than ResNets. With little compute, hybrids are ahead of ViTs.'
+    ' The compute of a pre-training is the number of operations of a forward'
+    ' pass on one image, times 3 to include the backward pass, times the'
+    ' number of images seen. We calculate the operations from the layers of'
+    f' {models}.{ERROR_BARS}'
+  )
+  picture = plots.save(
+    'figure5', _TITLE, caption, figure, marks, pictures, results
+  )
+  return Section('figure5', _TITLE, (picture,))
+
+
+ITEM = Item(
+  'figure5',
+  _TITLE,
+  _render,
+  lambda scale: [n for start in STARTS.values() for n in AVERAGE5.nodes(start)],
+  _claims,
+)

@@ -1,0 +1,79 @@
+"""Table 1: the sizes of the Vision Transformers, and their parameters (4.1)."""
+
+from operator import attrgetter
+
+import flax.linen as nn
+import jax
+from clu import parameter_overview
+
+from vit_jax import models
+from vit_jax.paper.items.tables import settings
+from vit_jax.paper.numbers import read_table
+from vit_jax.paper.report import Setting, Settings
+
+PAPER = read_table(
+  'table1',
+  'Sizes of the Vision Transformers',
+  ('Layers', 'Hidden size', 'MLP size', 'Heads', 'Params'),
+  """
+  ViT-B  12   768  3072  12   86M
+  ViT-L  24  1024  4096  16  307M
+  ViT-H  32  1280  5120  16  632M
+  """,
+)
+# Row -> the models of that size in Table 5. The parameters of the first are
+# compared with the paper's.
+MODELS = {
+  'ViT-B': ('ViT-B/16', 'ViT-B/32'),
+  'ViT-L': ('ViT-L/16', 'ViT-L/32'),
+  'ViT-H': ('ViT-H/14',),
+}
+# Column -> a module's field.
+_FIELDS = {
+  **{'Layers': 'depth', 'Hidden size': 'width'},
+  **{'MLP size': 'mlp_dim', 'Heads': 'heads'},
+}
+_COUNTED = (
+  'We count the parameters of each model with its smallest patch, for images'
+  ' of 224 px, with a linear head of 1,000 classes. A count has a ✓ if'
+  ' rounding it up or down to whole millions gives the number of the paper.'
+  ' The paper does not say which patch it counts with, or whether with the'
+  ' head. No single choice gives all three of its numbers. For example, 307M'
+  ' is ViT-L/32 with the head.'
+)
+
+
+def _sizes() -> settings.Shown:
+  cells, counted = {}, []
+  for row, names in MODELS.items():
+    modules = {name: models.build(name, num_classes=1000) for name in names}
+    for column, field in _FIELDS.items():
+      cells[row, column] = settings.common(
+        modules, attrgetter(field), PAPER[row, column]
+      )
+    counts = {name: parameters(module) for name, module in modules.items()}
+    whole, _ = counts[names[0]]
+    printed = PAPER[row, 'Params']
+    cells[row, 'Params'] = Setting(
+      f'{whole:,}', printed, accepted=abs(whole - printed.value) < 1_000_000
+    )
+    counted += [
+      f'{name}: {whole:,} with the head, {whole - head:,} without.'
+      for name, (whole, head) in counts.items()
+    ]
+  shown = Settings(PAPER.title, PAPER.rows, PAPER.columns, cells)
+  return [shown], [_COUNTED, *counted]
+
+
+def parameters(module: nn.Module) -> tuple[int, int]:
+  """Returns a model's parameter counts for 224 px: in all, and of the head."""
+  params = jax.eval_shape(
+    module.init,
+    jax.eval_shape(jax.random.key, 0),
+    jax.ShapeDtypeStruct((1, 224, 224, 3), 'float32'),
+  )['params']
+  count = parameter_overview.count_parameters
+  return count(params), count(params['head'])
+
+
+ITEM = settings.item(PAPER, _sizes)

@@ -1,0 +1,114 @@
+"""Table 3: the settings of pre-training (B.1), of configs/pretrain.py."""
+
+from operator import attrgetter
+
+import ml_collections
+
+from vit_jax import models
+from vit_jax.paper.items.tables import settings
+from vit_jax.paper.numbers import IMAGENET, IMAGENET21K, JFT, Value, read_table
+from vit_jax.paper.report import Settings
+from vit_jax.paper.runs import DATASETS
+
+# (models, data set) of each row. ViT-* are the models with results in Table 5.
+ROWS = (
+  (('ViT-B/16', 'ViT-B/32'), JFT),
+  (('ViT-L/32',), JFT),
+  (('ViT-L/16',), JFT),
+  (('ViT-H/14',), JFT),
+  (('BiT-R50x1', 'BiT-R50x2'), JFT),
+  (('BiT-R101x1',), JFT),
+  (('BiT-R152x1', 'BiT-R152x2'), JFT),
+  (('R50+ViT-B/16', 'R50+ViT-B/32'), JFT),
+  (('R50+ViT-L/32',), JFT),
+  (('R50+ViT-L/16',), JFT),
+  (('ViT-B/16', 'ViT-B/32'), IMAGENET21K),
+  (('ViT-L/16', 'ViT-L/32'), IMAGENET21K),
+  (('ViT-B/16', 'ViT-B/32', 'ViT-L/16', 'ViT-L/32'), IMAGENET),
+)
+# Three runs of Tables 5 and 6 are not in Table 3: BiT-R152x2 and BiT-R200x3 for
+# 14 epochs, and ViT-H/14 on ImageNet-21k.
+PAPER = read_table(
+  'table3',
+  'Pre-training',
+  ('Epochs', 'Base LR', 'LR decay', 'Weight decay', 'Dropout'),
+  """
+  ViT-B/{16,32}, JFT-300M          7  8e-4  linear   0.1  0.0
+  ViT-L/32, JFT-300M               7  6e-4  linear   0.1  0.0
+  ViT-L/16, JFT-300M            7/14  4e-4  linear   0.1  0.0
+  ViT-H/14, JFT-300M              14  3e-4  linear   0.1  0.0
+  BiT-R50x{1,2}, JFT-300M          7  1e-3  linear   0.1  0.0
+  BiT-R101x1, JFT-300M             7  8e-4  linear   0.1  0.0
+  BiT-R152x{1,2}, JFT-300M         7  6e-4  linear   0.1  0.0
+  R50+ViT-B/{16,32}, JFT-300M      7  8e-4  linear   0.1  0.0
+  R50+ViT-L/32, JFT-300M           7  2e-4  linear   0.1  0.0
+  R50+ViT-L/16, JFT-300M        7/14  4e-4  linear   0.1  0.0
+  ViT-B/{16,32}, ImageNet-21k     90  1e-3  linear  0.03  0.1
+  ViT-L/{16,32}, ImageNet-21k  30/90  1e-3  linear  0.03  0.1
+  ViT-*, ImageNet                300  3e-3  cosine   0.3  0.1
+  """,
+  special={
+    ('R50+ViT-L/32, JFT-300M', 'Base LR'): {
+      'note': 'the paper prints 2e-4 here, and 6e-4 for ViT-L/32'
+    }
+  },
+)
+# The settings of all rows.
+ALL = {
+  'batch size': Value(4096, note='Table 3, caption'),
+  'warmup steps': Value(10_000, note='Table 3, caption'),
+  'image size': Value(224, note='Table 3, caption'),
+  'gradient clip': Value(1, note='Table 3, caption; on ImageNet only'),
+  'Adam beta1': Value(0.9, note='Section 4.1'),
+  'Adam beta2': Value(0.999, note='Section 4.1'),
+}
+
+
+def _dropout(config: ml_collections.ConfigDict) -> float | None:
+  """Returns the dropout rate; 0 for models without dropout."""
+  if 'dropout_rate' not in models.options(config.model.name):
+    return 0.0
+  return config.model.dropout_rate
+
+
+_COLUMNS: dict[str, settings.Read] = {
+  'Epochs': attrgetter('epochs'),
+  'Base LR': attrgetter('schedule.peak'),
+  'LR decay': attrgetter('schedule.name'),
+  'Weight decay': attrgetter('optimizer.weight_decay'),
+  'Dropout': _dropout,
+}
+
+
+def _pretraining() -> settings.Shown:
+  cells, everything = {}, {}
+  for row, (names, data) in zip(PAPER.rows, ROWS, strict=True):
+    found = {
+      name: settings.config(f'configs/pretrain.py:{name},{DATASETS[data]}')
+      for name in names
+    }
+    for column, read in _COLUMNS.items():
+      cells[row, column] = settings.common(found, read, PAPER[row, column])
+    everything |= {(name, data): config for name, config in found.items()}
+  configs = {', '.join(of): config for of, config in everything.items()}
+  of_all = {name: (configs, settings.COMMON[name]) for name in ALL}
+  of_all['gradient clip'] = (
+    {n: c for (n, data), c in everything.items() if data == IMAGENET},
+    settings.COMMON['gradient clip'],
+  )
+  clipped = sorted(
+    {data for (_, data), c in everything.items() if c.optimizer.clip_norm}
+  )
+  return [
+    Settings(PAPER.title, PAPER.rows, PAPER.columns, cells),
+    settings.of_all_rows('What all rows share', ALL, of_all),
+  ], [
+    'Where the paper prints two numbers of epochs, the table shows the one that'
+    ' configs/pretrain.py has by default. The option epochs=N selects the'
+    ' other. ResNets have no dropout, which the table shows as a rate of 0.',
+    'Pre-training clips gradients on these data sets only:'
+    f' {", ".join(clipped) or "none"}.',
+  ]
+
+
+ITEM = settings.item(PAPER, _pretraining)

@@ -1,0 +1,175 @@
+"""ObjectNet (D.9): Table 2's models, evaluated without training."""
+
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from etils import epath
+
+from vit_jax.interop import weight_files
+from vit_jax.paper.item import Item
+from vit_jax.paper.items.tables import table2
+from vit_jax.paper.numbers import IMAGENET, Value
+from vit_jax.paper.released import eval_only, files
+from vit_jax.paper.report import Cell, Number, Section, Table
+from vit_jax.paper.runs import Results, Transfer
+from vit_jax.sweep import commands
+from vit_jax.sweep.spec import Run
+
+NAME = 'objectnet'
+_TITLE = 'Accuracy on ObjectNet'
+_LACKING = (
+  'ObjectNet was not evaluated: download it from https://objectnet.dev, unpack'
+  ' it, and name its folder, which has images and mappings, by'
+  ' --objectnet=PATH.'
+)
+_PARTS = ('images', 'mappings')
+# Column -> metric.
+_METRICS = {'top-1': 'accuracy', 'top-5': 'top5_accuracy'}
+# What a run may need to fit its devices, which changes no accuracy.
+_FITTING = ('--config.mesh.', '--config.data.batch_size=')
+_NOTE = (
+  'The models are those of Table 2, fine-tuned on ImageNet. Each number is the'
+  ' mean over the runs of a model. ObjectNet has only some of the 1,000 classes'
+  ' of ImageNet. Here, a model may predict any of the 1,000 classes. The paper'
+  ' does not say whether its models could do so, or at which resolution they'
+  ' were tested. Here, the resolution is that of the fine-tuning. Before the'
+  ' crop, images are resized to a larger size; the ratio of both sizes is that'
+  ' of the BiT paper.'
+)
+_MINI_NOTE = (
+  'This item does not exist in miniature: no data set there stands for'
+  " ObjectNet's photographs."
+)
+_HUGE = 'ViT-H/14, JFT-300M'
+# Metric -> percent, in the setup of the BiT paper.
+PAPER = {
+  'top-1': Value(61.7, note='ViT-H/14, Appendix D.9', printed='61.7'),
+  'top-5': Value(82.1, note='ViT-H/14, Appendix D.9', printed='82.1'),
+}
+_ROWS = {
+  column: Transfer(start, IMAGENET, table2.RESOLUTION[start.model])
+  for column, start in table2.STARTS.items()
+}
+
+
+def check(path: str) -> None:
+  """Checks that a folder holds ObjectNet.
+
+  Raises:
+    ValueError: a part of it is missing.
+  """
+  folder = weight_files.absolute(path)
+  missing = [part for part in _PARTS if not (folder / part).is_dir()]
+  if missing:
+    raise ValueError(
+      f'--objectnet={path}: expected the folders {" and ".join(_PARTS)} there,'
+      f' but {" and ".join(missing)} are missing. Name the folder that'
+      ' unpacking ObjectNet made.'
+    )
+
+
+def _evaluate(results: Results, measured: pathlib.Path, path: str) -> None:
+  """Evaluates the finished runs of all rows that have no result yet.
+
+  Raises:
+    ValueError: an evaluation failed; has a line for each.
+  """
+  data = os.fspath(weight_files.absolute(path))
+  folder = measured / NAME
+  failures = []
+  for node in _ROWS.values():
+    for run, workdir in _runs(results, node):
+      wanted = {} if workdir is None else {NAME: _identity(workdir, data)}
+      kept = _kept(folder, run)
+      if wanted and not eval_only.results(kept, wanted):
+        argument = (
+          f'{node.pretraining.model},{NAME},resolution={node.resolution},'
+          f'{NAME}={data}'
+        )
+        fitting = [
+          flag
+          for flag in commands.config_flags(run)
+          if flag.startswith(_FITTING)
+        ]
+        words = eval_only.command(argument, workdir, folder, *fitting)
+        failures.append(
+          eval_only.evaluate(
+            run.name, kept, wanted, words, [*_METRICS.values()]
+          )
+        )
+  if failures := list(filter(None, failures)):
+    raise ValueError('\n'.join(failures))
+
+
+def _runs(
+  results: Results, node: Transfer
+) -> list[tuple[Run, epath.Path | None]]:
+  """Returns the runs of a row, see `Results.reported`."""
+  return [
+    found
+    for start in results.seeds(node.pretraining)
+    for found in results.reported(Transfer(start, node.task, node.resolution))
+  ]
+
+
+def _kept(folder: pathlib.Path, run: Run) -> pathlib.Path:
+  return folder / f'{run.name.replace("/", ",")}.json'
+
+
+def _identity(workdir: epath.Path, data: str) -> dict[str, Any]:
+  """Returns all that a result depends on, as JSON has it."""
+  return {'run': files.version(workdir / 'DONE'), 'data': data}
+
+
+def _render(results: Results, pictures: pathlib.Path) -> Section:
+  cells, data = {}, set()
+  for row, node in _ROWS.items():
+    found = _found(results, node, pictures.parent / 'measured' / NAME)
+    data |= {kept['of']['data'] for kept in found.values()}
+    for column, metric in _METRICS.items():
+      percent = tuple(100 * kept['result'][metric] for kept in found.values())
+      ours = Number(percent, tuple(found)) if found else None
+      if row == _HUGE:
+        printed = PAPER[column]
+        cells[row, column] = Cell(ours, printed, results.comparable)
+      elif ours:
+        cells[row, column] = Cell(ours)
+  rows = list(dict.fromkeys(row for row, _ in cells))
+  table = Table(f'{_TITLE} in percent', rows, [*_METRICS], cells)
+  if not results.comparable:
+    return Section(NAME, _TITLE, (table,), notes=(_MINI_NOTE,))
+  notes = [_NOTE, *(f'Measured on {place}.' for place in sorted(data))]
+  missing = () if cells[_HUGE, 'top-1'].ours else (_LACKING,)
+  return Section(NAME, _TITLE, (table,), notes=notes, missing=missing)
+
+
+def _found(
+  results: Results, node: Transfer, folder: pathlib.Path
+) -> Mapping[str, Any]:
+  """Returns run -> what is kept of it; none while a run of the row lacks it.
+
+  The page need not know where the data are, so it shows results on any.
+  """
+  found = {}
+  for run, workdir in _runs(results, node):
+    kept = eval_only.read(_kept(folder, run)).get(NAME)
+    if workdir is None or kept is None:
+      return {}
+    if kept['of'] != _identity(workdir, kept['of']['data']):
+      return {}
+    found[run.name] = kept
+  return found
+
+
+# Of all rows, only ViT-H/14's runs are made for it.
+ITEM = Item(
+  NAME,
+  _TITLE,
+  _render,
+  lambda scale: [_ROWS[_HUGE]],
+  measure=_evaluate,
+  lacking=_LACKING,
+  scales=('paper',),
+)
