@@ -249,7 +249,7 @@ def at_paper_scale(
     name=node.name,
     folder=_folder(node),
     options=options,
-    overrides={'init.checkpoint': _weights(node)},
+    overrides={'init.checkpoint': _weights(node), **dict(node.options)},
   )
   # As in `_tuned`: several pre-trainings must not share seeds.
   return _shifted(study, _TUNING_SEEDS * node.pretraining.seed)
@@ -315,7 +315,8 @@ def in_miniature(
   config = ','.join([model, MINI_TASKS[node.task], *own])
   # About the paper's ratio of sizes, and a whole number of patches.
   size = smaller.image_size if node.resolution == 384 else smaller.larger
-  overrides = {'image_size': (size, size)} | scenes
+  options = {key: smaller.option(key, value) for key, value in node.options}
+  overrides = {'image_size': (size, size)} | scenes | options
   # One seed: more pre-training runs tell more than more runs from one of them.
   return _tuned(node, f'{file}:{config}', 1, overrides)
 

@@ -21,6 +21,7 @@ from vit_jax.paper.runs import (
   Vtab,
   vtab_nodes,
 )
+from vit_jax.sweep.spec import Value
 
 # Measures. --------------------------------------------------------------------
 
@@ -36,7 +37,7 @@ class Measure:
       each of their runs; None while one is missing.
     digits: number of digits after the decimal point.
     curves: whether it needs metrics from during the pre-training.
-    inside: a key of `inside.NUMBERS` if it is read from weights; otherwise ''.
+    inside: how it is read from weights, see `inside`; '' if it is not.
     in_miniature: whether other scales than the paper's have it.
   """
 
@@ -103,7 +104,11 @@ def of_run(name: str, metric: str) -> Measure:
 
 @functools.cache
 def tuned(
-  *tasks: str, resolution: int = 384, metric: str = ACCURACY
+  *tasks: str,
+  resolution: int = 384,
+  metric: str = ACCURACY,
+  options: tuple[tuple[str, Value], ...] = (),
+  label: str = '',
 ) -> Measure:
   """Returns the test accuracy after fine-tuning on tasks, in percent.
 
@@ -111,19 +116,23 @@ def tuned(
     *tasks: the accuracy is the mean over them.
     resolution: of fine-tuning, in pixels.
     metric: of the fine-tuning runs.
+    options: see `Transfer`.
+    label: see `Transfer`.
   """
+  how = (resolution, options, label)
   where = ', '.join(tasks)
   if tasks == numbers.AVERAGE5:
     where = 'five tasks (Average-5)'
   size = '' if resolution == 384 else f' at {resolution} px'
   kind = '' if metric == ACCURACY else f' ({metric})'
+  kind += f', {label},' if label else ''
   return Measure(
     f'fine-tuned accuracy on {where}{size}{kind} in percent',
-    lambda start: tuple(Transfer(start, task, resolution) for task in tasks),
+    lambda start: tuple(Transfer(start, task, *how) for task in tasks),
     lambda results, starts: across(
       [
         results.number(
-          [Transfer(start, task, resolution) for start in starts], metric
+          [Transfer(start, task, *how) for start in starts], metric
         )
         for task in tasks
       ]
@@ -169,7 +178,8 @@ def inside(kind: str, name: str, digits: int) -> Measure:
   """Returns a number that is read from a pre-training's weights.
 
   Args:
-    kind: a key of `inside.NUMBERS`.
+    kind: a key of `inside.NUMBERS`; or `MODULE:FUNCTION`, which returns the
+      number from a work directory.
     name: with its unit.
     digits: after the decimal point.
   """

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import types
 from collections.abc import Callable, Mapping, Sequence
 
 from vit_jax.paper.claims import Claim, Mean
@@ -105,6 +106,54 @@ def cell(shown: Shown, printed: Value | None, results: Results) -> Cell:
   if isinstance(shown, Mean):
     return Cell(shown.number(results), printed, shown.expected(results))
   return Cell(shown and shown(results), printed, expected=False)
+
+
+def of_means(
+  name: str,
+  title: str,
+  cells: Callable[[str], Mapping[tuple[str, str], Mean]],
+  *,
+  heading: str,
+  paper: Mapping[str, Value] = types.MappingProxyType({}),
+  claims: Callable[[str], Sequence[Claim]] = _nothing,
+  notes: Callable[[Results], Sequence[str]] = _nothing,
+  curves: bool = False,
+  beyond: bool = False,
+) -> Item:
+  """Makes an item that is a table of ours, which the paper does not print.
+
+  Args:
+    name: of the item. This and others are attributes of `Item`.
+    title: of the item.
+    cells: scale -> (row, column) -> what is shown.
+    heading: what the numbers are.
+    paper: row -> what the paper prints of it.
+    claims: see `Item`.
+    notes: returns what a reader must know.
+    curves: see `Item`.
+    beyond: see `Item`.
+  """
+
+  def render(results: Results, pictures: pathlib.Path) -> Section:
+    del pictures
+    shown = {
+      place: cell(mean, paper.get(place[0]), results)
+      for place, mean in cells(results.scale).items()
+    }
+    rows = [*dict.fromkeys(row for row, _ in shown)]
+    columns = [*dict.fromkeys(column for _, column in shown)]
+    block = Table(heading, rows, columns, shown)
+    return Section(name, title, (block,), notes=notes(results))
+
+  return Item(
+    name,
+    title,
+    render,
+    lambda scale: nodes_of(cells(scale)),
+    claims,
+    curves,
+    beyond=beyond,
+  )
 
 
 def nodes_of(cells: Mapping[tuple[str, str], Shown]) -> list[Node]:

@@ -96,16 +96,21 @@ class Transfer:
     pretraining: what it starts from.
     task: a data set as the paper's tables name it.
     resolution: in pixels; above 384, with Polyak averaging as for Table 2.
+    options: config key -> value, for settings that differ from Table 4.
+    label: describes the options; part of the runs' names.
   """
 
   pretraining: Pretraining
   task: str
   resolution: int = 384
+  options: tuple[tuple[str, Value], ...] = ()
+  label: str = ''
 
   @property
   def name(self) -> str:
     size = f' at {self.resolution} px' if self.resolution != 384 else ''
-    return f'{self.pretraining.name} to {self.task}{size}'
+    label = f', {self.label}' if self.label else ''
+    return f'{self.pretraining.name} to {self.task}{size}{label}'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -58,6 +58,11 @@ NUMBERS: dict[str, Measure] = {
       1,
     ),
     (
+      'late_distance',
+      'mean attention distance in the last quarter of the blocks, in px',
+      1,
+    ),
+    (
       'position_locality',
       "rank correlation of positions' similarity and nearness",
       2,

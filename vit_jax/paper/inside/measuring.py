@@ -2,8 +2,9 @@
 
 import dataclasses
 import functools
+import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -39,12 +40,19 @@ def answer(request: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     numbers, failures = {}, []
     for kind in wanted['kinds']:
       try:
-        numbers[kind] = float(KINDS[kind](wanted['workdir']))
+        measure = KINDS.get(kind) or _named(kind)
+        numbers[kind] = float(measure(wanted['workdir']))
       # Any failure becomes a line of the command: other runs still count.
       except Exception as error:
         failures.append(f'{kind}: {" ".join(str(error).split())}')
     found[name] = {'numbers': numbers, 'failures': failures}
   return found
+
+
+def _named(kind: str) -> Callable[[str], float]:
+  """Returns the function `MODULE:FUNCTION`, which an item brings along."""
+  module, _, name = kind.partition(':')
+  return getattr(importlib.import_module(module), name)
 
 
 @functools.cache
@@ -181,6 +189,7 @@ KINDS = {
     - np.mean([distance_by_depth(h) for h in _distances_at_first(path)])
   ),
   'early_distance': lambda path: early_distance(_distances(path)[0]),
+  'late_distance': lambda path: early_distance(_distances(path)[0][::-1]),
   'far_head': lambda path: _distances(path)[0][0].max() - _distances(path)[1],
   'near_head': lambda path: _distances(path)[1] - _distances(path)[0][0].min(),
   'position_locality': lambda path: position_locality(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from vit_jax.paper.item import Item
 from vit_jax.paper.items.beyond import (
+  equivariance,
   near_duplicates,
   norm_position,
   training_memory,
@@ -38,7 +39,21 @@ from vit_jax.paper.items.tables import (
   table8,
   table9,
 )
-from vit_jax.paper.items.text import masked_patch, objectnet, regularization
+from vit_jax.paper.items.text import (
+  extremes,
+  head,
+  masked_patch,
+  objectnet,
+  overfitting,
+  pixels,
+  receptive_field,
+  regularization,
+  resolution,
+  sinusoids,
+  sizes,
+  tuned_regularization,
+  weight_decay,
+)
 
 ITEMS: dict[str, Item] = {
   module.ITEM.name: module.ITEM
@@ -46,8 +61,10 @@ ITEMS: dict[str, Item] = {
     *(table1, table2, table3, table4, table5, table6, table7, table8, table9),
     *(figure2, figure3, figure4, figure5, figure6, figure7, figure8, figure9),
     *(figure10, figure11, figure12, figure13, figure14),
-    *(masked_patch, regularization, objectnet),
-    *(norm_position, translation, training_memory, near_duplicates),
+    *(masked_patch, regularization, objectnet, resolution, head, weight_decay),
+    *(extremes, overfitting, tuned_regularization, pixels, sizes, sinusoids),
+    *(receptive_field, norm_position, translation, equivariance),
+    *(training_memory, near_duplicates),
   )
 }
 

@@ -1,21 +1,17 @@
 """Regularization in pre-training on ImageNet alone (Sections 1 and B.1)."""
 
-import pathlib
-
 from vit_jax.configs import midi, mini, pretrain
 from vit_jax.configs.sweeps import regularisation
 from vit_jax.paper.claims import Claim, Contrast, Mean, total, tuned
-from vit_jax.paper.item import Item, cell, nodes_of
+from vit_jax.paper.item import of_means
 from vit_jax.paper.items import notes
 from vit_jax.paper.items.figures.figure4 import computes
 from vit_jax.paper.items.text import masked_patch
 from vit_jax.paper.numbers import IMAGENET, Value
-from vit_jax.paper.report import Section, Table
 from vit_jax.paper.runs import Pretraining, Results, pretraining
 from vit_jax.sweep.spec import Value as Option
 
-_NAME, _MODEL = 'regularization', 'ViT-B/16'
-_TITLE = 'Regularization in pre-training on ImageNet alone'
+_MODEL = 'ViT-B/16'
 _DROPOUT, _DECAY = (regularisation.KEYS[k] for k in ('dropout', 'weight_decay'))
 # Table 3's row for ImageNet. Its clipping of gradients is no regularization, so
 # both settings have it.
@@ -36,14 +32,15 @@ _SMALLER = {'mini': mini.MINI, 'midi': midi.MIDI}
 # midi, if there are 50,000 photographs), and 300 times at the paper's scale.
 _STEPS = {'mini': 800, 'midi': 1_800}
 _BELOW = 'a few percentage points below ResNets of comparable size'
-# What the paper says of the three rows.
-PAPER = (
-  masked_patch.PAPER['From scratch'].noted(
+# Row -> what the paper says of it.
+PAPER = {
+  f'{_MODEL}, strong regularization': masked_patch.PAPER['From scratch'].noted(
     'from Table 5; B.1 calls strong regularization key'
   ),
-  Value(_BELOW, note='Section 1', printed=_BELOW),
-  None,
-)
+  f'{_MODEL}, weak regularization': Value(
+    _BELOW, note='Section 1', printed=_BELOW
+  ),
+}
 _RESNET = (
   'The paper does not say how it trained ResNets on ImageNet. Here, we use the'
   ' settings of the BiT authors, as in Figure 3: 90 epochs of SGD with a weight'
@@ -111,18 +108,6 @@ def _claims(scale: str) -> list[Claim]:
   ]
 
 
-def _render(results: Results, folder: pathlib.Path) -> Section:
-  del folder
-  means = _cells(results.scale)
-  cells = {
-    place: cell(mean, printed, results)
-    for (place, mean), printed in zip(means.items(), PAPER, strict=True)
-  }
-  rows, title = [row for row, _ in cells], 'ImageNet accuracy after fine-tuning'
-  block = Table(title, rows, [IMAGENET], cells)
-  return Section(_NAME, _TITLE, (block,), notes=_notes(results))
-
-
 def _notes(results: Results) -> list[str]:
   """Returns what a reader must know about the settings."""
   smaller = _SMALLER.get(results.scale)
@@ -162,6 +147,12 @@ def _notes(results: Results) -> list[str]:
   ]
 
 
-ITEM = Item(
-  _NAME, _TITLE, _render, lambda scale: nodes_of(_cells(scale)), _claims
+ITEM = of_means(
+  'regularization',
+  'Regularization in pre-training on ImageNet alone',
+  _cells,
+  heading='ImageNet accuracy after fine-tuning',
+  paper=PAPER,
+  claims=_claims,
+  notes=_notes,
 )

@@ -1,0 +1,105 @@
+"""Beyond the paper: do features move with the image?
+
+`translation` counts answers, which are the same if features are invariant.
+Equivariant features move with the image. The paper says that it is built into
+ResNets (1, 3.1).
+"""
+
+from vit_jax.paper.claims import Claim, Contrast, Mean, inside, total
+from vit_jax.paper.inside import maps, shifting, weights
+from vit_jax.paper.item import of_means
+from vit_jax.paper.items.figures import figure4
+from vit_jax.paper.runs import Results, structure
+
+_VIT = 'ViT-B/32'
+_FEW, *_, _ALL = figure4.IMAGES
+_IMAGES = {'9M images': _FEW, 'all images': _ALL}
+
+
+def _moved(workdir: str) -> tuple[float, float]:
+  patch = shifting.patch_of(weights.load(workdir).image_size[0])
+  return maps.moved(workdir, patch)
+
+
+def along(workdir: str) -> float:
+  """Returns the change of features that move with the image, in percent."""
+  return _moved(workdir)[0]
+
+
+def at_place(workdir: str) -> float:
+  """Returns the change of features at the same place, in percent."""
+  return _moved(workdir)[1]
+
+
+_ALONG, _AT_PLACE = (
+  inside(f'{__name__}:{function.__name__}', name, 1)
+  for function, name in (
+    (along, 'change of features that move with the image, in percent'),
+    (at_place, 'change of features at the same place, in percent'),
+  )
+)
+
+
+def _cells(scale: str) -> dict[tuple[str, str], Mean]:
+  return {
+    (f'{model}, {name}', column): Mean(measure, figure4.start(model, images))
+    for model in (_VIT, figure4.RESNET[structure(scale)])
+    for name, images in _IMAGES.items()
+    for column, measure in (
+      ('moved along', _ALONG),
+      ('same place', _AT_PLACE),
+    )
+  }
+
+
+def _claims(scale: str) -> list[Claim]:
+  resnet = figure4.RESNET[structure(scale)]
+
+  def change(model: str, images: int | None):
+    return total(_ALONG, figure4.start(model, images))
+
+  return [
+    Claim(
+      'resnet_is_equivariant',
+      f'Beyond the paper: features of {resnet} move with the image more exactly'
+      f' than those of {_VIT}, after pre-training on all images.',
+      (
+        Contrast(
+          f'change of {_VIT} minus that of {resnet}',
+          change(_VIT, _ALL) - change(resnet, _ALL),
+        ),
+      ),
+    ),
+    Claim(
+      'vit_learns_it',
+      f'Beyond the paper: features of {_VIT} move with the image more exactly'
+      ' after pre-training on all images than on 9M images (arXiv:2210.02984).',
+      (
+        Contrast(
+          'change after 9M images minus that after all',
+          change(_VIT, _FEW) - change(_VIT, _ALL),
+        ),
+      ),
+    ),
+  ]
+
+
+def _notes(results: Results) -> list[str]:
+  del results
+  return [
+    'Images are rolled by one place of the map of features, a patch of 32 px at'
+    ' 224 px, once in each direction. A change of 100 is as large as the'
+    ' difference of features of different images. Places at the border do not'
+    ' count.'
+  ]
+
+
+ITEM = of_means(
+  'equivariance',
+  'Features of shifted images, by number of pre-training images',
+  _cells,
+  heading='Change in percent',
+  claims=_claims,
+  notes=_notes,
+  beyond=True,
+)

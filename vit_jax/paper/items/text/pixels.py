@@ -1,0 +1,90 @@
+"""Positions matter more when tokens are small (D.4); 2x2 patches (Section 2).
+
+The paper explains Table 8 by the number of tokens: its models see 14x14 patches
+and not 224x224 pixels, so it is easy to learn positions in any form.
+"""
+
+from vit_jax.paper.claims import FIVE_SHOT, Claim, Contrast, Mean, Sum, total
+from vit_jax.paper.item import of_means
+from vit_jax.paper.runs import Pretraining, Results, structure
+
+# Structure -> side of the images; with patches of 2 px, there are 16x16 and
+# 12x12 tokens. 2x2 patches of small images are those of Cordonnier et al. 2020.
+_SIDE = {'paper': 32, 'mini': 24}
+_SMALL = 2
+_KINDS = {'None': 'none', '1-D': '1d', '2-D': '2d'}
+_EPOCHS = {'paper': 7, 'mini': 28}
+
+
+def _start(scale: str, kind: str, small: bool) -> Pretraining:
+  """Returns the first run with a kind of positions and a size of patches."""
+  which = structure(scale)
+  options = [('model.position_embedding', _KINDS[kind])]
+  side = _SIDE[which]
+  # A quarter of the side as the other patch: 4x4 tokens.
+  patch = _SMALL if small else side // 4
+  options.append(('image_size', (side, side)))
+  options.append(('model.patch_size', (patch, patch)))
+  return Pretraining(
+    'ViT-B/32',
+    epochs=_EPOCHS[which],
+    options=tuple(options),
+    label=f'{side} px, patches of {patch} px, {kind} position',
+  )
+
+
+def _cells(scale: str) -> dict[tuple[str, str], Mean]:
+  return {
+    (f'{kind} position', column): Mean(FIVE_SHOT, _start(scale, kind, small))
+    for kind in _KINDS
+    for column, small in (('large patches', False), ('2x2 patches', True))
+  }
+
+
+def _claims(scale: str) -> list[Claim]:
+  def lead(kind: str, small: bool) -> Sum:
+    return total(FIVE_SHOT, _start(scale, kind, small)) - total(
+      FIVE_SHOT, _start(scale, 'None', small)
+    )
+
+  one, two = lead('1-D', True), lead('2-D', True)
+  return [
+    Claim(
+      'matter_for_small_patches',
+      'With patches of 2x2 pixels, a ViT without position embeddings is worse'
+      ' than one with 1-D or 2-D embeddings (after D.4).',
+      (
+        Contrast('lead of 1-D', one),
+        Contrast('lead of 2-D', two),
+      ),
+    ),
+    Claim(
+      'kinds_differ_more',
+      'With patches of 2x2 pixels, 2-D embeddings are ahead of 1-D embeddings'
+      ' by more than with large patches (after D.4).',
+      (
+        Contrast(
+          'lead of 2-D over 1-D with small patches minus that with large ones',
+          (two - one) - (lead('2-D', False) - lead('1-D', False)),
+        ),
+      ),
+    ),
+  ]
+
+
+def _notes(results: Results) -> list[str]:
+  side = _SIDE[results.structure]
+  return [
+    f'Images have {side} px, and large patches {side // 4} px. The paper gives'
+    ' this explanation, but does not test it.'
+  ]
+
+
+ITEM = of_means(
+  'pixels',
+  'Position embeddings with patches of 2x2 pixels',
+  _cells,
+  heading='5-shot accuracy on ImageNet, in percent',
+  claims=_claims,
+  notes=_notes,
+)

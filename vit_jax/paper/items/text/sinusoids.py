@@ -1,0 +1,69 @@
+"""Position embeddings are like sinusoids on larger grids (4.5, Figure 7)."""
+
+from vit_jax.paper.claims import Claim, Contrast, Mean
+from vit_jax.paper.inside import NUMBERS
+from vit_jax.paper.item import of_means
+from vit_jax.paper.items.figures.from_weights import of, small_positions
+from vit_jax.paper.runs import Pretraining, Results, structure
+
+_KINDS = {
+  'slow waves': 'position_waves',
+  'nearness': 'position_locality',
+}
+
+
+def _starts(scale: str) -> dict[str, Pretraining]:
+  """Returns the first run on the smaller and on the larger grid."""
+  if structure(scale) == 'paper':
+    return {
+      '7x7 patches': Pretraining('ViT-L/32', epochs=7),
+      '14x14 patches': Pretraining('ViT-L/16', epochs=7),
+    }
+  fine = {'options': (('model.patch_size', (2, 2)),), 'label': '2 px patches'}
+  return {
+    '6x6 patches': small_positions(28),
+    '12x12 patches': small_positions(28, **fine),
+  }
+
+
+def _cells(scale: str) -> dict[tuple[str, str], Mean]:
+  return {
+    (grid, column): Mean(NUMBERS[kind], start)
+    for grid, start in _starts(scale).items()
+    for column, kind in _KINDS.items()
+  }
+
+
+def _claims(scale: str) -> list[Claim]:
+  small, large = _starts(scale).values()
+  return [
+    Claim(
+      'larger_grids',
+      'Position embeddings are more like sinusoids on larger grids: there, slow'
+      ' waves have a larger share of their variance (4.5, D.4).',
+      (
+        Contrast(
+          'share of slow waves on the larger grid minus that on the smaller',
+          of('position_waves', large) - of('position_waves', small),
+        ),
+      ),
+    )
+  ]
+
+
+def _notes(results: Results) -> list[str]:
+  del results
+  return [
+    'The share is beyond that of shuffled positions, as in Figure 7. Nearness'
+    ' is the rank correlation of similarity and nearness.'
+  ]
+
+
+ITEM = of_means(
+  'sinusoids',
+  'Structure of position embeddings by size of the grid',
+  _cells,
+  heading='Beyond chance',
+  claims=_claims,
+  notes=_notes,
+)
