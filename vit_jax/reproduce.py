@@ -85,7 +85,7 @@ _SEEDS = flags.DEFINE_integer(
   'seeds',
   None,
   'How many pre-trainings each claim is tested on. With 1, no claim is decided;'
-  ' a difference of two models needs at least 5, another sum 8. Default: 1 for'
+  ' a difference of two models needs 4 or more, another sum 6. Default: 1 for'
   ' --scale=paper, else 3.',
   lower_bound=1,
 )
