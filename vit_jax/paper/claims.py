@@ -325,3 +325,16 @@ class Claim:
         if weight
       )
     )
+
+
+# Of models that are compared after 400 steps or fewer.
+PLATEAU = (
+  'After 400 steps, which stand for 7 epochs of JFT-300M, larger ViTs are in'
+  ' the middle of a plateau, and seeds differ by up to 30 points. So a miniature'
+  ' cannot show this, neither for the paper nor against it.'
+)
+
+
+def not_in_miniature(reason: str, claims: Sequence[Claim]) -> list[Claim]:
+  """Returns claims that a miniature does not ask, see `Claim`."""
+  return [dataclasses.replace(c, not_in_miniature=reason) for c in claims]

@@ -63,15 +63,21 @@ class Item:
   beyond: bool = False
   scales: tuple[str, ...] = SCALES
 
+  def asked(self, scale: str) -> list[Claim]:
+    """Returns its claims but those that a miniature cannot show."""
+    return [
+      claim
+      for claim in self.claims(scale)
+      if not (scale == 'mini' and claim.not_in_miniature)
+    ]
+
   def counts(self, scale: str, seeds: int) -> dict[Pretraining, int]:
     """Returns the first pre-trainings of its claims -> the number of seeds.
 
     There is one seed of all others.
     """
     return {
-      mean.start: seeds
-      for claim in self.claims(scale)
-      for mean in claim.means()
+      mean.start: seeds for claim in self.asked(scale) for mean in claim.means()
     }
 
   def nodes(self, scale: str, seeds: int) -> list[Node]:
@@ -83,7 +89,7 @@ class Item:
       *self.shown(scale),
       *(
         node
-        for claim in self.claims(scale)
+        for claim in self.asked(scale)
         for mean in claim.means()
         for node in mean.measure.nodes(mean.start)
       ),

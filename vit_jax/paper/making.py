@@ -373,7 +373,7 @@ def _from_weights(
     ]
     shown += [
       (mean.start, mean.measure.inside)
-      for claim in item.claims(scale)
+      for claim in item.asked(scale)
       for mean in claim.means()
       if mean.measure.inside
     ]

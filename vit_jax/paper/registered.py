@@ -64,8 +64,7 @@ def describe(
         for contrast in claim.contrasts
       }
       for item in described
-      for claim in item.claims('mini')
-      if not claim.not_in_miniature
+      for claim in item.asked('mini')
     },
     'runs': {
       run.name: _hash(reading.read_config(run).to_dict())

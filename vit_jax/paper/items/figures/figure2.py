@@ -103,6 +103,10 @@ def _claims(scale: str) -> list[Claim]:
           0.5 * (lead('natural') + lead('structured')) - lead('specialized'),
         ),
       ),
+      not_in_miniature=(
+        'In miniature, the data set that stands for Specialized tasks asks for'
+        ' the size of a shape, as some of the others do.'
+      ),
     ),
   ]
 

@@ -5,7 +5,15 @@ import math
 import pathlib
 
 from vit_jax.paper import plots
-from vit_jax.paper.claims import Claim, Contrast, Sum, total, tuned
+from vit_jax.paper.claims import (
+  PLATEAU,
+  Claim,
+  Contrast,
+  Sum,
+  not_in_miniature,
+  total,
+  tuned,
+)
 from vit_jax.paper.item import Item
 from vit_jax.paper.items import notes
 from vit_jax.paper.items.tables import table5
@@ -52,7 +60,7 @@ def _claims(scale: str) -> list[Claim]:
   def gain(data: str) -> Sum:
     return found('ViT-L/16', data) - found('ViT-B/16', data)
 
-  return [
+  claims = [
     Claim(
       'large_is_worse',
       'Pre-trained on ImageNet alone, a larger ViT is worse than a smaller one'
@@ -107,6 +115,7 @@ def _claims(scale: str) -> list[Claim]:
       ),
     ),
   ]
+  return not_in_miniature(PLATEAU, claims)
 
 
 def _marks(results: Results) -> list[plots.Mark]:

@@ -3,7 +3,15 @@
 import pathlib
 
 from vit_jax.paper import cost, plots
-from vit_jax.paper.claims import EARLY_STOPPED, Claim, Contrast, Sum, total
+from vit_jax.paper.claims import (
+  EARLY_STOPPED,
+  PLATEAU,
+  Claim,
+  Contrast,
+  Sum,
+  not_in_miniature,
+  total,
+)
 from vit_jax.paper.item import Item
 from vit_jax.paper.items.tables import table6
 from vit_jax.paper.report import Section
@@ -111,8 +119,7 @@ def _claims(scale: str) -> list[Claim]:
         ),
       ),
     ]
-  return [
-    *found,
+  found += [
     Claim(
       'resnets_level_off',
       'ResNets level off sooner than ViTs: from 9M images to all images,'
@@ -145,6 +152,7 @@ def _claims(scale: str) -> list[Claim]:
       ),
     ),
   ]
+  return not_in_miniature(PLATEAU, found)
 
 
 def _starts(scale: str) -> dict[tuple[str, int | None], Pretraining]:

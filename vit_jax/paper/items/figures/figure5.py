@@ -10,10 +10,12 @@ from vit_jax.paper import cost, plots
 from vit_jax.paper.answers import Outcome
 from vit_jax.paper.claims import (
   AVERAGE5,
+  PLATEAU,
   Claim,
   Contrast,
   Sum,
   average,
+  not_in_miniature,
   total,
   tuned,
 )
@@ -77,7 +79,7 @@ def _claims(scale: str) -> list[Claim]:
     rows[row] - interpolate(vits, compute[row]) for row in (_SMALL, _LARGE)
   )
   upper = dict(sorted(vits.items())[len(vits) // 2 - 1 :])
-  return [
+  claims = [
     Claim(
       'vits_ahead',
       'At equal compute, ViTs are ahead of ResNets. A curve goes through the'
@@ -129,6 +131,7 @@ def _claims(scale: str) -> list[Claim]:
       (Contrast('points per doubling of the compute', slope(upper)),),
     ),
   ]
+  return not_in_miniature(PLATEAU, claims)
 
 
 def interpolate(points: Mapping[float, Sum], compute: float) -> Sum | None:

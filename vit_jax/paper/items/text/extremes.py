@@ -1,6 +1,14 @@
 """The smallest ResNet and the largest ViT, on few and all images (Figure 4)."""
 
-from vit_jax.paper.claims import EARLY_STOPPED, Claim, Contrast, Mean, total
+from vit_jax.paper.claims import (
+  EARLY_STOPPED,
+  PLATEAU,
+  Claim,
+  Contrast,
+  Mean,
+  not_in_miniature,
+  total,
+)
 from vit_jax.paper.item import of_means
 from vit_jax.paper.items.figures import figure4
 from vit_jax.paper.runs import Results
@@ -26,7 +34,7 @@ def _claims(scale: str) -> list[Claim]:
   def at(model: str, images: int | None):
     return total(EARLY_STOPPED, figure4.start(model, images))
 
-  return [
+  claims = [
     Claim(
       'smallest_first',
       f'On 9M images, even the smallest ResNet, {_SMALLEST}, is ahead of the'
@@ -51,6 +59,7 @@ def _claims(scale: str) -> list[Claim]:
       ),
     ),
   ]
+  return not_in_miniature(PLATEAU, claims)
 
 
 def _notes(results: Results) -> list[str]:

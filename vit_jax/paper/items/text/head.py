@@ -1,7 +1,16 @@
 """A new linear head against keeping the hidden layer in fine-tuning (B.1.1)."""
 
 from vit_jax.paper import numbers
-from vit_jax.paper.claims import AVERAGE5, Claim, Contrast, Mean, total, tuned
+from vit_jax.paper.claims import (
+  AVERAGE5,
+  PLATEAU,
+  Claim,
+  Contrast,
+  Mean,
+  not_in_miniature,
+  total,
+  tuned,
+)
 from vit_jax.paper.item import of_means
 from vit_jax.paper.runs import Pretraining, Results, structure
 
@@ -31,7 +40,7 @@ def _cells(scale: str) -> dict[tuple[str, str], Mean]:
 def _claims(scale: str) -> list[Claim]:
   start = _STARTS[structure(scale)]
   kept = tuned(*numbers.AVERAGE5, **_KEPT)
-  return [
+  claims = [
     Claim(
       'linear_is_better',
       'In fine-tuning, it is a little better to replace the whole head by one'
@@ -45,6 +54,7 @@ def _claims(scale: str) -> list[Claim]:
       ),
     )
   ]
+  return not_in_miniature(PLATEAU, claims)
 
 
 def _notes(results: Results) -> list[str]:

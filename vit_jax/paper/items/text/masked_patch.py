@@ -10,6 +10,7 @@ from vit_jax.paper.claims import (
   Contrast,
   Mean,
   Measure,
+  not_in_miniature,
   total,
   tuned,
 )
@@ -88,6 +89,11 @@ def _on_imagenet(scale: str) -> Pretraining:
   return _masked(IMAGENET, imagenet.epochs_of(14 * jft.steps / jft.epochs))
 
 
+_MINI = (
+  'In miniature, masked patch prediction is fine-tuned before it has learned to'
+  ' tell places: 2.8% of answers are right, and 1.4% by chance. So a miniature'
+  ' cannot show this, neither for the paper nor against it.'
+)
 # A wide margin is more than this multiple of the baseline's accuracy.
 _MARGIN = 2.0
 
@@ -113,13 +119,6 @@ _PREDICTED = Measure(
 
 
 def _claims(scale: str) -> list[Claim]:
-  masked, scratch, supervised, short, on_imagenet = (
-    total(tuned(IMAGENET), start)
-    for start in (
-      *(MASKED, _SCRATCH, _SUPERVISED),
-      *(_SHORT[scale], _on_imagenet(scale)),
-    )
-  )
   return [
     Claim(
       'predictable',
@@ -129,6 +128,20 @@ def _claims(scale: str) -> list[Claim]:
       (Contrast('margin', total(_PREDICTED, MASKED)),),
       f'The factor {_MARGIN:g} is our choice.',
     ),
+    *not_in_miniature(_MINI, _after(scale)),
+  ]
+
+
+def _after(scale: str) -> list[Claim]:
+  """Returns the claims about what comes after the pre-training."""
+  masked, scratch, supervised, short, on_imagenet = (
+    total(tuned(IMAGENET), start)
+    for start in (
+      *(MASKED, _SCRATCH, _SUPERVISED),
+      *(_SHORT[scale], _on_imagenet(scale)),
+    )
+  )
+  return [
     Claim(
       'beats_scratch',
       'Pre-training by masked patch prediction beats training from scratch'

@@ -1,6 +1,15 @@
 """ViTs overfit more than ResNets on little data (Section 4.3)."""
 
-from vit_jax.paper.claims import Claim, Contrast, Mean, Measure, of_run, total
+from vit_jax.paper.claims import (
+  PLATEAU,
+  Claim,
+  Contrast,
+  Mean,
+  Measure,
+  not_in_miniature,
+  of_run,
+  total,
+)
 from vit_jax.paper.item import of_means
 from vit_jax.paper.items.figures import figure4
 from vit_jax.paper.report import Number
@@ -46,7 +55,7 @@ def _claims(scale: str) -> list[Claim]:
   def gap(model: str, images: int | None):
     return total(_GAP, figure4.start(model, images))
 
-  return [
+  claims = [
     Claim(
       'vits_overfit_more',
       'On 9M images, ViTs overfit more than ResNets of comparable compute: the'
@@ -70,6 +79,7 @@ def _claims(scale: str) -> list[Claim]:
       ),
     ),
   ]
+  return not_in_miniature(PLATEAU, claims)
 
 
 def _notes(results: Results) -> list[str]:

@@ -6,7 +6,15 @@ Figure 5 has the other one: 2 to 4 times the compute.
 import pathlib
 
 from vit_jax.paper import answers
-from vit_jax.paper.claims import Claim, Contrast, Sum, total, tuned
+from vit_jax.paper.claims import (
+  PLATEAU,
+  Claim,
+  Contrast,
+  Sum,
+  not_in_miniature,
+  total,
+  tuned,
+)
 from vit_jax.paper.item import Item
 from vit_jax.paper.items.text.masked_patch import MASKED
 from vit_jax.paper.numbers import IMAGENET, JFT, Value
@@ -41,7 +49,7 @@ _ROWS = {
 def _claims(scale: str) -> list[Claim]:
   del scale
   (gain, _), (deficit, _) = _ROWS.values()
-  return [
+  claims = [
     Claim(
       'deficit_is_larger',
       'Pre-training by masked patch prediction is closer to training from'
@@ -50,6 +58,7 @@ def _claims(scale: str) -> list[Claim]:
       (Contrast('deficit minus gain', deficit - gain),),
     )
   ]
+  return not_in_miniature(PLATEAU, claims)
 
 
 def _render(results: Results, pictures: pathlib.Path) -> Section:
