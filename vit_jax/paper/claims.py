@@ -330,8 +330,8 @@ class Claim:
 # Of models that are compared after 400 steps or fewer.
 PLATEAU = (
   'After 400 steps, which stand for 7 epochs of JFT-300M, larger ViTs are in'
-  ' the middle of a plateau, and seeds differ by up to 30 points. So a miniature'
-  ' cannot show this, neither for the paper nor against it.'
+  ' the middle of a plateau, and seeds differ by up to 30 points. So a'
+  ' miniature cannot show this, neither for the paper nor against it.'
 )
 
 
