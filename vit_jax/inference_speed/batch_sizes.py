@@ -91,7 +91,13 @@ def _rates(
   batch_size, growth, still = settings.first, settings.growth, 0
   limit = math.inf  # The smallest batch that is known not to fit.
   while still < settings.patience and batch_size < limit:
-    seconds = _seconds(compile_batch(batch_size))
+    program, seconds = compile_batch(batch_size), None
+    try:
+      seconds = program and program.seconds()
+    except jax.errors.JaxRuntimeError as error:
+      # The device may have less memory than it states.
+      if not _out_of_memory(error):
+        raise
     if seconds is None:
       limit, growth = batch_size, _SMALLEST
       smaller = max(1, batch_size // settings.growth)
@@ -107,17 +113,6 @@ def _rates(
       break
     batch_size *= growth
   return rates
-
-
-def _seconds(program: devices.Program | None) -> float | None:
-  """Returns the seconds of a call; None if the program does not fit."""
-  try:
-    return program and program.seconds()
-  except jax.errors.JaxRuntimeError as error:
-    # The device may have less memory than it states.
-    if _out_of_memory(error):
-      return None
-    raise
 
 
 def _out_of_memory(error: Exception) -> bool:
