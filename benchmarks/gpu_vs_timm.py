@@ -21,14 +21,26 @@ another interpreter:
 operations for all three: those of the model as published.
 """
 
+import json
+import os
+import pathlib
+import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 from absl import flags
 
-from benchmarks import report
-from benchmarks.measure import gpu_vs_timm, timing
-from vit_jax.runtime import command_line
+from benchmarks import report, steps
+from vit_jax import accounting, models
+from vit_jax.runtime import command_line, stopwatch
+
+_ROOT = pathlib.Path(__file__).parents[1]
+CONTENDERS = ('ours', 'plain', 'timm')
+# The models of --table, and their batch sizes.
+_PAIRS = {'ViT-B/16': 256, 'ViT-L/16': 128}
 
 flags.adopt_module_key_flags(report)
 _MODELS = flags.DEFINE_list(
@@ -51,9 +63,6 @@ _IMAGE_SIZE = flags.DEFINE_integer('image_size', 224, 'Side in pixels.', 1)
 _DEPTH = flags.DEFINE_integer(
   'depth', 0, "Blocks of the model; 0 means the model's own depth.", 0
 )
-_DTYPE = flags.DEFINE_enum(
-  'dtype', 'bfloat16', ['bfloat16', 'float32'], 'Dtype of the computation.'
-)
 _DEVICE = flags.DEFINE_enum(
   'device', 'cuda', ['cuda', 'cpu'], 'The first GPU, or the CPU for a test.'
 )
@@ -62,12 +71,8 @@ _TORCH_PYTHON = flags.DEFINE_string(
   'torch_python', sys.executable, 'The interpreter that has torch and timm.'
 )
 _ROUNDS = flags.DEFINE_integer('rounds', 2, 'Processes per contender.', 1)
-_TURNS = flags.DEFINE_integer('turns', 3, 'Measurements in a process.', 1)
 _STEPS = flags.DEFINE_integer('steps', 20, 'Steps of a measurement.', 1)
-_WARMUP = flags.DEFINE_integer('warmup', 3, 'Untimed steps before them.', 1)
-_PEAK = flags.DEFINE_float(
-  'peak_tflops', None, 'Peak of the device, if it is not known.', 0
-)
+_TASK = (_OURS, _IMAGE_SIZE, _DEPTH, _DEVICE, _COMPILE, _STEPS)
 
 _COLUMNS = {
   'ms': ('step_ms.median', '.1f'),
@@ -80,53 +85,175 @@ _COLUMNS = {
 }
 
 
-# The pairs of --table.
-_PAIRS = {'ViT-B/16': 256, 'ViT-L/16': 128}
-
-
 def main():
   # This process only counts operations; the workers use the device.
   jax.config.update('jax_platforms', 'cpu')
-  task = {
-    'overrides': _OURS.value,
-    'num_classes': 1000,
-    'image_size': _IMAGE_SIZE.value,
-    'depth': _DEPTH.value,
-    'dtype': _DTYPE.value,
-    'device': _DEVICE.value,
-    'compile': _COMPILE.value,
-    'turns': _TURNS.value,
-    'steps': _STEPS.value,
-    'warmup': _WARMUP.value,
-  }
+  if unknown := [name for name in _CONTENDERS.value if name not in CONTENDERS]:
+    raise ValueError(
+      f'--contenders: {", ".join(unknown)} unknown; choose from'
+      f' {", ".join(CONTENDERS)}.'
+    )
+  if 'timm' in _CONTENDERS.value:
+    check_torch(_TORCH_PYTHON.value)
   pairs = dict.fromkeys(_MODELS.value, _BATCH_SIZE.value)
-  if _TABLE.value:
-    pairs = _PAIRS
+  pairs = _PAIRS if _TABLE.value else pairs
   results = {}
   for model, batch_size in pairs.items():
-    found = gpu_vs_timm.measure(
-      model,
-      _CONTENDERS.value,
-      task | {'batch_size': batch_size},
-      rounds=_ROUNDS.value,
-      torch_python=_TORCH_PYTHON.value,
-      peak_tflops=_PEAK.value,
-    )
-    results |= {f'{model} {name}': result for name, result in found.items()}
+    results |= measure(model, batch_size)
   report.publish(
     'gpu_vs_timm',
     results,
     _COLUMNS,
-    setting=task | {'batch_sizes': pairs, 'rounds': _ROUNDS.value},
-    title=(
-      f'Training step at {_IMAGE_SIZE.value} px, {_DTYPE.value}, batch'
-      f' {", ".join(map(str, pairs.values()))}, on'
-      f' {next(iter(results.values()))["device_kind"]}'
-    ),
-    environment=timing.environment(devices=False),
+    f'Training step at {_IMAGE_SIZE.value} px, bfloat16, batch'
+    f' {", ".join(map(str, pairs.values()))}, on'
+    f' {next(iter(results.values()))["device_kind"]}',
+    devices=False,
+    batch_sizes=pairs,
   )
   if _TABLE.value:
-    timing.say(gpu_vs_timm.markdown(results, pairs, _CONTENDERS.value))
+    report.say(markdown(results, pairs))
+
+
+def check_torch(python: str) -> None:
+  """Raises ValueError unless an interpreter has torch and timm."""
+  done = subprocess.run(
+    [python, '-c', 'import timm, torch'], capture_output=True, text=True
+  )
+  if done.returncode:
+    raise ValueError(
+      f'{python} cannot import torch and timm:'
+      f' {done.stderr.strip().splitlines()[-1]}. Install them (pip install -e'
+      " '.[hf]'), name an interpreter that has them with --torch_python, or"
+      ' leave timm out with --contenders=ours,plain.'
+    )
+
+
+def measure(model: str, batch_size: int) -> dict[str, dict[str, Any]]:
+  """Compares the contenders for one model.
+
+  Returns:
+    `MODEL CONTENDER` -> `step_ms` (see `stopwatch.statistics`),
+    `images_per_sec`, `mfu`, `stopwatch.ratios`, and the figures of `work` but
+    `seconds`.
+
+  Raises:
+    ValueError: a contender fails, or the numbers of parameters differ.
+  """
+  task = {
+    'model': model,
+    'batch_size': batch_size,
+    **{flag.name: flag.value for flag in _TASK},
+    'num_classes': 1000,
+    'turns': 3,
+    'warmup': 3,
+  }
+  depth = {'depth': _DEPTH.value} if _DEPTH.value else {}
+  built = models.build(model, num_classes=task['num_classes'], **depth)
+  macs = accounting.forward_macs(built, (_IMAGE_SIZE.value,) * 2)
+  with tempfile.TemporaryDirectory() as cache:
+    samples = stopwatch.take_turns(
+      {
+        name: lambda name=name: work(task | {'contender': name}, cache)
+        for name in _CONTENDERS.value
+      },
+      _ROUNDS.value,
+    )
+  params = {name: found[0]['params'] for name, found in samples.items()}
+  if len(set(params.values())) > 1:
+    raise ValueError(f'{model} differs in its number of parameters: {params}.')
+  seconds = {
+    name: [value for sample in found for value in sample['seconds']]
+    for name, found in samples.items()
+  }
+  ratios, results = stopwatch.ratios(seconds), {}
+  for name, found in samples.items():
+    # Later processes read the first one's compilation cache.
+    first = {k: v for k, v in found[0].items() if k != 'seconds'}
+    step_ms = stopwatch.statistics([1000 * value for value in seconds[name]])
+    rate = 1000 * batch_size / step_ms['median']
+    results[f'{model} {name}'] = {
+      'step_ms': step_ms,
+      'images_per_sec': rate,
+      'mfu': steps.mfu(rate, macs, first['device_kind']),
+      **first,
+      **ratios[name],
+    }
+  return results
+
+
+def work(task: Mapping[str, Any], cache: str) -> dict[str, Any]:
+  """Runs one contender in a new process.
+
+  Args:
+    task: see `jax_worker.main` and `timm_worker.main`.
+    cache: folder for the compilation caches of JAX and torch.
+
+  Returns:
+    `seconds` (a list of step times), `params`, `compile_sec`, `peak_gib`,
+    `device_kind`, `versions`.
+
+  Raises:
+    ValueError: the process failed.
+  """
+  contender = task['contender']
+  report.say(f'{task["model"]}: {contender} ...')
+  python, worker = sys.executable, 'benchmarks.jax_worker'
+  if contender == 'timm':
+    python, worker = _TORCH_PYTHON.value, 'benchmarks.timm_worker'
+  gpus = os.environ.get('CUDA_VISIBLE_DEVICES', '0')
+  environment = os.environ | {
+    'CUDA_VISIBLE_DEVICES': gpus.split(',')[0],
+    'JAX_PLATFORMS': task['device'],
+    'JAX_COMPILATION_CACHE_DIR': f'{cache}/jax',
+    'TORCHINDUCTOR_CACHE_DIR': f'{cache}/torch',
+  }
+  done = subprocess.run(
+    [python, '-m', worker, json.dumps(task)],
+    cwd=_ROOT,
+    env=environment,
+    capture_output=True,
+    text=True,
+  )
+  if done.returncode:
+    last = '\n'.join((done.stdout + done.stderr).splitlines()[-15:])
+    raise ValueError(
+      f'{contender} failed with exit code {done.returncode}:\n{last}'
+    )
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+def markdown(
+  results: Mapping[str, Mapping[str, Any]], pairs: Mapping[str, int]
+) -> str:
+  """Returns a Markdown table with a row for each model.
+
+  Args:
+    results: `MODEL CONTENDER` -> its figures.
+    pairs: model -> batch size.
+
+  Returns:
+    A column for each contender. The last column is the first one's speed over
+    the last one's.
+  """
+  contenders = _CONTENDERS.value
+  first, last = contenders[0], contenders[-1]
+  rows = [
+    ['model, batch', *contenders, f'{first} / {last}'],
+    ['---'] * (len(contenders) + 2),
+  ]
+  for model, batch_size in pairs.items():
+    found = [results[f'{model} {name}'] for name in contenders]
+    ratio = found[0]['images_per_sec'] / found[-1]['images_per_sec']
+    cells = [f'{model}, {batch_size}', *map(_cell, found), f'{ratio:.2f}']
+    rows.append(cells)
+  return '\n'.join(f'| {" | ".join(row)} |' for row in rows)
+
+
+def _cell(found: Mapping[str, Any]) -> str:
+  text = f'{found["images_per_sec"]:,.0f} images/s'
+  text += f', {found["step_ms"]["median"]:.1f} ms'
+  text += f', MFU {found["mfu"]:.2f}' if found['mfu'] else ''
+  return text + (f', {found["peak_gib"]:.1f} GiB' if found['peak_gib'] else '')
 
 
 if __name__ == '__main__':

@@ -20,35 +20,33 @@ device computed. `stall` is how long the loop still waits for a batch, including
 its transfer to the device.
 """
 
+import functools
 import pathlib
+import re
 import tempfile
 
+import cv2
+import numpy as np
 from absl import flags
 
-from benchmarks import report
-from benchmarks.measure import input as measure_input
-from benchmarks.measure import other_inputs
-from vit_jax.data.ops import decoding
-from vit_jax.runtime import command_line
+from benchmarks import inputs, report
+from vit_jax import data, sharding
+from vit_jax.data import ops
+from vit_jax.runtime import command_line, stopwatch
 
 flags.adopt_module_key_flags(report)
 _SETTING = flags.DEFINE_multi_string(
   'setting',
   ['threads=1', 'default'],
   'threads=N, workers=N, prefetch=N with commas between them; default; or'
-  f' another input: {", ".join(other_inputs.LIBRARIES)}.',
+  f' another input: {", ".join(inputs.LIBRARIES)}.',
 )
 _DATA = flags.DEFINE_string('data', '', 'Data spec; by default made JPEGs.')
 _SPLIT = flags.DEFINE_string('split', 'train', 'Split of the data.')
 _IMAGES = flags.DEFINE_integer('images', 256, 'Number of JPEGs to make.', 1)
-_IMAGE_SIZE = flags.DEFINE_string(
-  'image_size', '224', 'In pixels: a side, or HEIGHTxWIDTH.'
-)
+_IMAGE_SIZE = flags.DEFINE_integer('image_size', 224, 'Side in pixels.', 1)
 _PREPROCESS = flags.DEFINE_string(
-  'preprocess', 'inception_crop|flip', 'See vit_jax/data/ops.'
-)
-_JPEG_DCT = flags.DEFINE_enum(
-  'jpeg_dct', 'fast', decoding.JPEG_DCTS, 'How the pipeline decodes.'
+  'preprocess', inputs.PREPROCESS, 'See vit_jax/data/ops.'
 )
 _BATCH_SIZE = flags.DEFINE_integer('batch_size', 64, 'Images a batch.', 1)
 _BATCHES = flags.DEFINE_integer('batches', 10, 'Batches in a turn.', 1)
@@ -65,40 +63,94 @@ _COLUMNS = {
 }
 
 
-def main():
-  image_size = command_line.parse_size('image_size', _IMAGE_SIZE.value)
-  with tempfile.TemporaryDirectory() as folder:
-    results = measure_input.measure(
-      _DATA.value
-      or measure_input.make_images(pathlib.Path(folder), _IMAGES.value),
-      _SETTING.value,
-      split=_SPLIT.value,
-      preprocess=_PREPROCESS.value,
-      image_size=image_size,
-      jpeg_dct=_JPEG_DCT.value,
-      batch_size=_BATCH_SIZE.value,
-      batches=_BATCHES.value,
-      step_ms=_STEP_MS.value,
-      rounds=_ROUNDS.value,
+def parse(text: str) -> dict[str, int]:
+  """Returns the arguments of `train_batches` of `workers=2,threads=4`."""
+  if text == 'default':
+    return {}
+  parts = [
+    re.fullmatch(r'(threads|workers|prefetch)=(\d+)', part)
+    for part in text.split(',')
+  ]
+  if not all(parts):
+    raise ValueError(
+      f'--setting={text}: expected threads, workers or prefetch with a number,'
+      ' such as threads=4, with commas between them; default; or another'
+      f' input: {", ".join(inputs.LIBRARIES)}.'
     )
+  return {part[1]: int(part[2]) for part in parts}
+
+
+def make_images(folder: pathlib.Path, count: int) -> str:
+  """Writes JPEGs of about the size and detail of photographs.
+
+  Args:
+    folder: the folder to write `train/{a,b}/NUMBER.jpg` to.
+    count: the number of JPEGs.
+
+  Returns:
+    Their data spec.
+  """
+  rng, width, height = np.random.default_rng(0), 500, 375  # As in ImageNet.
+  for index in range(count):
+    # Detail at all scales, like a photograph's.
+    image = np.full((height, width, 3), 128, np.float32)
+    for cells in (4, 16, 64, 256):
+      coarse = rng.standard_normal((cells, cells, 3), np.float32)
+      image += 120 / np.sqrt(cells) * cv2.resize(coarse, (width, height))
+    path = folder / 'train' / 'ab'[index % 2] / f'{index}.jpg'
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cv2.imwrite(str(path), np.clip(image, 0, 255).astype(np.uint8))
+  return f'folder:{folder}'
+
+
+def main():
+  sizes = {'batch_size': _BATCH_SIZE.value, 'batches': _BATCHES.value}
+  sharding.check_batch_size(
+    '--batch_size', _BATCH_SIZE.value, sharding.make_mesh()
+  )
+  preprocess = ops.parse(
+    _PREPROCESS.value, image_size=(_IMAGE_SIZE.value,) * 2, channels=3
+  )
+  with tempfile.TemporaryDirectory() as folder:
+    spec = _DATA.value or make_images(pathlib.Path(folder), _IMAGES.value)
+    view, turns = data.View(data.open_source(spec), _SPLIT.value), {}
+    for text in _SETTING.value:
+      if text in inputs.LIBRARIES:
+        paths = inputs.files(text, view, _PREPROCESS.value)
+        turns[text] = functools.partial(
+          inputs.turn_of, text, paths, side=_IMAGE_SIZE.value, **sizes
+        )
+      else:
+        turns[text] = functools.partial(
+          *(inputs.turn, view, preprocess, parse(text)),
+          step_ms=_STEP_MS.value,
+          **sizes,
+        )
+    samples = stopwatch.take_turns(turns, _ROUNDS.value)
+  figures = {
+    name: {key: [sample[key] for sample in found] for key in found[0]}
+    for name, found in samples.items()
+  }
+  ratios = stopwatch.ratios({k: v['batch_sec'] for k, v in figures.items()})
+  results = {}
+  for name, found in figures.items():
+    batch_sec = stopwatch.statistics(found['batch_sec'])
+    results[name] = {
+      'batch_sec': batch_sec,
+      'images_per_sec': _BATCH_SIZE.value / batch_sec['median'],
+      **ratios[name],
+    }
+    if 'stall_ms' in found:
+      results[name] |= {
+        'stall_ms': stopwatch.statistics(found['stall_ms']),
+        'largest_stall_ms': max(found['largest_stall_ms']),
+      }
   report.publish(
     'input',
     results,
     _COLUMNS,
-    setting={
-      'data': _DATA.value or f'{_IMAGES.value} made JPEGs',
-      'preprocess': _PREPROCESS.value,
-      'image_size': list(image_size),
-      'jpeg_dct': _JPEG_DCT.value,
-      'batch_size': _BATCH_SIZE.value,
-      'batches': _BATCHES.value,
-      'step_ms': _STEP_MS.value,
-      'rounds': _ROUNDS.value,
-    },
-    title=(
-      f'Batches of {_BATCH_SIZE.value} images, {_PREPROCESS.value}; stalls'
-      f' with steps of {_STEP_MS.value:g} ms'
-    ),
+    f'Batches of {_BATCH_SIZE.value} images, {_PREPROCESS.value}; stalls with'
+    f' steps of {_STEP_MS.value:g} ms',
   )
 
 

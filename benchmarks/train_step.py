@@ -21,13 +21,15 @@ For example, on a CPU and on an accelerator:
 faster. MFU is the share of the device's bfloat16 peak.
 """
 
+import functools
+
 import jax
+import numpy as np
 from absl import flags
 from ml_collections import config_flags
 
-from benchmarks import report
-from benchmarks.measure import peaks, settings, train_step
-from vit_jax.runtime import command_line
+from benchmarks import report, steps
+from vit_jax.runtime import command_line, stopwatch
 
 flags.adopt_module_key_flags(report)
 _CONFIG = config_flags.DEFINE_config_file(
@@ -41,9 +43,6 @@ _AGAINST = flags.DEFINE_multi_string(
 _ROUNDS = flags.DEFINE_integer('rounds', 10, 'Turns of each step.', 1)
 _STEPS = flags.DEFINE_integer('steps', 10, 'Timed steps in a turn.', 1)
 _WARMUP = flags.DEFINE_integer('warmup', 1, 'Untimed steps before them.', 0)
-_PEAK = flags.DEFINE_float(
-  'peak_tflops', None, 'Peak of a device, if it is not known.', 0
-)
 
 _COLUMNS = {
   'ms': ('step_ms.median', '.1f'),
@@ -60,36 +59,49 @@ _COLUMNS = {
 
 
 def main():
-  config = _CONFIG.value
-  results = train_step.measure(
-    config,
-    _AGAINST.value,
-    rounds=_ROUNDS.value,
-    steps=_STEPS.value,
-    warmup=_WARMUP.value,
-    peak_tflops=_PEAK.value,
-  )
-  resolved = settings.resolve(config)
+  configs = {'config': _CONFIG.value}
+  for text in _AGAINST.value:
+    if text in configs:
+      raise ValueError(f'--against={text} is given twice.')
+    configs[text] = _CONFIG.value
+    if text not in ('plain', 'same'):
+      configs[text] = steps.changed(_CONFIG.value, text)
+  # Resolving all configs first reports errors before any compilation.
+  configs = {name: steps.resolve(config) for name, config in configs.items()}
+  device_kind = jax.devices()[0].device_kind
+  built, turns = {}, {}
+  for name, config in configs.items():
+    report.say(f'Compiling {name} ...')
+    built[name] = steps.build(config, plain=name == 'plain')
+    turns[name] = functools.partial(
+      built[name].turn, _STEPS.value, _WARMUP.value
+    )
+  seconds = stopwatch.take_turns(turns, _ROUNDS.value)
+  an_image = {
+    name: np.divide(seconds[name], step.facts['batch_size'])
+    for name, step in built.items()
+  }
+  ratios, results = stopwatch.ratios(an_image), {}
+  for name, step in built.items():
+    rate = 1 / float(np.median(an_image[name]))
+    results[name] = {
+      'step_ms': stopwatch.statistics(np.multiply(seconds[name], 1000)),
+      'images_per_sec': rate,
+      'images_per_sec_per_device': rate / step.devices,
+      'mfu': steps.mfu(rate / step.devices, step.forward_macs, device_kind),
+      **step.facts,
+      **ratios[name],
+    }
+  config = configs['config']
   report.publish(
     'train_step',
     results,
     _COLUMNS,
-    setting={
-      'model': resolved.model.name,
-      'image_size': list(resolved.image_size),
-      'dtype': resolved.model.dtype,
-      'rounds': _ROUNDS.value,
-      'steps': _STEPS.value,
-      'warmup': _WARMUP.value,
-      'process_peak_gib': peaks.memory_gib(),
-      'config': resolved.to_dict(),
-    },
-    title=(
-      f'Training step of {resolved.model.name} at'
-      f' {"x".join(map(str, resolved.image_size))} px,'
-      f' {resolved.model.dtype}, batch {resolved.data.batch_size}, on'
-      f' {jax.device_count()} x {jax.devices()[0].device_kind}'
-    ),
+    f'Training step of {config.model.name} at'
+    f' {"x".join(map(str, config.image_size))} px, {config.model.dtype}, batch'
+    f' {config.data.batch_size}, on {jax.device_count()} x {device_kind}',
+    config=config.to_dict(),
+    process_peak_gib=steps.peak_gib(),
   )
 
 

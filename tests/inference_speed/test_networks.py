@@ -12,21 +12,12 @@ def test_the_default_models_are_those_of_figures_12_and_13():
   found = networks.pairs((), (), 'paper')
   assert len(found) == 8 * 5 + 3
   assert found[:2] == [('BiT-R50x1', 64), ('BiT-R50x1', 128)]
-  assert found[-3:] == [
-    ('Axial-ViT-B/32', 224),
-    ('Axial-ViT-B/16', 224),
-    ('AxialResNet50', 224),
-  ]
+  assert found[-1] == ('AxialResNet50', 224)
   assert networks.pairs((), (), 'mini')[-1] == ('AxialResNet50', 24)
   # The axial models' size, 224 px, is not among the requested sizes.
   assert len(networks.pairs((), (64,), 'paper')) == 8
-
-
-def test_only_the_given_names_and_sizes_are_measured():
-  assert networks.pairs(['R50x1', 'BiT-R50x1'], [32, 48], 'mini') == [
-    ('BiT-R50x1', 32),
-    ('BiT-R50x1', 48),
-  ]
+  found = networks.pairs(['R50x1', 'BiT-R50x1'], [32, 48], 'mini')
+  assert found == [('BiT-R50x1', 32), ('BiT-R50x1', 48)]
 
 
 def test_models_get_only_the_options_that_they_have():
@@ -39,9 +30,9 @@ def test_models_get_only_the_options_that_they_have():
 
 
 def test_miniatures_are_those_of_the_reproduction():
-  vit = networks.build('ViT-L/16', 'mini', dtype='float32')
+  vit = networks.build('ViT-L/16', 'mini', dtype='bfloat16')
   assert (vit.width, vit.depth, vit.patch_size) == (128, 4, (4, 4))
-  assert vit.num_classes == 1000
+  assert (vit.num_classes, vit.dtype) == (1000, 'bfloat16')
   bit = networks.build('BiT-R152x4', 'mini')
   assert (bit.blocks, bit.width_factor) == ((1, 2, 9, 1), 0.5)
 

@@ -2,12 +2,8 @@
 
     python -m vit_jax.inference_speed --to=speed.json ViT-B/16 BiT-R50x1
 
-    inference_speed.speeds('speed.json', size=224)  # {'ViT-B/16': 1234.5, ...}
+    store.read('speed.json').speeds(size=224)  # {'ViT-B/16': 1234.5, ...}
 
 The timed program is the forward pass alone, from uint8 images on the device to
 logits. Parameters are float32.
 """
-
-from vit_jax.inference_speed.store import Entry, Measured, read, speeds
-
-__all__ = ['Entry', 'Measured', 'read', 'speeds']

@@ -12,23 +12,19 @@ hardware for one device; a CPU is one device. FILE grows entry by entry, and the
 same command continues where it stopped.
 
 --device=v3 (v2 to tpu7x) needs no TPU, only the TPU compiler
-(pip install "vit-paper-jax[plan]"). Speeds are its corrected estimates.
+(pip install "vit-paper-jax[plan]"). Speeds are its estimates.
 """
 
-import dataclasses
+from absl import flags
 
-from absl import flags, logging
-
+from vit_jax.config import platforms
 from vit_jax.inference_speed import (
-  ahead,
   all_pairs,
   batch_sizes,
-  forward,
+  devices,
   networks,
-  stopwatch,
   store,
 )
-from vit_jax.plan import as_json, compiling, devices
 from vit_jax.runtime import command_line
 
 _TO = flags.DEFINE_string('to', None, 'JSON file for the measurements.')
@@ -50,35 +46,9 @@ _MEMORY = flags.DEFINE_float(
   "Memory for the largest batch; by default the device's own, on a CPU 1 GiB.",
   lower_bound=1e-6,
 )
-_DTYPE = flags.DEFINE_enum(
-  'dtype',
-  None,
-  ['float32', 'bfloat16'],
-  'Dtype of the computation; by default float32 on CPUs, else bfloat16.',
-)
-_WARM_UP = flags.DEFINE_integer(
-  'warm_up', None, 'Untimed calls before the timed ones; 10, with --mini 3.', 0
-)
-_CALLS = flags.DEFINE_integer(
-  'calls',
-  None,
-  f'Timed calls; their median counts. By default {stopwatch.Timing().calls}.',
-  1,
-)
-_PRECISION = flags.DEFINE_float(
-  'precision',
-  None,
-  'Share of the memory that the largest batch may leave free; 0.02, with --mini'
-  ' 0.2.',
-  lower_bound=0,
-  upper_bound=0.5,
-)
-_CORRECTION = flags.DEFINE_float(
-  'correction',
-  as_json.CORRECTION,
-  "Real speed divided by the TPU compiler's estimate.",
-  lower_bound=0.01,
-)
+# Calls of a program, see `stopwatch.median_seconds`.
+_TIMING = dict(warm_up=10, calls=30, max_seconds=10.0)
+_MINI_TIMING = dict(warm_up=3, calls=30, max_seconds=0.3)
 # Estimates spend their time on compiling, a minute or two for large batches, so
 # this search tries few batches.
 _ESTIMATED_SEARCH = batch_sizes.Search(first=16, growth=8, patience=1)
@@ -86,70 +56,33 @@ _ESTIMATED_SEARCH = batch_sizes.Search(first=16, growth=8, patience=1)
 _MINI_SEARCH = batch_sizes.Search(
   first=4, growth=16, patience=1, max_seconds=1.0, precision=0.2
 )
-_MINI_TIMING = stopwatch.Timing(warm_up=3, calls=30, max_seconds=0.3)
-
-
-def _find_device() -> forward.Device:
-  memory = _MEMORY.value and round(_MEMORY.value * compiling.GIB)
-  estimated = _DEVICE.value != 'local'
-  for flag in (_WARM_UP, _CALLS) if estimated else (_CORRECTION,):
-    if flag.present:
-      raise ValueError(
-        f'--{flag.name} has no effect with --device={_DEVICE.value}; leave it'
-        ' out.'
-      )
-  if estimated:
-    devices.leave_hardware_alone()
-    return ahead.find(_DEVICE.value, memory, _CORRECTION.value)
-  timing = _MINI_TIMING if _MINI.value else stopwatch.Timing()
-  timing = _changed(timing, warm_up=_WARM_UP.value, calls=_CALLS.value)
-  return stopwatch.find(memory, timing)
-
-
-def _search(device: forward.Device) -> batch_sizes.Search:
-  if _MINI.value:
-    return _MINI_SEARCH
-  return _ESTIMATED_SEARCH if device.estimated else batch_sizes.Search()
-
-
-def _changed(settings, **values):
-  """Returns the settings, changed to those values that are not None."""
-  given = {name: value for name, value in values.items() if value is not None}
-  return dataclasses.replace(settings, **given)
-
-
-def _parse_sizes(words: list[str] | None) -> list[int]:
-  for word in words or ():
-    if not word.isdecimal() or not int(word):
-      raise ValueError(
-        f'--sizes: {word!r} is no side of an image; expected pixels, such as'
-        ' --sizes=64,224.'
-      )
-  return [int(word) for word in words or ()]
 
 
 def main(words: list[str]) -> None:
   scale = 'mini' if _MINI.value else 'paper'
-  pairs = networks.pairs(words, _parse_sizes(_SIZES.value), scale)
-  device = _find_device()
+  sizes = [int(w) if w.isdecimal() else 0 for w in _SIZES.value or ()]
+  if 0 in sizes:
+    raise ValueError(
+      f'--sizes={",".join(_SIZES.value)}: expected sides of images in pixels,'
+      ' such as 64,224.'
+    )
+  pairs = networks.pairs(words, sizes, scale)
+  memory = _MEMORY.value and round(_MEMORY.value * 2**30)
+  if _DEVICE.value == 'local':
+    device = devices.local(memory, _MINI_TIMING if _MINI.value else _TIMING)
+    search, correction = batch_sizes.Search(), None
+  else:
+    device = devices.absent(_DEVICE.value, memory)
+    search, correction = _ESTIMATED_SEARCH, 1.0
   settings = store.Settings(
-    device.name,
-    scale,
-    device.unit,
-    device.memory_bytes,
-    dtype=_DTYPE.value or all_pairs.dtype_of(device),
-    correction=_CORRECTION.value if device.estimated else None,
+    *(device.name, scale, device.unit, device.memory_bytes),
+    # Other platforms are accelerators, too, so they get a GPU's dtype.
+    platforms.DTYPES.get(device.platform, platforms.DTYPES['gpu']),
+    correction,
   )
-  batches = _changed(_search(device), precision=_PRECISION.value)
-  measured = all_pairs.measure_all(
-    _TO.value,
-    pairs,
-    device,
-    settings,
-    batches,
-    lambda text: logging.info('%s', text),
-  )
-  print(all_pairs.table(measured))
+  search = _MINI_SEARCH if _MINI.value else search
+  measured = all_pairs.measure_all(_TO.value, pairs, device, settings, search)
+  print(all_pairs.tables(measured))
 
 
 if __name__ == '__main__':

@@ -3,17 +3,20 @@
 import dataclasses
 import itertools
 import math
+import time
 from collections.abc import Callable, Mapping
 
 import flax.linen as nn
 import jax
+from absl import logging
 
-from vit_jax.inference_speed import forward
+from vit_jax.inference_speed import devices
 from vit_jax.plan import compiling
 
 _GROWS = 1.02  # A batch is faster if its speed exceeds the best by this factor.
 _SMALLEST = 2  # Factor between batches where `Search.growth` is too large.
 _FURTHEST = 1024  # Most times by which a try exceeds the largest known fit.
+_SLOW = 10.0  # A compilation of this many seconds is logged.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,35 +42,27 @@ class Search:
   precision: float = 0.02
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
-  """The result for a model at an image size on a device.
-
-  Attributes:
-    rates: batch size -> images a second, for all timed batches.
-    largest: the largest batch that fits; 0 if none does.
-  """
-
-  rates: Mapping[int, float]
-  largest: int
-
-
 def search(
-  device: forward.Device, model: nn.Module, size: int, settings: Search
-) -> Found:
+  device: devices.Device, model: nn.Module, size: int, settings: Search
+) -> tuple[dict[int, float], int]:
   """Searches the batch sizes of one model at one image size.
 
   A batch for which the compiler fails does not fit, whatever the error says:
   besides the memory, the size of an array has limits.
 
+  Returns:
+    Batch size -> images a second, for all timed batches; and the largest batch
+    that fits, 0 if none does.
+
   Raises:
     ValueError: the compiler fails at the first batch, and not for lack of
       memory.
   """
-  needed: dict[int, int | None] = {}
+  limit = device.memory_bytes
+  sizes: dict[int, int | None] = {}
 
-  def compile_batch(batch_size: int) -> forward.Program | None:
-    program = None
+  def compile_batch(batch_size: int) -> devices.Program | None:
+    program, start = None, time.monotonic()
     try:
       program = device.compile(model, size, batch_size)
     except jax.errors.JaxRuntimeError as error:
@@ -76,41 +71,42 @@ def search(
           f'the program for {size} px, batch {batch_size}, did not compile:'
           f' {compiling.one_line(error)}'
         ) from error
-    needed[batch_size] = program and program.bytes
-    fits = program is not None and program.bytes <= device.memory_bytes
-    return program if fits else None
-
-  def need(batch_size: int) -> int | None:
-    compile_batch(batch_size)
-    return needed[batch_size]
+    # Otherwise the user would wait in silence.
+    if (took := time.monotonic() - start) >= _SLOW:
+      logging.info(
+        '  %d px, batch %d: compiled in %.0f s', size, batch_size, took
+      )
+    sizes[batch_size] = program and program.bytes
+    return program if program and program.bytes <= limit else None
 
   rates = _rates(compile_batch, settings)
-  return Found(
-    rates,
-    largest_batch(need, needed, device.memory_bytes, settings.precision),
-  )
+  return rates, largest_batch(compile_batch, sizes, limit, settings.precision)
 
 
 def _rates(
-  compile_batch: Callable[[int], forward.Program | None], settings: Search
+  compile_batch: Callable[[int], devices.Program | None], settings: Search
 ) -> dict[int, float]:
   """Times growing batches until they are no faster or do not fit."""
   rates: dict[int, float] = {}
-  best = still = 0
-  batch_size, growth = settings.first, settings.growth
+  batch_size, growth, still = settings.first, settings.growth, 0
   limit = math.inf  # The smallest batch that is known not to fit.
   while still < settings.patience and batch_size < limit:
-    seconds = _seconds(compile_batch(batch_size))
+    program, seconds = compile_batch(batch_size), None
+    try:
+      seconds = program and program.seconds()
+    except jax.errors.JaxRuntimeError as error:
+      # The device may have less memory than it states.
+      if not _out_of_memory(error):
+        raise
     if seconds is None:
       limit, growth = batch_size, _SMALLEST
-      if rates:
-        batch_size = growth * max(rates)
-      elif batch_size > 1:
-        batch_size = max(1, batch_size // settings.growth)
+      smaller = max(1, batch_size // settings.growth)
+      batch_size = growth * max(rates) if rates else smaller
       continue
-    rate = rates[batch_size] = batch_size / seconds
-    still = 0 if rate > _GROWS * best else still + 1
-    best = max(best, rate)
+    rate = batch_size / seconds
+    grows = rate > _GROWS * max(rates.values(), default=0)
+    still = 0 if grows else still + 1
+    rates[batch_size] = rate
     if growth * seconds > settings.max_seconds:
       growth = _SMALLEST
     if growth * seconds > settings.max_seconds:
@@ -119,24 +115,13 @@ def _rates(
   return rates
 
 
-def _seconds(program: forward.Program | None) -> float | None:
-  """Returns the seconds of a call; None if the program does not fit."""
-  try:
-    return program and program.seconds()
-  except jax.errors.JaxRuntimeError as error:
-    # The device may have less memory than it states.
-    if _out_of_memory(error):
-      return None
-    raise
-
-
 def _out_of_memory(error: Exception) -> bool:
   return 'RESOURCE_EXHAUSTED' in str(error)
 
 
 def largest_batch(
-  need: Callable[[int], int | None],
-  known: Mapping[int, int | None],
+  compile_batch: Callable[[int], object],
+  sizes: Mapping[int, int | None],
   limit: int,
   precision: float,
 ) -> int:
@@ -148,54 +133,27 @@ def largest_batch(
   that does not.
 
   Args:
-    need: maps a batch to its bytes, or None if the compiler refuses it; slow.
-    known: the same mapping for some batches.
+    compile_batch: adds a batch to `sizes`; slow.
+    sizes: batch -> bytes of its program, or None if the compiler refuses it;
+      has at least one batch.
     limit: bytes that a program may take.
     precision: see `Search`.
   """
-  sizes = dict(known)
-  for turn in itertools.count(1):
-    fitting = [b for b, size in sizes.items() if size and size <= limit]
-    low = max(fitting, default=0)
-    high = min((b for b in sizes if b > low), default=None)
-    if high is not None and high - low <= max(1, precision * low):
+  for bisect in itertools.cycle((False, False, True)):
+    fitting = sorted(b for b, n in sizes.items() if n and n <= limit)
+    low = fitting[-1] if fitting else 0
+    larger = [b for b in sizes if b > low]
+    high = min(larger, default=_FURTHEST * low + 1)
+    if high - low <= max(1, precision * low):
       return low
     if low and sizes[low] >= (1 - precision) * limit:
       return low
-    guess = None
-    if turn % 3:
-      guess = _crossing(sizes, low, high, (1 - precision / 2) * limit)
-    if high is None:
-      batch_size = min(guess or 2 * low, _FURTHEST * low)
-      batch_size = max(batch_size, low + 1)
-    else:
-      batch_size = guess or (low + high) // 2
-      batch_size = min(max(batch_size, low + 1), high - 1)
-    sizes[batch_size] = need(batch_size)
-  raise AssertionError('unreachable')
-
-
-def _crossing(
-  sizes: Mapping[int, int | None], low: int, high: int | None, aim: float
-) -> int | None:
-  """Returns the batch at which a line through two known batches meets `aim`.
-
-  Args:
-    sizes: batch -> bytes.
-    low: the largest batch that fits.
-    high: the smallest batch that does not fit; None if there is none.
-    aim: bytes.
-
-  Returns:
-    The batch; None if fewer than two are known, or the line does not rise.
-  """
-  points = sorted(b for b, size in sizes.items() if size and b <= low)
-  if high is not None and sizes[high]:
-    points.append(high)
-  if len(points) < 2:
-    return None
-  first, second = points[-2:]
-  rise = sizes[second] - sizes[first]
-  if rise <= 0:
-    return None
-  return first + int((aim - sizes[first]) * (second - first) / rise)
+    batch_size = (low + high) // 2 if larger else 2 * low
+    points = [b for b in (*fitting, high) if sizes.get(b)][-2:]
+    if len(points) == 2 and not bisect:
+      first, second = points
+      rise = (sizes[second] - sizes[first]) / (second - first)
+      if rise > 0:
+        aim = (1 - precision / 2) * limit
+        batch_size = first + int((aim - sizes[first]) / rise)
+    compile_batch(min(max(batch_size, low + 1), high - 1))

@@ -20,11 +20,6 @@ SIZES = {'paper': (64, 128, 224, 384, 512), 'mini': (8, 16, 24, 40, 56)}
 AXIAL_MODELS = ('Axial-ViT-B/32', 'Axial-ViT-B/16', 'AxialResNet50')
 PRETRAINING_SIZE = {'paper': 224, 'mini': 24}
 _NUM_CLASSES = 1000
-# The model attributes that configs/mini.py sets to make a miniature.
-_MINI_KEYS = (
-  *('width', 'depth', 'heads', 'mlp_dim', 'patch_size'),
-  *('resnet_blocks', 'resnet_width', 'blocks', 'width_factor'),
-)
 
 
 def pairs(
@@ -63,15 +58,9 @@ def build(name: str, scale: str, **overrides: str) -> nn.Module:
   """
   known = models.options(name)
   if scale == 'mini':
-    overrides = _miniature(name) | overrides
+    file = f'--config=configs/mini.py:{name},pets'
+    options = command_line.read_config([file]).model
+    miniature = {k: v for k, v in options.items() if v not in (None, 'auto')}
+    overrides = miniature | overrides
   overrides = {k: v for k, v in overrides.items() if k in known}
   return models.build(name, num_classes=_NUM_CLASSES, **overrides)
-
-
-def _miniature(name: str) -> dict[str, object]:
-  config = command_line.read_config([f'--config=configs/mini.py:{name},pets'])
-  return {
-    key: config.model[key]
-    for key in _MINI_KEYS
-    if config.model.get(key) is not None
-  }

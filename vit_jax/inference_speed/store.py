@@ -40,7 +40,7 @@ class Settings:
   Attributes:
     device: name of the device, for people.
     scale: 'paper' or 'mini'.
-    unit: 'core' or 'device', see `forward.Device`.
+    unit: 'core' or 'device', see `devices.Device`.
     memory_bytes: memory of one device that a batch had to fit.
     dtype: dtype of the computation.
     correction: real speed divided by the compiler's estimate, if the speeds are
@@ -63,10 +63,8 @@ class Measured:
   entries: tuple[Entry, ...] = ()
 
   def find(self, model: str, size: int) -> Entry | None:
-    for entry in self.entries:
-      if (entry.model, entry.size) == (model, size):
-        return entry
-    return None
+    found = (e for e in self.entries if (e.model, e.size) == (model, size))
+    return next(found, None)
 
   def speeds(self, size: int) -> dict[str, float]:
     """Returns model -> peak images a second and unit, at an image size."""
@@ -127,19 +125,6 @@ def add(path: epath.PathLike, measured: Measured, entry: Entry) -> Measured:
   path = weight_files.absolute(path)
   measured = resume(path, measured.settings) if path.exists() else measured
   measured = dataclasses.replace(measured, entries=(*measured.entries, entry))
-  path.parent.mkdir(parents=True, exist_ok=True)
-  content = dataclasses.asdict(measured)
-  with files.atomic(path) as temporary:
-    temporary.write_text(json.dumps(content, indent=1) + '\n')
+  text = json.dumps(dataclasses.asdict(measured), indent=1) + '\n'
+  files.write_shared(path, text.encode())
   return measured
-
-
-def speeds(path: epath.PathLike, size: int) -> dict[str, float]:
-  """Returns model -> peak images a second and unit, as far as measured.
-
-  Args:
-    path: path of the file, which need not exist.
-    size: side of the images, in pixels.
-  """
-  found = read(path)
-  return found.speeds(size) if found else {}

@@ -6,25 +6,12 @@ have no JAX.
 
 import json
 import platform
-import re
 import sys
 import time
 from typing import Any
 
 # timm's names for the paper's and AugReg's sizes.
 _SIZES = {'Ti': 'tiny', 'S': 'small', 'B': 'base', 'L': 'large', 'H': 'huge'}
-
-
-def timm_name(model: str) -> str:
-  """Returns timm's name for `ViT-B/16` and the like; else raises ValueError."""
-  found = re.fullmatch(r'ViT-(Ti|S|B|L|H)/(\d+)', model)
-  if not found:
-    raise ValueError(
-      f'{model!r} has no counterpart in timm here; expected ViT-SIZE/PATCH'
-      f' with SIZE one of {", ".join(_SIZES)}.'
-    )
-  size, patch = found.groups()
-  return f'vit_{_SIZES[size]}_patch{patch}_224'
 
 
 def main(task: dict[str, Any], torch: Any, timm: Any) -> dict[str, Any]:
@@ -45,8 +32,9 @@ def main(task: dict[str, Any], torch: Any, timm: Any) -> dict[str, Any]:
   # Any float32 products use TF32, as in JAX.
   torch.set_float32_matmul_precision('high')
   depth = {'depth': task['depth']} if task['depth'] else {}
+  size, patch = task['model'].removeprefix('ViT-').split('/')
   model = timm.create_model(
-    timm_name(task['model']),
+    f'vit_{_SIZES[size]}_patch{patch}_224',
     img_size=task['image_size'],
     num_classes=task['num_classes'],
     **depth,
@@ -62,9 +50,7 @@ def main(task: dict[str, Any], torch: Any, timm: Any) -> dict[str, Any]:
   )
 
   def loss_of(images, labels):
-    with torch.autocast(
-      device.type, torch.bfloat16, enabled=task['dtype'] == 'bfloat16'
-    ):
+    with torch.autocast(device.type, torch.bfloat16):
       logits = model(images.float() / 127.5 - 1)
     return torch.nn.functional.cross_entropy(logits.float(), labels)
 

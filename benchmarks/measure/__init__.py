@@ -1,1 +1,0 @@
-"""The measurements of the benchmark programs, without their flags."""

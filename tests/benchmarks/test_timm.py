@@ -1,0 +1,42 @@
+"""Guards: the worker process that times timm's step runs."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import jax_worker
+
+ROOT = pathlib.Path(__file__).parents[2]
+TASK = {
+  'contender': 'timm',
+  'model': 'ViT-Ti/16',
+  'ours': '',
+  'num_classes': 10,
+  'batch_size': 4,
+  'image_size': 32,
+  'depth': 1,
+  'device': 'cpu',
+  'compile': False,
+  'turns': 2,
+  'steps': 1,
+  'warmup': 1,
+}
+
+
+@pytest.mark.hf
+def test_both_workers_time_the_same_model():
+  done = subprocess.run(
+    [sys.executable, '-m', 'benchmarks.timm_worker', json.dumps(TASK)],
+    cwd=ROOT,
+    capture_output=True,
+    check=True,
+    text=True,
+  )
+  timm = json.loads(done.stdout.splitlines()[-1])
+  ours = jax_worker.main(TASK | {'contender': 'ours'})
+  assert len(timm['seconds']) == len(ours['seconds']) == 2
+  assert timm['params'] == ours['params']
+  assert timm.keys() == ours.keys()

@@ -1,0 +1,179 @@
+"""The timed program, compiled for this machine's device or an absent TPU."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax import topology
+from vit_jax.models import shared
+from vit_jax.plan import chips, compiling, hlo
+from vit_jax.plan import devices as plan_devices
+from vit_jax.runtime import stopwatch
+
+# A CPU does not say how much of its memory a program may use.
+CPU_BYTES = compiling.GIB
+_RANDOM = 2**16  # Random numbers to draw; larger arrays repeat them.
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """A compiled forward pass.
+
+  Attributes:
+    bytes: memory that it takes: arguments, results, temporaries and code.
+    seconds: returns the seconds of one call.
+  """
+
+  bytes: int
+  seconds: Callable[[], float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+  """A device on which programs run, or for which they are compiled.
+
+  Attributes:
+    name: name for people: 'TPU v3 core', 'NVIDIA H200'.
+    platform: 'tpu', 'gpu' or 'cpu', which determines dtype and attention.
+    memory_bytes: memory that a program may take.
+    unit: unit of speeds and batches: 'core' for a TensorCore, else 'device'.
+    cores: units in a device, by which the figures are divided.
+    target: the device, which may be known only to the compiler.
+    seconds: `(compiled, model, size, batch_size) -> seconds of a call`.
+  """
+
+  name: str
+  platform: str
+  memory_bytes: int
+  unit: str
+  cores: int
+  target: jax.Device
+  seconds: Callable[[jax.stages.Compiled, nn.Module, int, int], float]
+
+  def compile(self, model: nn.Module, size: int, batch_size: int) -> Program:
+    """Compiles `(params, images) -> logits`, float32 [batch_size, classes].
+
+    Raises:
+      JaxRuntimeError: the compiler finds too little memory or fails.
+    """
+
+    def classify(params, images):
+      images = shared.normalize(images)
+      return model.apply({'params': params}, images, train=False)[0]
+
+    sharding = jax.sharding.SingleDeviceSharding(self.target)
+    lowered = jax.jit(classify, in_shardings=sharding).lower(
+      _param_shapes(model, size), _images(size, batch_size)
+    )
+    try:
+      compiled = lowered.compile()
+    finally:
+      compiling.give_memory_back()
+    memory, _ = compiling.read_memory(
+      compiled.memory_analysis(), compiling.Memory(0, 0, 0, 0)
+    )
+    return Program(
+      memory.total, lambda: self.seconds(compiled, model, size, batch_size)
+    )
+
+
+def local(memory_bytes: int | None, timing: Mapping[str, Any]) -> Device:
+  """Returns the first device that JAX finds, which runs the programs.
+
+  Args:
+    memory_bytes: memory that a program may take; None for the device's own
+      limit, or CPU_BYTES if the device states none.
+    timing: how to time programs, see `stopwatch.median_seconds`.
+  """
+  device = jax.devices()[0]
+  stats = device.memory_stats() or {}
+  try:
+    generation = topology.GENERATIONS[chips.get(device.device_kind).name]
+    unit = 'core'
+    cores = generation.cores_per_chip // generation.devices_per_chip
+  except ValueError:  # It is no TPU.
+    unit, cores = 'device', 1
+
+  def seconds(compiled, model, size, batch_size):
+    params = _params_on(device, model, size)
+    images = jax.device_put(_filled(_images(size, batch_size)), device)
+    return stopwatch.median_seconds(lambda: compiled(params, images), **timing)
+
+  return Device(
+    device.device_kind,
+    device.platform,
+    memory_bytes or stats.get('bytes_limit') or CPU_BYTES,
+    unit,
+    cores,
+    device,
+    seconds,
+  )
+
+
+def absent(generation: str, memory_bytes: int | None) -> Device:
+  """Returns one device of a TPU generation, whose compiler estimates times.
+
+  Args:
+    generation: a generation, such as 'v3'.
+    memory_bytes: memory that a program may take; None for the compiler's limit.
+
+  Raises:
+    ValueError: there is no such generation, or no TPU compiler.
+  """
+  if generation not in chips.CHIPS:
+    raise ValueError(
+      f'--device={generation}: expected local, or a TPU generation to compile'
+      f' for: {", ".join(chips.CHIPS)}.'
+    )
+  plan_devices.leave_hardware_alone()
+  # The compiler knows only whole slices; take one device of the smallest.
+  target = plan_devices.of_generation(generation)[0]
+
+  def seconds(compiled, *_):
+    return target.estimate(hlo.parse(compiled.as_text())).seconds
+
+  return Device(
+    f'TPU {generation} {target.device}',
+    'tpu',
+    memory_bytes or target.chip.hbm_usable_bytes,
+    'core',
+    target.cores // target.devices,
+    target.open()[0],
+    seconds,
+  )
+
+
+def _images(size: int, batch_size: int) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct((batch_size, size, size, 3), jnp.uint8)
+
+
+# All batch sizes of a model and size share these two.
+@functools.lru_cache(maxsize=1)
+def _param_shapes(model: nn.Module, size: int) -> Any:
+  image = jax.ShapeDtypeStruct((1, size, size, 3), jnp.float32)
+  return jax.eval_shape(
+    lambda image: model.init(jax.random.key(0), image, train=False)['params'],
+    image,
+  )
+
+
+@functools.lru_cache(maxsize=1)
+def _params_on(device: jax.Device, model: nn.Module, size: int) -> Any:
+  shapes = _param_shapes(model, size)
+  return jax.device_put(jax.tree.map(_filled, shapes), device)
+
+
+def _filled(shape: jax.ShapeDtypeStruct) -> np.ndarray:
+  """Returns random numbers, since some devices compute faster on zeros."""
+  rng = np.random.default_rng(0)
+  if shape.dtype == np.uint8:
+    numbers = rng.integers(256, size=_RANDOM, dtype=np.uint8)
+  else:
+    numbers = 0.02 * rng.standard_normal(_RANDOM, dtype=np.float32)
+  return np.resize(numbers, shape.shape).astype(shape.dtype)
