@@ -51,7 +51,7 @@ _COLUMNS = {
   'comparisons/core-s': ('rate', '.3g'),
   'GiB': ('gib', '.2f'),
 }
-_DISTANCE = work.Settings.max_distance
+_DISTANCE = work.Work.max_distance
 
 
 def main():
@@ -159,11 +159,12 @@ def _search():
   targets = rng.integers(0, 256, (_SEARCHED.value, size), np.uint8)
   shape = (_QUERIES.value, len(hashing.VIEWS), size)
   queries = rng.integers(0, 256, shape, np.uint8)
-  block, results = work.Settings.block_size, {}
+  block, results = work.Work.block_size, {}
   for number in range(_ROUNDS.value):
     start, cores = time.monotonic(), time.process_time()
     for first in range(0, len(targets), block):
-      search.pairs(targets[first : first + block], queries, _DISTANCE)
+      part = targets[first : first + block]
+      search.near_hashes(part, queries, _DISTANCE)
     cores = time.process_time() - cores
     results[f'round {number + 1}'] = {
       'seconds': time.monotonic() - start,

@@ -7,10 +7,11 @@ two originals are near-duplicates of each other.
 """
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import cv2
 import numpy as np
+import pandas as pd
 from etils import epath
 
 from vit_jax import data
@@ -114,7 +115,7 @@ class Images(data.Source):
 
 def quality(
   originals: Sequence[bytes], change: Change, seed: int, flips: bool
-) -> list[dict[str, np.ndarray]]:
+) -> list[pd.DataFrame]:
   """Returns what is found of changed images, in both directions.
 
   Args:
@@ -141,28 +142,31 @@ def quality(
 
 def pairs(
   images: Sequence[bytes], tests: Sequence[bytes], flips: bool = False
-) -> dict[str, np.ndarray]:
-  """Returns the pairs that are compared, see `pairing.of_block`.
+) -> pd.DataFrame:
+  """Returns the pairs that are compared, see `work.Work.pairs`.
 
   Args:
     images: the data to clean.
     tests: the test images; [] compares the images with each other.
-    flips: see `work.Settings`.
+    flips: see `work.Work`.
   """
   opened = [
     sets.Set(data.View(Images(each), 'train'), upright=False)
     for each in (images, tests)
     if each
   ]
-  settings = work.Settings(max_distance=_MOST_BITS, flips=flips)
   with tempfile.TemporaryDirectory() as folder:
-    job = work.Work(epath.Path(folder), opened[0], opened[1:], settings)
+    job = work.Work(
+      *(epath.Path(folder), opened[0], opened[1:]),
+      max_distance=_MOST_BITS,
+      flips=flips,
+    )
     job.run()
     return job.pairs()
 
 
 def count(
-  found: Mapping[str, np.ndarray],
+  found: pd.DataFrame,
   same: set[tuple[int, int]],
   *,
   correlation: float,

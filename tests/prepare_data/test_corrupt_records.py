@@ -22,12 +22,11 @@ EPOCHS, BATCH = 3, 40
 def folder(tmp_path):
   """Returns a prepared data set, of which 1% of the records are damaged."""
   rng = np.random.default_rng(0)
-  raw = {
-    f'{"ab"[i % 2]}/{i}.jpg': imagenet21k.picture(rng) for i in range(IMAGES)
-  }
+  names = [f'{"ab"[i % 2]}/{i}.jpg' for i in range(IMAGES)]
+  raw = {name: imagenet21k.picture(rng) for name in names}
   (tmp_path / 'raw.tar').write_bytes(imagenet21k.tar_file(raw))
   source = tars.Tars('tar', f'{tmp_path}/raw.tar')
-  job = prepare.describe(source, str(tmp_path), shards=1)
+  job = prepare.describe(source, str(tmp_path), count=1)
   prepare.run(job)
   made = data.open_source(f'arrayrecord:{job.target}')
   records = [made.read('train', i) for i in range(IMAGES)]
@@ -38,7 +37,7 @@ def folder(tmp_path):
     image = (
       odd_files.JPEG[:99] if i % (IMAGES // DAMAGED) == 7 else record.image
     )
-    writer.write(shards.serialize(image, record.label, record.name))
+    writer.write(shards.serialize(image, [record.label], record.name))
   writer.close()
   return job.target
 
@@ -73,7 +72,7 @@ def test_a_preparation_finds_them(folder, tmp_path):
     decoding.decode(source.read('train', 7).image, 3)
   job = prepare.describe(source, str(tmp_path / 'clean'), name='clean')
   report = prepare.run(job)
-  assert f'{DAMAGED} were set aside' in report
+  assert f'set_aside: {DAMAGED}' in report
   clean = data.open_source(f'arrayrecord:{job.target}')
   assert len(data.View(clean, 'train')) == IMAGES - DAMAGED
   assert pipeline.num_eval_batches(data.View(clean, 'train'), 40) == 10

