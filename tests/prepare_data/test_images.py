@@ -59,7 +59,6 @@ def test_arrays_become_pngs(channels):
     (Size(area=60 * 80), (60, 80)),
     (Size(shorter_side=200), (150, 200)),  # Never enlarged.
     (Size(area=200 * 200), (150, 200)),
-    (Size(), (150, 200)),
   ],
 )
 def test_sizes(size, expected):
@@ -82,11 +81,6 @@ def test_what_no_encoder_takes_is_set_aside():
   content = odd_files.encoded(Image.new('L', (1_000_001, 1)), 'TIFF')
   with pytest.raises(images.SetAsideError, match='1 x 1000001 pixels'):
     images.store(content, 'a.tif', Size())
-
-
-def test_two_sizes_are_refused():
-  with pytest.raises(ValueError, match='shorter_side=9 and area=9'):
-    Size(shorter_side=9, area=9)
 
 
 def test_cmyk_is_what_pillow_shows():

@@ -6,23 +6,21 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
 
-import cv2
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from tensorflow_datasets.core import example_serializer
 
 from tests.prepare_data import imagenet21k, odd_files
 from vit_jax import data
 from vit_jax.data import exclusion, permutation
-from vit_jax.prepare_data import job as job_lib
-from vit_jax.prepare_data import prepare, shards, tars
+from vit_jax.prepare_data import prepare, tars
 
 
 def run(spec, to, **options):
@@ -94,23 +92,6 @@ def test_readers_agree(birds, tmp_path, shuffled):
   subprocess.run(sums, cwd=folder, check=True, capture_output=True)
 
 
-def test_examples_are_serialized_as_tfds_does():
-  features = tfds.features.FeaturesDict(
-    {
-      'image': tfds.features.Image(),
-      'label': tfds.features.Sequence(tfds.features.ClassLabel(num_classes=9)),
-      'file_name': tfds.features.Text(),
-    }
-  )
-  serializer = example_serializer.ExampleSerializer(
-    features.get_serialized_info()
-  )
-  example = {'image': odd_files.PNG, 'label': [2, 7], 'file_name': 'a/ä.png'}
-  wanted = serializer.get_tf_example(example)
-  made = shards.serialize(example['image'], [2, 7], 'a/ä.png')
-  assert type(wanted).FromString(made) == wanted
-
-
 def test_odd_files_end_as_documented(tmp_path):
   root = tmp_path / 'odd/train/thing'
   root.mkdir(parents=True)
@@ -155,21 +136,11 @@ def test_imagenet21k_comes_out_as_its_generator_knows_it(tmp_path, nested):
   assert len(made) == len(wanted)
   folder = tmp_path / 'out/i21k/1.0.0'
   aside = [row['name'] for row in table(folder / 'set_aside.csv')]
-  assert sorted(_base(name) for name in aside) == sorted(damaged)
+  assert sorted(re.split('[:/]', name)[-1] for name in aside) == sorted(damaged)
   copies = table(folder / 'merged.csv')
   assert len(copies) == facts(folder)['merged']
   assert len(copies) == facts(folder)['found'] - len(wanted) - len(damaged)
   assert all(c['class'] not in c['merged with'] for c in copies)
-  # Without merging, each copy is a record.
-  run(spec, tmp_path / 'plain', merged=False)
-  plain = data.open_source(f'arrayrecord:{tmp_path}/plain')
-  assert {(r.image, names[r.label]) for r in records(plain)} == {
-    (b, n) for b, of in wanted.items() for n in of
-  }
-
-
-def _base(name):
-  return name.rpartition(':')[2].rpartition('/')[2]
 
 
 @pytest.fixture(scope='module')
@@ -256,10 +227,9 @@ def test_a_full_disk_is_told_before_anything_is_written(
 def test_an_exclusion_list_changes_no_name(birds, tmp_path):
   whole = data.open_source(f'folder:{birds}')
   exclusion.write(tmp_path / 'exclude.json', whole, {'train': [0]})
-  run(f'folder:{birds},exclude={tmp_path}/exclude.json', tmp_path / 'out')
-  folder = tmp_path / 'out/birds/1.0.0'
-  made = tfds.builder_from_directory(folder).as_data_source('train')
-  names = {example['file_name'].decode() for example in made}
+  run(f'folder:{birds},exclude={tmp_path}/exclude.json', tmp_path)
+  made = tfds.builder_from_directory(tmp_path / 'birds/1.0.0')
+  names = {e['file_name'].decode() for e in made.as_data_source('train')}
   every = [os.path.relpath(r.name, birds) for r in records(whole)]
   assert names == set(every[1:])
 
@@ -277,19 +247,17 @@ def test_unreadable_images_do_not_count_as_equal(tmp_path):
 
 
 def test_class_names_keep_their_numbers(tmp_path):
-  root = tmp_path / 'odd/train'
-  for i, name in enumerate((' cat', 'cat', '\u3000', 'zebra')):
-    (root / name).mkdir(parents=True)
-    (root / name / '1.png').write_bytes(
-      cv2.imencode('.png', np.full((4, 4, 3), i, np.uint8))[1].tobytes()
-    )
+  for name in (' cat', 'cat', '\u3000', 'zebra'):
+    path = tmp_path / 'odd/train' / name / '1.png'
+    path.parent.mkdir(parents=True)
+    path.write_bytes(odd_files.PNG)
   run(f'folder:{tmp_path}/odd', tmp_path / 'out', shuffled=False)
   made = data.open_source(f'arrayrecord:{tmp_path}/out')
   assert made.info.class_names == ('cat', 'cat_', 'zebra', 'unnamed')
   assert [record.label for record in records(made)] == [0, 1, 2, 3]
 
 
-def test_damaged_tar_files_a_based(many, tmp_path, command):
+def test_damaged_tar_files_are_named(many, tmp_path, command):
   root = tmp_path / 'cut'
   root.mkdir()
   path = min(many.iterdir())
@@ -303,20 +271,6 @@ def test_damaged_tar_files_a_based(many, tmp_path, command):
   assert f'{path.name} is damaged after {path.stem}_' in done.stdout
 
 
-def how(shared, item):
-  """Checks an item's array, and whether it lies in a file."""
-  array = base = shared[item]
-  while isinstance(base.base, np.ndarray):
-    base = base.base
-  assert array.sum() == (0, 499_999_500_000)[item]
-  assert isinstance(base, np.memmap) == bool(item)
-
-
-def test_processes_map_large_arrays():
-  shared = [np.zeros(10, int), np.arange(1_000_000)]
-  job_lib.run(how, shared, {0: 1, 1: 1}, 2, 'Summed')
-
-
 @pytest.mark.parametrize(
   'words, code, message',
   [
@@ -325,7 +279,7 @@ def test_processes_map_large_arrays():
     (['--label_key=y'], 1, '--label_key has no effect on folder: data'),
     (['--skip_damaged'], 1, '--skip_damaged has no effect on folder'),
     (['--order=any'], 1, 'one of <shuffled|source>'),
-    (['--source=tfds:cifar10', '--area=9'], 1, '--area:'),
+    (['--source=tfds:cifar10', '--area=9'], 1, '--area has no effect on tfds'),
   ],
 )
 def test_the_command_writes_nothing(

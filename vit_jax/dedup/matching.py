@@ -49,8 +49,8 @@ def correlation(
     images below 64 px is reduced. 0 also stands for pictures without details,
     whose correlation would be one of noise.
   """
-  side = min(*first.shape, *second.shape)
-  side = min(max(side, _SMALLEST), _LARGEST)
+  side = min(*first.shape, *second.shape, _LARGEST)
+  side = max(side, _SMALLEST)
   fixed, best = hashing.square(first, side), (0.0, views[0])
   for view in views:
     mirrored, number = divmod(view, len(hashing.VIEWS))

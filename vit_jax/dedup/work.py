@@ -104,7 +104,7 @@ class Work:
       order = np.roll(range(count), -(part * count // parts)).tolist()
       for number in self._missing(f'hashes/{name}', order):
         self._hash(name, number)
-    mine = range(part, len(self._blocks(self.images)), parts)
+    mine = self._blocks(self.images)[part::parts]
     for number in self._missing('pairs', mine):
       if self.tests and not self._path('hashes/data', number).exists():
         self._hash('data', number)
@@ -112,7 +112,7 @@ class Work:
 
   def missing(self) -> int:
     """Returns how many blocks have no pairs yet."""
-    blocks = range(len(self._blocks(self.images)))
+    blocks = self._blocks(self.images)
     return sum(not self._path('pairs', block).exists() for block in blocks)
 
   def pairs(self) -> pd.DataFrame:
@@ -121,7 +121,7 @@ class Work:
     The columns are PAIR; `distance` in bits; `view` of the query image; and
     `correlation`, see `matching`.
     """
-    blocks = range(len(self._blocks(self.images)))
+    blocks = self._blocks(self.images)
     parts = [pd.DataFrame(_load(self._path('pairs', b))) for b in blocks]
     return pd.concat(parts, ignore_index=True)
 
@@ -130,10 +130,8 @@ class Work:
     paths = (self.folder / 'hashes').glob('*/*.npz')
     return np.concatenate([_load(path)['state'] for path in paths])
 
-  def _blocks(self, of: sets.Set) -> list[range]:
-    size = self.block_size
-    every = range(len(of))
-    return [every[start : start + size] for start in every[::size]]
+  def _blocks(self, of: sets.Set) -> range:
+    return range(-(-len(of) // self.block_size))
 
   def _path(self, kind: str, block: int) -> epath.Path:
     return self.folder / kind / f'{block:05d}.npz'
@@ -148,7 +146,8 @@ class Work:
   def _hash(self, name: str, number: int) -> None:
     """Writes `state` uint8 [n] and `hash` uint8 [n, V, 16] of a block."""
     of, many = self.queries.get(name, self.images), name in self.queries
-    block = self._blocks(of)[number]
+    start = number * self.block_size
+    block = range(start, min(start + self.block_size, len(of)))
     views = len(hashing.VIEWS) * (1 + self.flips) if many else 1
     state = np.full(len(block), HASHED, np.uint8)
     found = np.zeros((len(block), views, hashing.BITS // 8), np.uint8)
@@ -180,7 +179,7 @@ class Work:
     """Writes the pairs of a block of the data, see `pairs`."""
     (index, targets), found = self._hashes('data', number), []
     for test, (name, queries) in enumerate(self.queries.items()):
-      for other in range(len(self._blocks(queries))):
+      for other in self._blocks(queries):
         if not self.tests and other > number:
           break
         test_index, hashes = self._hashes(name, other)

@@ -6,7 +6,7 @@
   python -m vit_jax.prepare_data --source=hf:ylecun/mnist --to=/data/tfds
   python -m vit_jax.prepare_data --source=tfds:cifar10 --to=/data/tfds
 
-Writes DIR/NAME/VERSION in the layout of TensorFlow Datasets, with ArrayRecord
+Writes DIR/NAME/1.0.0 in the layout of TensorFlow Datasets, with ArrayRecord
 files, which TFDS reads as NAME, and this package as tfds:NAME (with
 data.data_dir=DIR) or as arrayrecord:DIR/NAME.
 
@@ -51,7 +51,6 @@ _TO = flags.DEFINE_string(
 _NAME = flags.DEFINE_string(
   'name', '', "Name of the data set ('': the last part of the source)."
 )
-_VERSION = flags.DEFINE_string('version_number', '1.0.0', 'Version to write.')
 _SPLITS = flags.DEFINE_list('splits', [], 'Splits to prepare (default: all).')
 _SHORTER_SIDE = flags.DEFINE_integer(
   'shorter_side', 0, 'Shrink larger images to this shorter side in pixels.', 0
@@ -110,7 +109,6 @@ def main() -> None:
     _open(_SOURCE.value),
     _TO.value,
     name=_NAME.value,
-    version=_VERSION.value,
     splits=_SPLITS.value,
     size=Size(_SHORTER_SIDE.value, _AREA.value, _QUALITY.value),
     max_pixels=_MAX_PIXELS.value,
@@ -138,33 +136,26 @@ def _open(spec: str) -> data.Source:
   return exclusion.Excluding(found, excluded) if excluded else found
 
 
-# The kinds of source that read a flag; all but `tfds` read the others, since
-# TFDS's records are copied as they are.
+# The kinds of source that read a flag; the next flags are read by all. Flags in
+# neither are read by all but `tfds`, whose records are copied.
 _READ_BY = {
   _SKIP_DAMAGED.name: ('tar', 'wds'),
   source_flags.IMAGE_KEY.name: ('arrayrecord', 'hf'),
   source_flags.LABEL_KEY.name: ('arrayrecord', 'hf'),
   source_flags.NUM_CLASSES.name: ('arrayrecord', 'hf'),
 }
-_OF_TFDS = {f.name for f in (_SOURCE, _TO, _PART, _PROCESSES)}
-_OF_TFDS.add(source_flags.DATA_DIR.name)
+_BY_ALL = (_SOURCE, _TO, _PART, _PROCESSES, source_flags.DATA_DIR)
 
 
 def _check_flags(kind: str) -> None:
   """Raises ValueError for a flag that a kind of source would ignore."""
+  known = {flag.name: (kind,) for flag in _BY_ALL} | _READ_BY
+  others = () if kind == 'tfds' else (kind,)
   for flag in flags.FLAGS.get_key_flags_for_module(__name__):
-    if flag.value == flag.default:
-      continue
-    if kind not in _READ_BY.get(flag.name, (kind,)):
+    is_set = flag.value != flag.default
+    if is_set and kind not in known.get(flag.name, others):
       raise ValueError(
-        f'--{flag.name} has no effect on {kind}: data, but on'
-        f' {" and ".join(_READ_BY[flag.name])}. Leave it out.'
-      )
-    if kind == 'tfds' and flag.name not in _OF_TFDS:
-      raise ValueError(
-        f'--{flag.name}: the records of {_SOURCE.value} are prepared as TFDS'
-        ' stores them. Leave this out; then prepare the result again, as'
-        ' --source=arrayrecord:DIR/NAME with another --name.'
+        f'--{flag.name} has no effect on {kind}: data. Leave it out.'
       )
 
 

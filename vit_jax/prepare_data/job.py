@@ -27,6 +27,7 @@ from vit_jax.workdir import files
 STATE = '.preparing'
 INFO = 'dataset_info.json'
 REPORT = 'report.json'
+VERSION = '1.0.0'  # TFDS wants one.
 # A change of the written bytes needs another number.
 _FORMAT = 1
 _LINE_SEC = 10.0
@@ -52,7 +53,6 @@ class Job:
     root: what is cut off from the beginning of the images' names.
     target: the folder of the version, local or remote.
     name: TFDS's name of the data set.
-    version: TFDS's version of it.
     splits: the splits to prepare, in order.
     merged: whether identical images become one record with several labels.
     size: the largest size of stored images.
@@ -65,7 +65,6 @@ class Job:
   root: str
   target: epath.Path
   name: str
-  version: str
   splits: tuple[str, ...]
   merged: bool
   size: Size = Size()  # noqa: RUF009 (It is frozen.)
@@ -124,7 +123,7 @@ def begin(job: Job) -> bool:
     if (job.target / INFO).exists():
       raise ValueError(
         f'{job.target} holds a data set that this command has not written.'
-        ' Choose another --to, --name or --version_number.'
+        ' Choose another --to or --name.'
       )
     write_json(path, {'job': mine})  # This makes the folder, too.
   noted = json_text.read(path)
@@ -138,7 +137,7 @@ def begin(job: Job) -> bool:
     raise ValueError(
       f'{job.target} was begun with other data or options:\n  '
       + '\n  '.join(different)
-      + '\nChoose another --to, --name or --version_number, or delete that'
+      + '\nChoose another --to or --name, or delete that'
       ' folder.'
     )
   return 'splits' in noted

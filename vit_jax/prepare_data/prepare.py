@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow_datasets as tfds
 from absl import logging
 
 from vit_jax.data import exclusion
@@ -33,7 +32,6 @@ def describe(
   to: str,
   *,
   name: str = '',
-  version: str = '1.0.0',
   splits: Sequence[str] = (),
   merged: bool | None = None,
   count: int = 0,
@@ -46,7 +44,6 @@ def describe(
     source: the images.
     to: the folder of prepared data sets, local or remote.
     name: name of the data set; '' is made of the source's.
-    version: three numbers with dots.
     splits: the splits to prepare; () means all.
     merged: whether identical images become one record with several labels; None
       means for ImageNet-21k.
@@ -73,15 +70,13 @@ def describe(
       f'name={name}: TFDS wants lower case, digits and underscores, such as'
       f' {_dataset_name(name)}.'
     )
-  tfds.core.Version(version)  # Else a ValueError.
   if merged is None:
     merged = not info.multi_label and report.is_imagenet21k(info.class_names)
   job = job_lib.Job(
     source=source,
     root=str(files.absolute(root)) if root.startswith(('/', '~')) else root,
-    target=files.absolute(to) / name / version,
+    target=files.absolute(to) / name / job_lib.VERSION,
     name=name,
-    version=version,
     splits=splits,
     merged=merged,
     **options,

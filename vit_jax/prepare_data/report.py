@@ -86,7 +86,6 @@ def _content(job: Job, totals: dict[str, shards.Facts]) -> dict[str, Any]:
   names = job.source.info.class_names
   return {
     'name': job.name,
-    'version': job.version,
     'job': job.describe(),
     'class_names': list(names),
     'others': dict(job.source.others),
@@ -105,6 +104,7 @@ def _content(job: Job, totals: dict[str, shards.Facts]) -> dict[str, Any]:
           ).most_common()
         ),
         'notes': dict(sorted(facts.notes.items())),
+        'examples': facts.examples,
         'classes': [facts.classes[str(label)] for label in range(len(names))],
       }
       for split, facts in totals.items()
@@ -115,15 +115,10 @@ def _content(job: Job, totals: dict[str, shards.Facts]) -> dict[str, Any]:
 def _text(content: dict[str, Any]) -> str:
   """Returns the report as YAML, for people to read."""
   names, splits = content['class_names'], content['splits']
-  title = f'{content["name"]} {content["version"]}'
-  told: dict[str, Any] = {title: f'from {content["job"]["source"]}'}
+  told = {content['name']: f'from {content["job"]["source"]}'}
   for split, facts in splits.items():
     present = [n for n in facts['classes'] if n] or [0]
     told[split] = facts | {
-      'notes': {
-        note: f'{count:,}, such as {some[0]}'
-        for note, (count, some) in facts['notes'].items()
-      },
       'classes': f'{len(present):,} of {len(names):,}, with {min(present):,} to'
       f' {max(present):,} images',
     }
@@ -198,7 +193,7 @@ def _write_metadata(job: Job, found: dict[str, list[shards.Facts]]) -> None:
       )
       for split, facts in found.items()
     ],
-    version=job.version,
+    version=job_lib.VERSION,
     filename_template=template,
     check_data=False,
     description=f'Prepared from {info.spec}; see {_TEXT}.',

@@ -33,8 +33,6 @@ from vit_jax.workdir import files
 # compressed already.
 _OPTIONS = 'group_size:1,uncompressed'
 _SEED = 0
-# Most examples of each note that a report names.
-_EXAMPLES = 5
 # Images whose digests are computed by one task.
 _BLOCK = 16_384
 _DIGEST_BYTES = 16
@@ -49,7 +47,8 @@ class Facts:
     counts: number of `records`, of `bytes` of the images in them, and of images
       that were `converted`.
     classes: number of labels of each class, by its index as text.
-    notes: what is unusual -> (number of images, names of some).
+    notes: what is unusual -> number of images.
+    examples: the same -> the name of one.
     set_aside: (name, class, reason) of each image that is not stored.
     copies: (name, class, name of the stored image) of each image that was
       merged with another.
@@ -62,15 +61,11 @@ class Facts:
   classes: dict[str, int] = dataclasses.field(
     default_factory=collections.Counter
   )
-  notes: dict[str, list] = dataclasses.field(default_factory=dict)
+  notes: dict[str, int] = dataclasses.field(default_factory=collections.Counter)
+  examples: dict[str, str] = dataclasses.field(default_factory=dict)
   set_aside: list[list[str]] = dataclasses.field(default_factory=list)
   copies: list[list[str]] = dataclasses.field(default_factory=list)
   sha256: str = ''
-
-  def note(self, text: str, count: int, names: list[str]) -> None:
-    found = self.notes.setdefault(text, [0, []])
-    found[0] += count
-    found[1] += names[: _EXAMPLES - len(found[1])]
 
 
 def total(every: Iterable[Facts]) -> Facts:
@@ -81,8 +76,8 @@ def total(every: Iterable[Facts]) -> Facts:
     whole.classes.update(facts.classes)
     whole.set_aside += facts.set_aside
     whole.copies += facts.copies
-    for text, (count, names) in facts.notes.items():
-      whole.note(text, count, names)
+    whole.notes.update(facts.notes)
+    whole.examples = facts.examples | whole.examples
   whole.set_aside.sort()
   whole.copies.sort()
   return whole
@@ -109,7 +104,7 @@ def _records(job: job_lib.Job, split: str) -> int:
 
 def facts_path(job: job_lib.Job, shard: job_lib.Shard) -> epath.Path:
   """Returns the path of the facts of a shard, which exist when it does."""
-  return job.state / f'{shard.split}-{shard.index:05}.json'
+  return job.state / f'{shard.split}-{shard.index:05}.facts.json'
 
 
 def read_facts(job: job_lib.Job, shard: job_lib.Shard) -> Facts:
@@ -191,8 +186,8 @@ def _examples(
       # A negative number says that the class is not known.
       label = sorted(i for i in known if i >= 0)
     labels = [int(i) for i in np.atleast_1d(label)]
-    for text in notes:
-      facts.note(text, 1, [name])
+    facts.notes.update(notes)
+    facts.examples = dict.fromkeys(notes, name) | facts.examples
     converted = int(stored is not record.image)
     facts.counts.update(records=1, bytes=len(stored), converted=converted)
     facts.classes.update(map(str, labels))

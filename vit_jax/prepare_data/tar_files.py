@@ -17,7 +17,6 @@ import numpy as np
 
 from vit_jax.data.sources import listing
 from vit_jax.runtime import printable
-from vit_jax.workdir import files as files_lib
 
 # Files whose loss would matter.
 _HELD = (*listing.SUFFIXES, '.tar')
@@ -33,7 +32,7 @@ class Files:
   Attributes:
     archives: the paths of the tar files.
     names: the paths of the files inside them.
-    archive: the number of each file's tar file, int32.
+    archive: the number of each file's tar file, int64.
     start: where each begins there in bytes, int64.
     size: of each in bytes, int64.
   """
@@ -54,14 +53,9 @@ class Files:
     Raises:
       OSError: the tar file is gone, or ends before the file does.
     """
-    archive = self.archives[self.archive[row]]
     start, size = int(self.start[row]), int(self.size[row])
-    if listing.is_remote(archive):
-      system, place = fsspec.core.url_to_fs(archive)
-      content = system.cat_file(place, start=start, end=start + size)
-    else:
-      with open(archive, 'rb', opener=files_lib.open_regular) as f:
-        content = os.pread(f.fileno(), size, start)
+    system, path = fsspec.core.url_to_fs(self.archives[self.archive[row]])
+    content = system.cat_file(path, start=start, end=start + size)
     if len(content) < size:
       raise OSError(f'{self.path(row)} has {len(content)} of {size} bytes.')
     return content
@@ -74,21 +68,15 @@ def walk(archives: Sequence[str]) -> tuple[Files, list[str]]:
 
   def every():
     for number, archive in enumerate(archives):
-      with _open(archive) as f:
+      system, path = fsspec.core.url_to_fs(archive)
+      # Headers lie far apart, so reading ahead would read everything.
+      with system.open(path, 'rb', block_size=2**16) as f:
         for name, start, size in _files(f, archive, damaged):
           places.extend((number, start, size))
           yield name
 
   names = listing.Names.of(every())
   return Files(archives, names, *np.array(places).reshape(-1, 3).T), damaged
-
-
-def _open(path: str) -> io.BufferedIOBase:
-  if listing.is_remote(path):
-    system, path = fsspec.core.url_to_fs(path)
-    # Headers lie far apart, so reading ahead would read everything.
-    return system.open(path, 'rb', block_size=2**16)
-  return open(path, 'rb', opener=files_lib.open_regular)
 
 
 def _files(
