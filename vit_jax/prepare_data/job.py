@@ -137,8 +137,7 @@ def begin(job: Job) -> bool:
     raise ValueError(
       f'{job.target} was begun with other data or options:\n  '
       + '\n  '.join(different)
-      + '\nChoose another --to or --name, or delete that'
-      ' folder.'
+      + '\nChoose another --to or --name, or delete that folder.'
     )
   return 'splits' in noted
 
