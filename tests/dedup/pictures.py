@@ -4,6 +4,7 @@ import cv2
 import numpy as np
 
 from vit_jax import data
+from vit_jax.dedup import sets
 
 
 def picture(seed, height=120, width=150):
@@ -52,3 +53,9 @@ def write(folder, images):
       path.write_bytes(image)
     else:
       cv2.imwrite(str(path), image[..., ::-1])
+
+
+def opened(images, spec='pictures', split='train', selected=''):
+  """Returns images in memory as a set to compare."""
+  source = Pictures(images, spec, split)
+  return sets.Set(data.View(source, selected or split), upright=False)

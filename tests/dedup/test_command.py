@@ -1,4 +1,4 @@
-"""Guards: the command's files, messages and exit codes; clean evaluations."""
+"""Guards: the command's files, messages and exit codes."""
 
 import json
 
@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 
 from tests.dedup import pictures
-from tests.features.test_features import _save
-from vit_jax import data, load
-from vit_jax.dedup import similar
-from vit_jax.dedup.sets import open_set
+from vit_jax import data
 
 
 @pytest.fixture(scope='module')
@@ -50,19 +47,17 @@ def test_the_command(folder, tmp_path, run):
 def test_parts_and_unreadable_images(folder, tmp_path, run):
   arguments = [
     *(f'--data=folder:{folder}', f'--test=folder:{folder}', '--flips'),
-    *('--block_size=4', f'--to={tmp_path}/dedup'),
+    f'--to={tmp_path}/dedup',
   ]
   (folder / 'train' / 'a' / '9.png').write_bytes(b'no image')
   try:
-    first = run(*arguments, '--part=1/2')
-    assert first.returncode == 3, first.stderr
-    assert '1 blocks of other parts are missing' in first.stdout
+    first = run(*arguments, '--part=1/2')  # It has no block of the data.
+    assert first.returncode == 0, first.stderr
     assert not (tmp_path / 'dedup' / 'exclude.json').exists()
     second = run(*arguments, '--part=0/2')
   finally:
     (folder / 'train' / 'a' / '9.png').unlink()
   assert second.returncode == 3, second.stderr
-  assert '2 of 7 images to leave out' in second.stdout
   content = json.loads((tmp_path / 'dedup' / 'exclude.json').read_text())
   assert content['splits']['train']['names'] == ['a/2.png', 'a/4.png']
 
@@ -70,9 +65,9 @@ def test_parts_and_unreadable_images(folder, tmp_path, run):
 @pytest.mark.parametrize(
   'words, message',
   [
-    (['--part=3/2'], '--part=3/2: expected K/N'),
+    (['--part=3/2'], '--part=3/2'),
     (['--part=1/2', '--checkpoint=x'], '--checkpoint with --part=1/2'),
-    (['--min_correlation=0.05'], '--min_correlation=0.05 would take'),
+    (['--min_correlation=0.05'], '--min_correlation=0.05'),
     (['--test_split=a', '--test_split=b'], '2 --test_split for 1 --test'),
     (['--test_split=train'], 'share 1,437 images'),
   ],
@@ -82,33 +77,3 @@ def test_wrong_flags(tmp_path, run, words, message):
   assert done.returncode == 1
   assert message in done.stderr
   assert not list(tmp_path.iterdir())
-
-
-def test_features_find_what_a_naive_search_finds(tmp_path):
-  weights = _save(tmp_path / 'tiny.npz', 0)
-  model = load(weights)
-  one, other = (
-    open_set('data', 'digits:0123', split)
-    for split in ('train[:40]', 'test[:30]')
-  )
-  stored = [
-    similar.extract(model, tmp_path / 'features', name, images)
-    for name, images in (('data', one), ('test_1', other))
-  ]
-  features = [np.concatenate(list(s)) for s in stored]
-  a, b = (f / np.linalg.norm(f, axis=1, keepdims=True) for f in features)
-  cosine = a @ b.T
-  least = float(np.quantile(cosine, 0.9))
-  found = similar.find(one, stored[0], [other], stored[1:], least, inside=False)
-  np.testing.assert_array_equal(
-    np.stack([found['index'], found['test_index']], 1),
-    np.argwhere(cosine >= least),
-  )
-  np.testing.assert_allclose(
-    found['cosine'], cosine[cosine >= least], rtol=1e-5
-  )
-  inside = similar.find(one, stored[0], [one], stored[:1], least, inside=True)
-  expected = np.argwhere(np.tril(a @ a.T, -1) >= least)
-  np.testing.assert_array_equal(
-    np.stack([inside['index'], inside['test_index']], 1), expected
-  )

@@ -1,32 +1,58 @@
-"""Guards: the search finds what a comparison of all pairs finds."""
+"""Guards: the searches find what comparisons of all pairs find."""
 
 import numpy as np
 
+from tests.features.test_features import _save
+from vit_jax import load
 from vit_jax.dedup import search
+from vit_jax.dedup.sets import open_set
 
 
-def test_pairs_are_those_of_a_naive_search(monkeypatch):
-  monkeypatch.setattr(search, '_QUERIES', 3)
+def test_near_hashes():
   rng = np.random.default_rng(0)
   targets = rng.integers(0, 256, (40, 16), np.uint8)
   queries = rng.integers(0, 256, (8, 5, 16), np.uint8)
   # Some are near: view 2 of query 7 is target 4 but for 3 bits, view 0 for 9.
-  queries[7, 2] = targets[4]
+  queries[7, [2, 0]] = targets[4]
   queries[7, 2, 0] ^= 0b111
-  queries[7, 0] = targets[4]
   queries[7, 0, 1:3] ^= np.array([0b11111, 0b1111], np.uint8)
   queries[0, 1] = targets[30]
   bits = np.unpackbits(targets[:, None, None] ^ queries[None], axis=-1).sum(-1)
-  for most in (0, 2, 3, 50, 58):
-    found = search.pairs(targets, queries, most)
+  for most in (0, 2, 3, 9, 50, 58):
+    found = search.near_hashes(targets, queries, most)
     near = np.argwhere(bits.min(2) <= most)
-    np.testing.assert_array_equal(
-      np.stack([found.target, found.query], 1), near
-    )
-    for pair, (target, query) in enumerate(near):
+    np.testing.assert_array_equal(found[['target', 'query']], near)
+    for pair, (target, query) in zip(found.itertuples(), near, strict=True):
       distances = bits[target, query]
-      assert found.distance[pair] == distances.min()
+      assert pair.distance == distances.min()
       order = np.argsort(distances, kind='stable')[:2]
       expected = [v if distances[v] <= most else -1 for v in order]
-      assert found.views[pair].tolist() == expected
-  assert search.pairs(targets, queries, 9).views.tolist() == [[2, 0], [1, -1]]
+      assert [pair.view, pair.second] == expected
+
+
+def test_similar_features(tmp_path):
+  model = load(_save(tmp_path / 'tiny.npz', 0))
+  one = open_set('digits:0123', 'train[:40]')
+  other = open_set('digits:0123', 'test[:30]')
+
+  def find(queries, least):
+    return search.similar_features(
+      *(model, tmp_path / 'features', one, queries, least)
+    )
+
+  everything = find({'test_1': other}, -1)
+  assert len(everything) == 40 * 30
+  features = [
+    np.concatenate(list(search.Stored(tmp_path / 'features' / name)))
+    for name in ('data', 'test_1')
+  ]
+  a, b = (f / np.linalg.norm(f, axis=1, keepdims=True) for f in features)
+  cosine = a @ b.T
+  least = float(np.quantile(cosine, 0.9))
+  found = find({'test_1': other}, least).sort_values(['index', 'test_index'])
+  expected = np.argwhere(cosine >= least)
+  np.testing.assert_array_equal(found[['index', 'test_index']], expected)
+  np.testing.assert_allclose(
+    found['cosine'], cosine[cosine >= least], rtol=1e-5
+  )
+  assert len(find({'data': one}, least)) == (a @ a.T >= least).sum()

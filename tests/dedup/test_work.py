@@ -5,119 +5,83 @@ import pytest
 from etils import epath
 
 from tests.dedup import pictures
-from vit_jax import data
-from vit_jax.dedup import pairing, sets, stored, work
+from vit_jax.dedup import work
 
 ORIGINALS = [pictures.picture(seed) for seed in range(10)]
 
 
-def _set(images, spec='pictures'):
-  view = data.View(pictures.Pictures(images, spec), 'train')
-  return sets.Set(view, upright=False)
-
-
 def _data():
-  """Returns 14 images; 3, 7 and 12 are changed originals 0, 4 and 0."""
+  """Returns 14 images; 3, 7, 12 and 13 are originals 0, 4, 0 and 9."""
   images = [pictures.picture(100 + seed) for seed in range(14)]
   images[3] = ORIGINALS[0][5:113, 3:138]
   images[7] = pictures.jpeg(ORIGINALS[4], 40)
-  images[12] = ORIGINALS[0]
+  images[12], images[13] = ORIGINALS[0], pictures.jpeg(ORIGINALS[9])
   images[1] = np.full((40, 40, 3), 90, np.uint8)
   images[5] = b'no image'
   return images
 
 
 def _job(folder, tests=None, images=None, **settings):
-  settings = {'block_size': 4, 'threads': 2} | settings
   tests = [ORIGINALS[:6], ORIGINALS[6:]] if tests is None else tests
   return work.Work(
     epath.Path(folder),
-    _set(_data() if images is None else images),
-    [_set(test, f'test{i}') for i, test in enumerate(tests)],
-    work.Settings(**settings),
+    pictures.opened(_data() if images is None else images),
+    [pictures.opened(test, f'test{i}') for i, test in enumerate(tests)],
+    **{'block_size': 4} | settings,
   )
 
 
-def _found(job):
-  found = job.pairs()
-  return {
-    key: found[key].tolist()
-    for key in ('index', 'test', 'test_index', 'distance', 'view')
-  } | {'correlation': found['correlation'].round(4).tolist()}
+def _rows(found):
+  return found[work.PAIR].values.tolist()
 
 
-@pytest.fixture
-def expected(tmp_path):
-  job = _job(tmp_path / 'expected')
+@pytest.fixture(scope='module')
+def expected(tmp_path_factory):
+  job = _job(tmp_path_factory.mktemp('expected'))
   job.run()
-  return _found(job)
-
-
-def test_duplicates_of_several_test_sets_are_found(tmp_path):
-  tests = [ORIGINALS[:4], [*ORIGINALS[4:], ORIGINALS[0]]]
-  job = _job(tmp_path, tests)
-  job.run()
+  states = job.states().tolist()
+  assert len(states) == 14 + 6 + 4
+  assert states.count(work.FLAT) == states.count(work.UNREADABLE) == 1
   found = job.pairs()
-  kept = found['correlation'] >= 0.8
-  assert {
-    key: found[key][kept].tolist() for key in ('index', 'test', 'test_index')
-  } == {
-    'index': [3, 3, 7, 12, 12],
-    'test': [0, 1, 1, 0, 1],
-    'test_index': [0, 6, 0, 0, 6],
-  }
-  states = job.states()
-  assert list(states) == ['test_1', 'test_2', 'data']
-  assert states['data'].tolist() == [
-    stored.FLAT if i == 1 else stored.UNREADABLE if i == 5 else stored.HASHED
-    for i in range(14)
-  ]
-  assert job.unreadable() == 1
+  rows = _rows(found[found['correlation'] >= 0.8])
+  assert rows == [[3, 0, 0], [7, 0, 4], [12, 0, 0], [13, 1, 3]]
+  return found
 
 
 @pytest.mark.parametrize('done', [1, 5, 7])
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch, expected, done):
   """Dies after a number of files, and is started again."""
 
-  class DeathError(Exception):
-    pass
+  write, written = work.files.write_shared, []
 
-  save, saved = stored.save, []
+  def dying(path, content):
+    if len(written) == done:
+      raise KeyboardInterrupt
+    written.append(path)
+    write(path, content)
 
-  def dying(path, columns):
-    if len(saved) == done:
-      raise DeathError
-    saved.append(path)
-    save(path, columns)
-
-  monkeypatch.setattr(stored, 'save', dying)
-  with pytest.raises(DeathError):
-    _job(tmp_path / 'run').run()
-  monkeypatch.setattr(
-    stored, 'save', lambda path, c: (saved.append(path), save(path, c))
-  )
+  job = _job(tmp_path / 'run')
+  with monkeypatch.context() as patch:
+    patch.setattr(work.files, 'write_shared', dying)
+    with pytest.raises(KeyboardInterrupt):
+      job.run()
+  times = {path: path.stat().mtime for path in written}
   job = _job(tmp_path / 'run')
   job.run()
-  assert _found(job) == expected
-  assert len(saved) == len(set(saved)) == 4 + 4 + 3  # No block twice.
+  assert job.pairs().equals(expected)
+  assert {path: path.stat().mtime for path in written} == times
+  assert len(list(tmp_path.rglob('*.npz'))) == 4 + 4 + 3
 
 
 @pytest.mark.parametrize('order', [(0, 1, 2), (2, 0, 1)])
-def test_parts_share_the_work(tmp_path, monkeypatch, expected, order):
-  blocks = []
-  compute = pairing.of_block
-  monkeypatch.setattr(
-    pairing, 'of_block', lambda job, n: blocks.append(n) or compute(job, n)
-  )
+def test_parts_share_the_work(tmp_path, expected, order):
   missing = []
   for part in order:
     job = _job(tmp_path / 'run')
     job.run(part, 3)
     missing.append(job.missing())
-  assert _found(job) == expected
-  assert sorted(blocks) == [0, 1, 2, 3]
-  assert missing[-1] == 0
-  assert missing[0] == (2 if order[0] == 0 else 3)
+  assert job.pairs().equals(expected)
+  assert missing == ([2, 1, 0] if order[0] == 0 else [3, 1, 0])
 
 
 @pytest.mark.parametrize('block_size', [3, 100])
@@ -126,31 +90,14 @@ def test_inside_one_set_each_pair_counts_once(tmp_path, block_size):
   job = _job(tmp_path, [], images, block_size=block_size)
   job.run(1, 2)
   job.run(0, 2)
-  found = job.pairs()
-  pairs = list(zip(found['index'], found['test_index'], strict=True))
-  assert pairs == [(3, 1), (4, 1), (4, 3)]
-  assert (found['correlation'] > 0.8).all()
-
-
-def test_flips_are_found_on_request(tmp_path):
-  images = [np.ascontiguousarray(ORIGINALS[2][:, ::-1])]
-  job = _job(tmp_path / 'without', images=images)
-  job.run()
-  assert not len(job.pairs()['index'])
-  job = _job(tmp_path / 'with', images=images, flips=True)
-  job.run()
-  assert job.pairs()['test_index'].tolist() == [2]
-  assert job.pairs()['view'].tolist() == [19]
+  assert _rows(job.pairs()) == [[3, 0, 1], [4, 0, 1], [4, 0, 3]]
+  assert (job.pairs()['correlation'] > 0.8).all()
 
 
 def test_another_comparison_is_refused(tmp_path):
-  _job(tmp_path)
   _job(tmp_path)
   for settings in ({'flips': True}, {'max_distance': 7}, {'block_size': 5}):
     with pytest.raises(ValueError, match=f'{next(iter(settings))}='):
       _job(tmp_path, **settings)
   with pytest.raises(ValueError, match=r'data=.*there'):
     _job(tmp_path, images=ORIGINALS)
-  (tmp_path / 'other' / 'hashes').mkdir(parents=True)
-  with pytest.raises(ValueError, match='hashes without settings'):
-    _job(tmp_path / 'other')

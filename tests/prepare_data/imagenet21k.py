@@ -20,14 +20,9 @@ def picture(rng):
 def write(root, *, classes, images, corrupt, shared, nested='', seed=0):
   """Writes one tar file per synset, as the releases do.
 
-  Args:
-    root: folder for the tar files.
-    classes: number of synsets.
-    images: number of images of each.
-    corrupt: the part of images that are damaged.
-    shared: the part of images that lie in another synset's tar file too.
-    nested: name of a tar file that holds the others, or '' for a folder.
-    seed: seed of the images.
+  `corrupt` is the part of images that are damaged, `shared` that of images that
+  lie in another synset's tar file too. `nested` is the name of a tar file that
+  holds the others.
 
   Returns:
     Bytes of an image -> sorted names of its synsets, without damaged ones; and

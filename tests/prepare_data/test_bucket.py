@@ -17,7 +17,7 @@ def test_into_a_bucket(tmp_path):
   content = {f'owl/{i}.jpg': imagenet21k.picture(rng) for i in range(20)}
   (tmp_path / 'birds.tar').write_bytes(imagenet21k.tar_file(content))
   source = tars.Tars('tar', f'{tmp_path}/birds.tar')
-  job = prepare.describe(source, 'gs://bucket/tfds', shards=3, merged=True)
+  job = prepare.describe(source, 'gs://bucket/tfds', count=3, merged=True)
   report = prepare.run(job)
   folder = epath.Path('gs://bucket/tfds/birds/1.0.0')
   names = sorted(path.name for path in folder.iterdir())
@@ -35,7 +35,7 @@ def test_into_a_bucket(tmp_path):
     source.read('train', i).image for i in range(20)
   }
   # The same files as in a local folder.
-  local = prepare.describe(source, str(tmp_path), shards=3, merged=True)
+  local = prepare.describe(source, str(tmp_path), count=3, merged=True)
   prepare.run(local)
   for name in names:
     if 'array_record' in name:

@@ -30,16 +30,19 @@ be read. They are named in the log, and not compared.
 
 import sys
 
+import pandas as pd
 from absl import flags, logging
 
+from vit_jax.data import source_flags
 from vit_jax.data.ops import decoding
-from vit_jax.dedup import page, report, search, sets, similar, work
+from vit_jax.dedup import hashing, report, search, sets, work
 from vit_jax.inspection import model_flags
 from vit_jax.predict import predictor
-from vit_jax.runtime import command_line, printable
+from vit_jax.runtime import command_line, installed, printable
 from vit_jax.workdir import files
 
 flags.adopt_module_key_flags(model_flags)
+flags.adopt_module_key_flags(source_flags)
 _DATA = flags.DEFINE_string(
   'data', None, 'Data spec of the images to clean, such as folder:/data/photos.'
 )
@@ -69,12 +72,12 @@ _MIN_CORRELATION = flags.DEFINE_float(
   0.8,
   'The least correlation of the details of near-duplicates. Another value needs'
   ' no new comparison.',
-  lower_bound=0,
+  lower_bound=report.NEAR_MISS,
   upper_bound=1,
 )
 _MAX_DISTANCE = flags.DEFINE_integer(
   'max_distance',
-  work.Settings.max_distance,
+  work.Work.max_distance,
   'Pixels are compared if the hashes differ in at most this many of 128 bits.',
   lower_bound=0,
   upper_bound=48,
@@ -87,69 +90,23 @@ _MIN_COSINE = flags.DEFINE_float(
   lower_bound=-1,
   upper_bound=1,
 )
-_BLOCK_SIZE = flags.DEFINE_integer(
-  'block_size',
-  work.Settings.block_size,
-  'Images of a block; an interruption costs at most one.',
-  lower_bound=1,
-)
-_THREADS = flags.DEFINE_integer(
-  'threads',
-  work.Settings.threads,
-  'Threads that decode and compare; by default one per core.',
-  lower_bound=1,
-)
-_SHOWN = flags.DEFINE_integer(
-  'shown', 300, 'The most pairs in each section of pairs.html.', lower_bound=0
-)
-_BATCH_SIZE = flags.DEFINE_integer(
-  'batch_size',
-  None,
-  'With --checkpoint: images of a batch, over all devices.',
-  lower_bound=1,
-)
-_DATA_DIR = flags.DEFINE_string(
-  'data_dir', '', "Folder of the prepared TFDS data ('': TFDS's default)."
-)
-_IMAGE_KEY = flags.DEFINE_string(
-  'image_key', 'image', 'TFDS feature of --data that holds the image.'
-)
-_LABEL_KEY = flags.DEFINE_string(
-  'label_key', 'label', 'TFDS feature of --data that holds the label.'
-)
-_NUM_CLASSES = flags.DEFINE_integer(
-  'num_classes',
-  0,
-  'Number of classes of a TFDS label of --data without class names.',
-  lower_bound=0,
-)
 
 
 def main() -> None:
   decoding.own_process()
-  search.check_faiss('python -m vit_jax.dedup')
+  installed.require('faiss', extra='dedup', what='python -m vit_jax.dedup')
   part, parts = command_line.parse_part(_PART.value)
-  if _MIN_CORRELATION.value < report.NEAR_MISS:
-    raise ValueError(
-      f'--min_correlation={_MIN_CORRELATION.value:g} would take any two images'
-      f' for duplicates; give at least {report.NEAR_MISS:g}.'
-    )
-  if _checkpoint() and parts > 1:
+  checkpoint = model_flags.CHECKPOINT.value
+  if checkpoint and parts > 1:
     raise ValueError(
       f'--checkpoint with --part={_PART.value}: leave --checkpoint out of the'
       ' parts, and start the command with it and without --part at the end.'
     )
   images, tests = _sets()
   job = work.Work(
-    files.absolute(_TO.value),
-    images,
-    tests,
-    work.Settings(
-      max_distance=_MAX_DISTANCE.value,
-      flips=_FLIPS.value,
-      block_size=_BLOCK_SIZE.value,
-      threads=_THREADS.value,
-    ),
+    *(files.absolute(_TO.value), images, tests),
+    max_distance=_MAX_DISTANCE.value,
+    flips=_FLIPS.value,
   )
   job.run(part, parts)
   if missing := job.missing():
@@ -159,13 +116,13 @@ def main() -> None:
       ' start its command again, or this one without --part.'
     )
   else:
-    _report(job)
-  if job.unreadable():
+    similar = _similar(job, checkpoint) if checkpoint else None
+    found = report.judge(job.pairs(), similar, _MIN_CORRELATION.value)
+    for line in report.write(job, found, _MIN_CORRELATION.value):
+      print(printable.text(line))
+    print(f'Look at {job.folder / report.PAGE}.')
+  if (job.states() == work.UNREADABLE).any():
     sys.exit(command_line.UNREADABLE)
-
-
-def _checkpoint() -> str | None:
-  return model_flags.CHECKPOINT.value
 
 
 def _sets() -> tuple[sets.Set, list[sets.Set]]:
@@ -174,73 +131,33 @@ def _sets() -> tuple[sets.Set, list[sets.Set]]:
     splits = splits * len(tests)
   if len(splits) != len(tests):
     raise ValueError(
-      f'{len(_TEST_SPLIT.value)} --test_split for {len(tests)} --test: give one'
-      ' for all, or one for each.'
+      f'{len(splits)} --test_split for {len(tests)} --test: give one for all,'
+      ' or one for each.'
     )
-  images = sets.open_set(
-    'data',
-    _DATA.value,
-    _SPLIT.value,
-    data_dir=_DATA_DIR.value,
-    image_key=_IMAGE_KEY.value,
-    label_key=_LABEL_KEY.value,
-    num_classes=_NUM_CLASSES.value,
-  )
-  opened = [
-    sets.open_set('test', test, split, data_dir=_DATA_DIR.value)
-    for test, split in zip(tests, splits, strict=True)
-  ]
-  for test in opened:
+  options = source_flags.arguments()
+  images = sets.open_set(_DATA.value, _SPLIT.value, **options)
+  opened = []
+  for spec, split in zip(tests, splits, strict=True):
+    test = sets.open_set(spec, split, data_dir=options['data_dir'])
     if shared := images.view.shared(test.view):
       raise ValueError(
-        f'--split={_SPLIT.value} and --test_split={test.view.split} may'
-        f' share {shared:,} images of {images.spec}: each would be its own'
-        ' duplicate.'
+        f'--split={_SPLIT.value} and --test_split={split} may share'
+        f' {shared:,} images of {spec}: each would be its own duplicate.'
       )
+    opened.append(test)
   return images, opened
 
 
-def _report(job: work.Work) -> None:
-  alike = _similar(job) if _checkpoint() else None
-  found = report.judge(job.pairs(), alike, _MIN_CORRELATION.value)
-  summary = report.write(job, found)
-  page.write(
-    job,
-    found,
-    summary,
-    min_correlation=_MIN_CORRELATION.value,
-    shown=_SHOWN.value,
-  )
-  for line in summary:
-    print(printable.text(line))
-  print(
-    f'{len(found.duplicates):,} pairs are near-duplicates, of'
-    f' {found.candidates:,} with similar hashes; {len(found.near_misses):,}'
-    f' nearly are. Look at {job.folder / page.FILE}.'
-  )
-  for stage, seconds in job.seconds.items():
-    logging.info('%s took %s', stage, printable.duration(seconds))
-
-
-def _similar(job: work.Work):
-  model = predictor.load(
-    _checkpoint(), batch_size=_BATCH_SIZE.value, **model_flags.arguments()
-  )
+def _similar(job: work.Work, checkpoint: str) -> pd.DataFrame:
+  """Returns the pairs with similar features, compared by their pixels."""
+  model = predictor.load(checkpoint, **model_flags.arguments())
   logging.info('%s', printable.text(str(model)))
-  folder = job.folder / 'features'
-  of_images = similar.extract(model, folder, 'data', job.images)
-  of_queries = [
-    similar.extract(model, folder, f'test_{i + 1}', test)
-    for i, test in enumerate(job.tests)
-  ] or [of_images]
-  return similar.find(
-    job.images,
-    of_images,
-    job.queries,
-    of_queries,
+  similar = search.similar_features(
+    *(model, job.folder / 'features', job.images, job.queries),
     _MIN_COSINE.value,
-    inside=not job.tests,
   )
+  whole, mirrored = 0, len(hashing.VIEWS)
+  return job.compare(similar.assign(view=whole, second=mirrored))
 
 
 if __name__ == '__main__':

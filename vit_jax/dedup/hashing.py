@@ -16,8 +16,6 @@ The 9 places are 5% of a side apart, so any place is within 2.5% of one of them.
 Axes: V views, B bytes of a hash (16).
 """
 
-from typing import NamedTuple
-
 import cv2
 import numpy as np
 
@@ -42,37 +40,29 @@ _ORDER = sorted(
 _ROWS, _COLUMNS = (np.array(axis) for axis in zip(*_ORDER, strict=True))
 
 
-class Box(NamedTuple):
-  """What a view shows of an image, in parts of its sides.
-
-  Attributes:
-    top: may be negative: outside of the image.
-    left: the same.
-    scale: above 1, the view shows more than the image.
-  """
-
-  top: float
-  left: float
-  scale: float
-
-  @property
-  def name(self) -> str:
-    """Such as `whole`, `crop(0.05, 0)` or `part(0.05, 0)`."""
-    if self.scale == 1:
-      return 'whole'
-    kind = 'crop' if self.scale < 1 else 'part'
-    inner = self.scale if self.scale > 1 else 1
-    places = (abs(place) / inner for place in (self.top, self.left))
-    return f'{kind}({", ".join(f"{place:.2g}" for place in places)})'
-
-
 _STEPS = [step * (1 - _KEPT) / 2 for step in range(3)]
 _PLACES = [(top, left) for top in _STEPS for left in _STEPS]
+# What each view shows, in parts of the sides: its top, negative outside of the
+# image; its left; and how many sides it spans.
 VIEWS = (
-  Box(0.0, 0.0, 1.0),
-  *(Box(top, left, _KEPT) for top, left in _PLACES),
-  *(Box(-top / _KEPT, -left / _KEPT, 1 / _KEPT) for top, left in _PLACES),
+  (0.0, 0.0, 1.0),
+  *((top, left, _KEPT) for top, left in _PLACES),
+  *((-top / _KEPT, -left / _KEPT, 1 / _KEPT) for top, left in _PLACES),
 )
+
+
+def view_name(view: int) -> str:
+  """Returns the name of a view of `of_views`, such as `crop(0.05, 0)`.
+
+  The other names are `whole` and, of enlargements, such as `part(0.05, 0)`.
+  """
+  mirrored, number = divmod(view, len(VIEWS))
+  top, left, scale = VIEWS[number]
+  name = 'whole'
+  if scale != 1:
+    kind, inner = ('crop', 1) if scale < 1 else ('part', scale)
+    name = f'{kind}({abs(top) / inner:.2g}, {abs(left) / inner:.2g})'
+  return f'{name}, mirrored' if mirrored else name
 
 
 def decode(image: bytes | np.ndarray, *, upright: bool) -> np.ndarray:
@@ -122,20 +112,15 @@ def of_views(grey: np.ndarray, *, flips: bool) -> np.ndarray:
     flips: whether to add the views of the mirrored image, behind the others.
   """
   images = [grey, cv2.flip(grey, 1)] if flips else [grey]
-  return np.stack(
-    [of_whole(_cut(image, box)) for image in images for box in VIEWS]
-  )
+  return np.stack([of_whole(_cut(i, *view)) for i in images for view in VIEWS])
 
 
-def _cut(grey: np.ndarray, box: Box) -> np.ndarray:
-  """Returns what a box shows; the border's pixels continue outside."""
+def _cut(grey: np.ndarray, y: float, x: float, scale: float) -> np.ndarray:
+  """Returns what a view shows; the border's pixels continue outside."""
   height, width = grey.shape
-  top, bottom = (round(y * height) for y in (box.top, box.top + box.scale))
-  left, right = (round(x * width) for x in (box.left, box.left + box.scale))
-  if box.scale <= 1:
+  top, bottom = round(y * height), round((y + scale) * height)
+  left, right = round(x * width), round((x + scale) * width)
+  if scale <= 1:
     return grey[top : max(bottom, top + 1), left : max(right, left + 1)]
-  return cv2.copyMakeBorder(
-    grey,
-    *(-top, bottom - height, -left, right - width),
-    cv2.BORDER_REPLICATE,
-  )
+  border = (-top, bottom - height, -left, right - width)
+  return cv2.copyMakeBorder(grey, *border, cv2.BORDER_REPLICATE)

@@ -18,6 +18,7 @@ _SMALLEST, _LARGEST = 16, hashing.LEAST
 _BLUR = 1 / 16
 # Blur, in pixels, and most iterations of the alignment: coarse, then fine.
 _STEPS = ((5, 30), (3, 30))
+_UNTIL = cv2.TERM_CRITERIA_COUNT + cv2.TERM_CRITERIA_EPS
 _TOLERANCE = 1e-4
 # The most that a corner may move from where the hash has found it.
 _MOST = 0.15
@@ -48,14 +49,18 @@ def correlation(
     images below 64 px is reduced. 0 also stands for pictures without details,
     whose correlation would be one of noise.
   """
-  side = min(*first.shape, *second.shape)
-  side = min(max(side, _SMALLEST), _LARGEST)
+  side = min(*first.shape, *second.shape, _LARGEST)
+  side = max(side, _SMALLEST)
   fixed, best = hashing.square(first, side), (0.0, views[0])
   for view in views:
     mirrored, number = divmod(view, len(hashing.VIEWS))
     moved = cv2.flip(second, 1) if mirrored else second
     moved = hashing.square(moved, side)
-    warp = _align(fixed, moved, _start(hashing.VIEWS[number], side))
+    top, left, scale = hashing.VIEWS[number]
+    # Pixel i covers [i, i + 1), so its centre is at i + 1/2.
+    x, y = (place * side + (scale - 1) / 2 for place in (left, top))
+    start = np.array([[scale, 0, x], [0, scale, y]], np.float32)
+    warp = _align(fixed, moved, start)
     penalty = _PENALTY * (_LARGEST - side) / 32
     score = max(0.0, _score(fixed, moved, warp) - penalty)
     if score > best[0]:
@@ -63,19 +68,6 @@ def correlation(
     if score >= _CERTAIN:
       break
   return best
-
-
-def _start(box: hashing.Box, side: int) -> np.ndarray:
-  """Returns where a box's pixels are in the whole square, float32 [2, 3]."""
-  # Pixel i covers [i, i + 1), so its centre is at i + 1/2.
-  half = (box.scale - 1) / 2
-  return np.array(
-    [
-      [box.scale, 0, box.left * side + half],
-      [0, box.scale, box.top * side + half],
-    ],
-    np.float32,
-  )
 
 
 def _align(
@@ -89,11 +81,7 @@ def _align(
   corners = np.array([[0, last, 0, last], [0, 0, last, last], [1, 1, 1, 1]])
   warp = start
   for blur, iterations in _STEPS:
-    criteria = (
-      cv2.TERM_CRITERIA_COUNT + cv2.TERM_CRITERIA_EPS,
-      iterations,
-      _TOLERANCE,
-    )
+    criteria = (_UNTIL, iterations, _TOLERANCE)
     try:
       _, found = cv2.findTransformECC(
         *(fixed, moved, warp.copy(), cv2.MOTION_AFFINE, criteria, None, blur)

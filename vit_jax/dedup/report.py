@@ -1,217 +1,156 @@
-"""Writes the pairs and the lists of exclusions, from the results of all blocks.
+"""Writes the pairs, the lists of exclusions and a page, from all blocks.
 
 A pair is a near-duplicate from `min_correlation` on. This needs no image to be
 compared again, so another threshold takes a second.
 """
 
-import csv
-import dataclasses
-import io
-from collections.abc import Sequence
+import collections
+import pathlib
 
 import numpy as np
+import pandas as pd
 
-from vit_jax.data import exclusion
-from vit_jax.dedup import hashing, published, stored, work
+from vit_jax import pages
+from vit_jax.data import exclusion, retrying
+from vit_jax.data.ops import decoding
+from vit_jax.dedup import hashing, sets, work
+from vit_jax.runtime import errors
 from vit_jax.workdir import files
 
-PAIRS, EXCLUDE = 'pairs.csv', 'exclude.json'
+PAIRS, EXCLUDE, PAGE = 'pairs.csv', 'exclude.json', 'pairs.html'
 # Pairs so little below the threshold are shown, but not excluded.
 NEAR_MISS = 0.1
-COLUMNS = (
+# The most pairs in each section of the page.
+_SHOWN = 300
+COLUMNS = [
   *('index', 'name', 'test', 'test_index', 'test_name', 'kind'),
   *('correlation', 'distance', 'cosine', 'view'),
-)
-
-
-@dataclasses.dataclass
-class Pair:
-  """Two images.
-
-  Attributes:
-    index: of the image in the data.
-    test: number of the set of the other image; 0 inside one set.
-    test_index: of the other image there.
-    kind: 'duplicate', or 'similar' if only the features match.
-    correlation: of details, see `matching.correlation`.
-    distance: of the hashes in bits; None if only features were compared.
-    cosine: of the features; None if only hashes were compared.
-    view: number of the view of the other image.
-  """
-
-  index: int
-  test: int
-  test_index: int
-  kind: str
-  correlation: float
-  distance: int | None
-  cosine: float | None
-  view: int
-
-  @property
-  def view_name(self) -> str:
-    mirrored, number = divmod(self.view, len(hashing.VIEWS))
-    name = hashing.VIEWS[number].name
-    return f'{name}, mirrored' if mirrored else name
-
-
-@dataclasses.dataclass
-class Found:
-  """All pairs, the most doubtful first.
-
-  Attributes:
-    duplicates: pairs that match.
-    near_misses: pairs that nearly match.
-    similar: pairs with similar features that do not match.
-    candidates: number of pairs with similar hashes.
-  """
-
-  duplicates: list[Pair]
-  near_misses: list[Pair]
-  similar: list[Pair]
-  candidates: int
+]
+# What is known of a pair but the images.
+_FACTS = ['correlation', 'distance', 'cosine', 'view']
 
 
 def judge(
-  pairs: dict[str, np.ndarray],
-  similar: dict[str, np.ndarray] | None,
-  min_correlation: float,
-) -> Found:
+  pairs: pd.DataFrame, similar: pd.DataFrame | None, min_correlation: float
+) -> pd.DataFrame:
   """Decides which pairs are near-duplicates.
 
   Args:
     pairs: see `work.Work.pairs`.
-    similar: see `similar.find`; None without features.
+    similar: pairs with similar features and their `cosine`, compared by
+      `work.Work.compare`; None without features.
     min_correlation: the least correlation of a near-duplicate.
+
+  Returns:
+    Pairs with a `kind`, the most doubtful of each kind first: 'duplicate',
+    'near miss', or 'similar' if only the features match. `distance` or `cosine`
+    is missing if hashes or features were not compared.
   """
-  by_images: dict[tuple, Pair] = {}
-  for row in zip(*(pairs[key].tolist() for key in _OF_HASHES), strict=True):
-    *images, distance, view, correlation = row
-    by_images[tuple(images)] = Pair(
-      *(*images, 'duplicate', correlation, distance, None, view)
-    )
-  for row in _rows_of_features(similar):
-    *images, cosine, correlation, view = row
-    pair = by_images.get(tuple(images))
-    if pair is None:
-      pair = Pair(*(*images, 'similar', correlation, None, cosine, view))
-      by_images[tuple(images)] = pair
-    pair.cosine = cosine
-    if correlation > pair.correlation:
-      pair.correlation, pair.view = correlation, view
-  found = Found([], [], [], len(pairs['index']))
-  for pair in by_images.values():
-    if pair.correlation >= min_correlation:
-      pair.kind = 'duplicate'
-      found.duplicates.append(pair)
-    elif pair.cosine is not None:
-      pair.kind = 'similar'
-      found.similar.append(pair)
-    elif pair.correlation >= min_correlation - NEAR_MISS:
-      pair.kind = 'near miss'
-      found.near_misses.append(pair)
-  found.duplicates.sort(key=lambda pair: (pair.correlation, pair.index))
-  found.near_misses.sort(key=lambda pair: (-pair.correlation, pair.index))
-  found.similar.sort(key=lambda pair: (-pair.cosine, pair.index))
-  return found
+  both = pd.concat([pairs, similar]).reindex(columns=[*work.PAIR, *_FACTS])
+  both = both.astype({'correlation': float, 'cosine': float})
+  both = both.sort_values('correlation', ascending=False, kind='stable')
+  found = both.groupby(work.PAIR, as_index=False)[_FACTS].first()
+  above, cosine = found['correlation'] - min_correlation, found['cosine']
+  found['kind'] = np.select(
+    [above >= 0, cosine.notna(), above >= -NEAR_MISS],
+    ['duplicate', 'similar', 'near miss'],
+    '',
+  )
+  certain = found['kind'] == 'similar'
+  found['order'] = np.where(certain, -cosine, above.abs())
+  found = found[found['kind'] != ''].astype({'distance': 'Int64'})
+  return found.sort_values(['kind', 'order', 'index'], ignore_index=True)
 
 
-_OF_HASHES = ('index', 'test', 'test_index', 'distance', 'view', 'correlation')
-
-
-def _rows_of_features(similar: dict[str, np.ndarray] | None) -> list[tuple]:
-  columns = [] if similar is None else [c.tolist() for c in similar.values()]
-  return list(zip(*columns, strict=True))
-
-
-def excluded(found: Found, *, inside: bool) -> list[int]:
-  """Returns the images of the data to leave out, ascending.
+def excluded(found: pd.DataFrame, *, inside: bool) -> set[int]:
+  """Returns the images of the data to leave out.
 
   Inside one set, the first of several equal images stays: an image is left out
   if an earlier image that stays is its near-duplicate.
   """
+  twins = found[found['kind'] == 'duplicate']
   if not inside:
-    return sorted({pair.index for pair in found.duplicates})
+    return set(twins['index'].tolist())
   out: set[int] = set()
-  for pair in sorted(found.duplicates, key=lambda p: (p.index, p.test_index)):
-    if pair.test_index not in out:
-      out.add(pair.index)
-  return sorted(out)
+  for index, other in sorted(twins[['index', 'test_index']].values.tolist()):
+    if other not in out:
+      out.add(index)
+  return out
 
 
-def write(job: work.Work, found: Found) -> list[str]:
-  """Writes `pairs.csv` and the lists of exclusions.
+def write(
+  job: work.Work, found: pd.DataFrame, min_correlation: float
+) -> list[str]:
+  """Writes `pairs.csv`, the lists of exclusions and `pairs.html`.
+
+  Args:
+    job: the work whose pairs these are.
+    found: see `judge`.
+    min_correlation: the threshold, to be told.
 
   Returns:
     Lines that sum up what was found.
   """
-  _write_pairs(job, found)
-  inside = not job.tests
-  out = excluded(found, inside=inside)
-  path = job.folder / EXCLUDE
-  exclusion.write(path, job.images.view.source, job.images.places(out))
-  size = len(job.images)
-  lines = [_counts(job)]
-  if inside:
-    lines.append(
-      f'{len(found.duplicates):,} pairs of near-duplicates in'
-      f' {job.images.spec}.'
-    )
+  kinds = collections.Counter(found['kind'])
+  states = job.states().tolist()
+  lines = [
+    f'{len(states):,} images, of which {states.count(work.FLAT):,} are nearly'
+    f' of one colour and {states.count(work.UNREADABLE):,} unreadable: these'
+    ' are not compared.'
+  ]
   for number, test in enumerate(job.tests):
-    twins = {p.test_index for p in found.duplicates if p.test == number}
-    file = list_of_test(job.tests, number)
-    exclusion.write(
-      job.folder / file, test.view.source, test.places(sorted(twins))
-    )
-    known = published.note(test.spec, job.images.spec, len(test))
+    of_test = (found['kind'] == 'duplicate') & (found['test'] == number)
+    twins = set(found['test_index'][of_test].tolist())
+    file = f'exclude_test{f"_{number + 1}" * (len(job.tests) > 1)}.json'
+    exclusion.write(job.folder / file, test.view.source, test.places(twins))
     lines.append(
       f'{test.spec}, {test.view.split}: {len(twins):,} of {len(test):,} images'
-      f' have near-duplicates{f" ({known})" if known else ""}: {file}'
+      f' have near-duplicates: {file}'
     )
-  lines.append(
-    f'{job.images.spec}, {job.images.view.split}: {len(out):,} of'
-    f' {size:,} images to leave out: {EXCLUDE}'
-  )
-  if found.similar:
-    lines.append(
-      f'{len(found.similar):,} more pairs have similar features only, and are'
-      ' not left out.'
-    )
+  images, out = job.images, excluded(found, inside=not job.tests)
+  exclusion.write(job.folder / EXCLUDE, images.view.source, images.places(out))
+  lines += [
+    f'{images.spec}, {images.view.split}: {len(out):,} of {len(images):,}'
+    f' images to leave out: {EXCLUDE}',
+    f'{kinds["duplicate"]:,} pairs are near-duplicates;'
+    f' {kinds["near miss"]:,} nearly are, and {kinds["similar"]:,} more have'
+    ' similar features only. These are not left out.',
+  ]
+  _write_pairs(job, found, lines, min_correlation)
   return lines
 
 
-def list_of_test(tests: Sequence, number: int) -> str:
-  """Returns the name of the list of a test set."""
-  return f'exclude_test{f"_{number + 1}" * (len(tests) > 1)}.json'
-
-
-def _counts(job: work.Work) -> str:
-  """Returns a line on the images that could not be compared."""
-  states = job.states()
-  flat, unreadable = (
-    sum(int((state == kind).sum()) for state in states.values())
-    for kind in (stored.FLAT, stored.UNREADABLE)
+def _write_pairs(job, found, lines, min_correlation: float) -> None:
+  """Writes the table and the page."""
+  queries = list(job.queries.values())
+  places = zip(found['test'], found['test_index'], strict=True)
+  found = found.assign(
+    name=[job.images.view.name(index) for index in found['index']],
+    test_name=[queries[test].view.name(index) for test, index in places],
+    view=found['view'].map(hashing.view_name),
   )
-  images = sum(map(len, states.values()))
-  return (
-    f'{images:,} images, of which {flat:,} are nearly of one colour and'
-    f' {unreadable:,} unreadable: these are not compared.'
+  table = found.assign(test=found['test'] + 1)[COLUMNS]
+  text = table.to_csv(index=False, lineterminator='\n', float_format='%.4f')
+  files.write_shared(job.folder / PAIRS, text.encode())
+
+  def picture(images: sets.Set, index: int) -> str:
+    try:
+      image = retrying.read(images.view, index).image
+      colours = decoding.decode(image, 3, upright=images.upright)
+      return pages.small_picture(colours)
+    except (ValueError, OSError, errors.ReadError):
+      return ''
+
+  found = found.astype(object).where(found.notna(), None)
+  text = pages.render(
+    pathlib.Path(__file__).with_name('page.html'),
+    lines=lines,
+    min_correlation=min_correlation,
+    kinds=dict(list(found.groupby('kind'))),
+    inside=not job.tests,
+    images=job.images,
+    queries=queries,
+    shown=_SHOWN,
+    picture=picture,
   )
-
-
-def _write_pairs(job: work.Work, found: Found) -> None:
-  text = io.StringIO()
-  writer = csv.writer(text, lineterminator='\n')
-  writer.writerow(COLUMNS)
-  for pair in found.duplicates + found.near_misses + found.similar:
-    writer.writerow(
-      (
-        *(pair.index, job.images.name(pair.index), pair.test + 1),
-        *(pair.test_index, job.queries[pair.test].name(pair.test_index)),
-        *(pair.kind, f'{pair.correlation:.4f}'),
-        '' if pair.distance is None else pair.distance,
-        '' if pair.cosine is None else f'{pair.cosine:.4f}',
-        pair.view_name,
-      )
-    )
-  files.write_shared(job.folder / PAIRS, text.getvalue().encode())
+  files.write_shared(job.folder / PAGE, text.encode())

@@ -1,109 +1,106 @@
-"""Finds pairs of hashes that differ in few bits; exact, by faiss.
+"""Finds pairs with near hashes, or with similar features; exact, by faiss.
+
+Hashes find copies. Features of a trained model also find other photographs of
+the same thing, and stronger crops. Of both, the pixels are compared.
 
 Axes: T hashes that are searched, Q query images, V views of each, B bytes.
 """
 
-from typing import NamedTuple
+import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
+import pandas as pd
+from etils import epath
 
-from vit_jax.dedup import hashing
-from vit_jax.runtime import installed
-
-# Query images of one search: bounds the memory that matches take.
-_QUERIES = 2048
-# Views of a pair that are kept, those with the nearest hashes.
-_VIEWS = 2
-
-
-class Found(NamedTuple):
-  """Pairs, sorted by target and query.
-
-  Attributes:
-    target: int64 [pairs], rows of the searched hashes.
-    query: int64 [pairs], rows of the queries.
-    distance: int16 [pairs], number of bits that differ in the nearest view.
-    views: int16 [pairs, 2], the nearest views; -1 if there is only one.
-  """
-
-  target: np.ndarray
-  query: np.ndarray
-  distance: np.ndarray
-  views: np.ndarray
+from vit_jax.dedup import hashing, sets
+from vit_jax.features import extraction
+from vit_jax.features.store import Stored
+from vit_jax.predict.predictor import Predictor
 
 
-def check_faiss(what: str) -> None:
-  """Raises ValueError unless faiss is installed.
-
-  Args:
-    what: the thing that needs it, for the message.
-  """
-  installed.require('faiss', extra='dedup', what=what)
-
-
-def pairs(targets: np.ndarray, queries: np.ndarray, max_distance: int) -> Found:
+def near_hashes(
+  targets: np.ndarray, queries: np.ndarray, max_distance: int
+) -> pd.DataFrame:
   """Returns all pairs in which a view differs in at most some bits.
 
   Args:
     targets: uint8 [T, B].
     queries: uint8 [Q, V, B].
     max_distance: number of bits.
+
+  Returns:
+    A row for each pair, sorted by `target` and `query`, which are rows of the
+    arguments: `distance` in bits of the nearest view, `view` its number, and
+    `second` that of the second nearest, -1 if only one is near.
   """
   import faiss
 
+  views = queries.shape[1]
   index = faiss.IndexBinaryFlat(hashing.BITS)
   index.add(np.ascontiguousarray(targets))
-  parts = [
-    _of_part(index, queries[start : start + _QUERIES], max_distance)
-    for start in range(0, len(queries), _QUERIES)
-  ]
-  starts = range(0, len(queries), _QUERIES)
-  target, query, distance, views = (
-    np.concatenate([part[i] for part in parts] or [empty])
-    for i, empty in enumerate(_none())
-  )
-  query = query + np.repeat(
-    np.array(starts, np.int64), [len(part.target) for part in parts]
-  )
-  order = np.lexsort((query, target))
-  return Found(target[order], query[order], distance[order], views[order])
-
-
-def _none() -> Found:
-  return Found(
-    np.empty(0, np.int64),
-    np.empty(0, np.int64),
-    np.empty(0, np.int16),
-    np.empty((0, _VIEWS), np.int16),
-  )
-
-
-def _of_part(index, queries: np.ndarray, max_distance: int) -> Found:
-  count, views, _ = queries.shape
-  if not count or not index.ntotal:
-    return _none()
-  flat = np.ascontiguousarray(queries.reshape(count * views, -1))
+  flat = np.ascontiguousarray(queries.reshape(-1, queries.shape[2]))
   # faiss finds distances below its radius.
   limits, distance, target = index.range_search(flat, max_distance + 1)
-  rows = np.repeat(np.arange(len(flat)), np.diff(limits.astype(np.int64)))
-  query, view = np.divmod(rows, views)
-  order = np.lexsort((view, distance, query, target))
-  target, query, view, distance = (
-    a[order] for a in (target, query, view, distance)
-  )
-  new = np.ones(len(target), bool)
-  new[1:] = (target[1:] != target[:-1]) | (query[1:] != query[:-1])
-  (first,) = np.nonzero(new)
-  second = first + 1
-  has_second = np.zeros(len(first), bool)
-  inside = second < len(target)
-  has_second[inside] = ~new[second[inside]]
-  nearest = np.full((len(first), _VIEWS), -1, np.int16)
-  nearest[:, 0] = view[first]
-  nearest[has_second, 1] = view[second[has_second]]
-  return Found(
-    target[first].astype(np.int64),
-    query[first].astype(np.int64),
-    distance[first].astype(np.int16),
-    nearest,
-  )
+  row = np.repeat(np.arange(len(flat)), np.diff(limits.astype(np.int64)))
+  near = pd.DataFrame(
+    {
+      'target': target,
+      'query': row // views,
+      'distance': distance.astype(np.int16),
+      'view': row % views,
+    }
+  ).sort_values(['target', 'query', 'distance', 'view'])
+  pairs = near.groupby(['target', 'query'])
+  near['second'] = pairs['view'].shift(-1, fill_value=-1)
+  return near[pairs.cumcount() == 0].reset_index(drop=True)
+
+
+def similar_features(
+  model: Predictor,
+  folder: epath.Path,
+  images: sets.Set,
+  queries: Mapping[str, sets.Set],
+  min_cosine: float,
+) -> pd.DataFrame:
+  """Returns the pairs whose features have at least some cosine.
+
+  This holds the features of a set of queries in memory, and one file of the
+  others.
+
+  Args:
+    model: any trained model.
+    folder: gets a folder of features for each set, or has it.
+    images: the set that is searched.
+    queries: name -> set; 'data' is `images`.
+    min_cosine: of the angle between two features.
+
+  Returns:
+    A row for each pair: `index`, `test`, `test_index` and `cosine`.
+  """
+  import faiss
+
+  stored = {}
+  for name, of in {'data': images, **queries}.items():
+    model.preprocess = dataclasses.replace(model.preprocess, upright=of.upright)
+    extraction.extract(model, of.view, folder / name, suffix='npz')
+    stored[name] = Stored(folder / name)
+  found, least = [], float(np.nextafter(np.float32(min_cosine), -1))
+  for test, name in enumerate(queries):
+    features = np.concatenate(list(stored[name]))
+    faiss.normalize_L2(features)
+    index = faiss.IndexFlatIP(features.shape[1])
+    index.add(features)
+    places, rows = (stored[n].column('index') for n in (name, 'data'))
+    for part in stored['data']:
+      faiss.normalize_L2(part)
+      limits, cosine, near = index.range_search(part, least)
+      one, rows = rows[: len(part)], rows[len(part) :]
+      columns = {
+        'index': one.repeat(np.diff(limits.astype(np.int64))),
+        'test': test,
+        'test_index': places[near],
+        'cosine': cosine,
+      }
+      found.append(pd.DataFrame(columns))
+  return pd.concat(found, ignore_index=True)

@@ -1,8 +1,7 @@
 """The data sets to compare, and their images in grey."""
 
-import collections
 import dataclasses
-import threading
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,10 +9,9 @@ import numpy as np
 from vit_jax import config as config_lib
 from vit_jax import data
 from vit_jax.data import exclusion, identity, retrying
-from vit_jax.data.ops import decoding
 from vit_jax.dedup import hashing
 
-# Images in grey that a set keeps, of about 12 kB each.
+# Images in grey that a set keeps, of about 12 kB each: a block, and some.
 _KEPT = 20_000
 
 
@@ -30,10 +28,7 @@ class Set:
   upright: bool
 
   def __post_init__(self):
-    self._kept: collections.OrderedDict[int, np.ndarray] = (
-      collections.OrderedDict()
-    )
-    self._lock = threading.Lock()
+    self.grey = functools.lru_cache(_KEPT)(self.grey)
 
   def __len__(self) -> int:
     return len(self.view)
@@ -41,10 +36,6 @@ class Set:
   @property
   def spec(self) -> str:
     return self.view.source.info.spec
-
-  def name(self, index: int) -> str:
-    """Returns the name of an image."""
-    return self.view.name(index)
 
   def grey(self, index: int) -> np.ndarray:
     """Returns an image in grey, reduced: uint8 [h, w].
@@ -54,27 +45,8 @@ class Set:
       OSError: there is no such file, or it may not be read.
       ReadError: the source does not answer.
     """
-    return hashing.decode(self._image(index), upright=self.upright)
-
-  def colour(self, index: int) -> np.ndarray:
-    """Returns an image in colour, whole: uint8 [h, w, 3]; see `grey`."""
-    return decoding.decode(self._image(index), 3, upright=self.upright)
-
-  def _image(self, index: int) -> bytes | np.ndarray:
-    return retrying.read(self.view, index).image
-
-  def kept_grey(self, index: int) -> np.ndarray:
-    """Returns what `grey` does, and keeps it for the next time."""
-    with self._lock:
-      if index in self._kept:
-        self._kept.move_to_end(index)
-        return self._kept[index]
-    image = self.grey(index)
-    with self._lock:
-      self._kept[index] = image
-      if len(self._kept) > _KEPT:
-        self._kept.popitem(last=False)
-    return image
+    image = retrying.read(self.view, index).image
+    return hashing.decode(image, upright=self.upright)
 
   def facts(self) -> dict[str, object]:
     """Returns facts that are equal for equal images; JSON-able."""
@@ -96,11 +68,10 @@ class Set:
     return found
 
 
-def open_set(flag: str, spec: str, split: str, **options) -> Set:
+def open_set(spec: str, split: str, **options) -> Set:
   """Opens the images of a data spec.
 
   Args:
-    flag: names the spec in error messages.
     spec: the data spec.
     split: a split expression.
     options: see `data.open_source`.
@@ -112,7 +83,7 @@ def open_set(flag: str, spec: str, split: str, **options) -> Set:
   base, path = exclusion.split(spec)
   if path:
     raise ValueError(
-      f'--{flag}={spec}: name the whole data set, {base}. The lists that are'
+      f'{spec}: name the whole data set, {base}. The lists that are'
       ' written here count its images.'
     )
   source = data.open_source(spec, **options)

@@ -14,97 +14,82 @@ of --data. A block of test images is computed by whoever needs it first. If two
 machines do so at the same time, both write the same file.
 """
 
-import contextlib
 import dataclasses
+import io
+import json
 import os
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent import futures
 
 import numpy as np
+import pandas as pd
 from absl import logging
 from etils import epath
 
-from vit_jax.dedup import hashing, pairing, sets
-from vit_jax.dedup import stored as stored_lib
-from vit_jax.runtime import printable
+from vit_jax.dedup import hashing, matching, search, sets
+from vit_jax.workdir import files
 
 # Raised by changes after which hashes or correlations differ.
 VERSION = 1
-_SECONDS = 10.0  # Between two lines that tell the progress.
+# What became of an image: it has a hash, is flat, or cannot be read.
+HASHED, FLAT, UNREADABLE = 0, 1, 2
+# What names a pair; `test` is the number of the set, 0 inside one set.
+PAIR = ['index', 'test', 'test_index']
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-  """How images are compared.
-
-  Attributes:
-    max_distance: number of bits that hashes of a pair may differ in.
-    flips: whether mirrored images are found.
-    block_size: images of a block.
-    threads: number of threads that decode and compare.
-  """
-
-  max_distance: int = 32
-  flips: bool = False
-  block_size: int = 16_384
-  threads: int = os.cpu_count() or 1
-
-
+@dataclasses.dataclass
 class Work:
   """The work in a folder.
 
   Attributes:
+    folder: local or remote.
     images: the set that is searched.
     tests: the sets with the queries. None of them: the images are compared with
       each other.
-    seconds: stage -> how long this process took for it.
+    max_distance: number of bits that hashes of a pair may differ in.
+    flips: whether mirrored images are found.
+    block_size: images of a block.
+    queries: folder in `hashes` -> the set whose images have several views.
   """
 
-  def __init__(
-    self,
-    folder: epath.Path,
-    images: sets.Set,
-    tests: Sequence[sets.Set],
-    settings: Settings,
-  ):
-    """Opens a folder, or begins one.
+  folder: epath.Path
+  images: sets.Set
+  tests: Sequence[sets.Set] = ()
+  max_distance: int = 32
+  flips: bool = False
+  block_size: int = 16_384
+
+  def __post_init__(self):
+    """Opens the folder, or begins it.
 
     Raises:
-      ValueError: the folder holds a comparison of other images, or one with
-        other settings.
+      ValueError: it holds a comparison of other images, or one with other
+        settings.
     """
-    self.folder = folder
-    self.images = images
-    self.tests = tests
-    self.settings = settings
-    self.seconds: dict[str, float] = {}
-    self._loaded: dict[epath.Path, dict[str, np.ndarray]] = {}
-    stored_lib.check_same(folder, self._asked())
-
-  def _asked(self) -> dict[str, Any]:
-    return {
+    tests = {f'test_{i}': test for i, test in enumerate(self.tests, 1)}
+    self.queries = tests or {'data': self.images}
+    asked = {
       'version': VERSION,
       'data': self.images.facts(),
       'tests': [test.facts() for test in self.tests],
-      'max_distance': self.settings.max_distance,
-      'flips': self.settings.flips,
-      'block_size': self.settings.block_size,
+      'max_distance': self.max_distance,
+      'flips': self.flips,
+      'block_size': self.block_size,
     }
-
-  @property
-  def queries(self) -> Sequence[sets.Set]:
-    """The sets whose images have hashes of several views."""
-    return self.tests or [self.images]
-
-  def blocks(self, of: sets.Set) -> list[range]:
-    """Returns the images of each block of a set."""
-    size = self.settings.block_size
-    return [
-      range(start, min(start + size, len(of)))
-      for start in range(0, len(of), size)
+    path = self.folder / 'settings.json'
+    if not path.exists():
+      files.write_shared(path, (json.dumps(asked, indent=2) + '\n').encode())
+    saved = files.read_object(path, 'use another directory, or delete this one')
+    differing = [
+      f'{key}={saved.get(key)!r} there, {value!r} now'
+      for key, value in asked.items()
+      if saved.get(key) != value
     ]
+    if differing:
+      raise ValueError(
+        f'{self.folder} holds another comparison: {"; ".join(differing)}. Use'
+        ' another directory, or delete this one.'
+      )
 
   def run(self, part: int = 0, parts: int = 1) -> None:
     """Computes what is missing of a part, and the test images' hashes.
@@ -113,165 +98,142 @@ class Work:
       part: its number, from 0 on.
       parts: how many there are.
     """
-    for number, queries in enumerate(self.queries):
-      count = len(self.blocks(queries))
+    for name, queries in self.queries.items():
+      count = len(self._blocks(queries))
       # Each part begins elsewhere, so that they seldom do the same.
-      first = part * count // parts
-      self._hash(
-        _name(self.tests, number),
-        queries,
-        [(first + i) % count for i in range(count)],
-        views=True,
-      )
-    mine = range(part, len(self.blocks(self.images)), parts)
-    if self.tests:
-      self._hash('data', self.images, mine, views=False)
-    self._pair(mine)
+      order = np.roll(range(count), -(part * count // parts)).tolist()
+      for number in self._missing(f'hashes/{name}', order):
+        self._hash(name, number)
+    mine = self._blocks(self.images)[part::parts]
+    for number in self._missing('pairs', mine):
+      if self.tests and not self._path('hashes/data', number).exists():
+        self._hash('data', number)
+      self._pair(number)
 
   def missing(self) -> int:
     """Returns how many blocks have no pairs yet."""
-    blocks = range(len(self.blocks(self.images)))
-    return sum(not self._pairs_file(block).exists() for block in blocks)
+    blocks = self._blocks(self.images)
+    return sum(not self._path('pairs', block).exists() for block in blocks)
 
-  def pairs(self) -> dict[str, np.ndarray]:
-    """Returns the pairs of all blocks; see `pairing.of_block`."""
-    parts = [
-      stored_lib.load(self._pairs_file(block))
-      for block in range(len(self.blocks(self.images)))
-    ]
-    return {
-      key: np.concatenate([part[key] for part in parts]) for key in parts[0]
-    }
+  def pairs(self) -> pd.DataFrame:
+    """Returns the pairs whose hashes are near, sorted by PAIR.
 
-  def states(self) -> dict[str, np.ndarray]:
-    """Returns what became of each image, uint8 [images], by set.
-
-    The keys are those of the folders in `hashes`.
+    The columns are PAIR; `distance` in bits; `view` of the query image; and
+    `correlation`, see `matching`.
     """
-    names = {
-      _name(self.tests, i): queries for i, queries in enumerate(self.queries)
-    } | {'data': self.images}
-    return {
-      name: np.concatenate(
-        [
-          stored_lib.load(self._hash_file(name, block))['state']
-          for block in range(len(self.blocks(of)))
-        ]
-      )
-      for name, of in names.items()
-    }
+    blocks = self._blocks(self.images)
+    parts = [pd.DataFrame(_load(self._path('pairs', b))) for b in blocks]
+    return pd.concat(parts, ignore_index=True)
 
-  def unreadable(self) -> int:
-    """Returns how many images cannot be read, of the blocks that are there."""
-    files = (self.folder / 'hashes').glob('*/*.npz')
-    return sum(
-      int((stored_lib.load(file)['state'] == stored_lib.UNREADABLE).sum())
-      for file in files
-    )
+  def states(self) -> np.ndarray:
+    """Returns what became of the images of the blocks that are there."""
+    paths = (self.folder / 'hashes').glob('*/*.npz')
+    return np.concatenate([_load(path)['state'] for path in paths])
 
-  # Hashes -------------------------------------------------------------------
+  def _blocks(self, of: sets.Set) -> range:
+    return range(-(-len(of) // self.block_size))
 
-  def _hash_file(self, name: str, block: int) -> epath.Path:
-    return self.folder / 'hashes' / name / f'{block:05d}.npz'
+  def _path(self, kind: str, block: int) -> epath.Path:
+    return self.folder / kind / f'{block:05d}.npz'
 
-  def _hash(
-    self, name: str, of: sets.Set, numbers: Sequence[int], *, views: bool
-  ) -> None:
-    blocks = self.blocks(of)
-    missing = [n for n in numbers if not self._hash_file(name, n).exists()]
-    count = sum(len(blocks[n]) for n in missing)
-    with self._clock(f'hashes of {name}', count) as tell:
-      for number in missing:
-        path = self._hash_file(name, number)
-        if not path.exists():  # Another machine may have been faster.
-          stored_lib.save(
-            path, self._hashes_of(of, blocks[number], views, tell)
-          )
+  def _missing(self, kind: str, blocks: Sequence[int]) -> Iterator[int]:
+    """Yields the blocks that have no file, and logs the progress."""
+    for done, block in enumerate(blocks, 1):
+      if not self._path(kind, block).exists():
+        yield block
+        logging.info('%s: %d of %d blocks', kind, done, len(blocks))
 
-  def _hashes_of(
-    self, of: sets.Set, block: range, views: bool, tell: Callable
-  ) -> dict[str, np.ndarray]:
-    """Returns `state` uint8 [n] and `hash` uint8 [n, V, 16] of a block."""
-    settings = self.settings
-    count = 1
-    if views:
-      count = len(hashing.VIEWS) * (1 + settings.flips)
-    state = np.full(len(block), stored_lib.HASHED, np.uint8)
-    found = np.zeros((len(block), count, hashing.BITS // 8), np.uint8)
+  def _hash(self, name: str, number: int) -> None:
+    """Writes `state` uint8 [n] and `hash` uint8 [n, V, 16] of a block."""
+    of, many = self.queries.get(name, self.images), name in self.queries
+    start = number * self.block_size
+    block = range(start, min(start + self.block_size, len(of)))
+    views = len(hashing.VIEWS) * (1 + self.flips) if many else 1
+    state = np.full(len(block), HASHED, np.uint8)
+    found = np.zeros((len(block), views, hashing.BITS // 8), np.uint8)
 
     def work(row):
       try:
         grey = of.grey(block[row])
       except (hashing.CorruptImageError, OSError) as error:
-        logging.warning('%s: %s', of.name(block[row]), error)
-        state[row] = stored_lib.UNREADABLE
+        logging.warning('%s: %s', of.view.name(block[row]), error)
+        state[row] = UNREADABLE
+        return
+      if hashing.is_flat(grey):
+        state[row] = FLAT
+      elif many:
+        found[row] = hashing.of_views(grey, flips=self.flips)
       else:
-        if hashing.is_flat(grey):
-          state[row] = stored_lib.FLAT
-        elif views:
-          found[row] = hashing.of_views(grey, flips=settings.flips)
-        else:
-          found[row, 0] = hashing.of_whole(grey)
-      tell()
+        found[row] = hashing.of_whole(grey)
 
-    pairing.in_threads(work, range(len(block)), settings.threads)
-    return {'state': state, 'hash': found}
+    _in_threads(work, range(len(block)))
+    _save(self._path(f'hashes/{name}', number), state=state, hash=found)
 
-  # Pairs --------------------------------------------------------------------
+  def _hashes(self, name: str, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the images of a block that have hashes, and these [n, V, 16]."""
+    stored = _load(self._path(f'hashes/{name}', number))
+    (rows,) = np.nonzero(stored['state'] == HASHED)
+    return number * self.block_size + rows, stored['hash'][rows]
 
-  def _pairs_file(self, block: int) -> epath.Path:
-    return self.folder / 'pairs' / f'{block:05d}.npz'
+  def _pair(self, number: int) -> None:
+    """Writes the pairs of a block of the data, see `pairs`."""
+    (index, targets), found = self._hashes('data', number), []
+    for test, (name, queries) in enumerate(self.queries.items()):
+      for other in self._blocks(queries):
+        if not self.tests and other > number:
+          break
+        test_index, hashes = self._hashes(name, other)
+        near = search.near_hashes(targets[:, 0], hashes, self.max_distance)
+        near['index'], near['test'] = index[near['target']], test
+        near['test_index'] = test_index[near['query']]
+        found.append(near)
+    found = self.compare(pd.concat(found))
+    columns = found[[*PAIR, 'distance', 'view', 'correlation']]
+    arrays = {key: column.to_numpy() for key, column in columns.items()}
+    _save(self._path('pairs', number), **arrays)
 
-  def _pair(self, numbers: Sequence[int]) -> None:
-    missing = [n for n in numbers if not self._pairs_file(n).exists()]
-    count = sum(len(self.blocks(self.images)[n]) for n in missing)
-    with self._clock('search and comparison', count) as tell:
-      for number in missing:
-        path = self._pairs_file(number)
-        if not path.exists():
-          stored_lib.save(path, pairing.of_block(self, number))
-        tell(len(self.blocks(self.images)[number]))
+  def compare(self, found: pd.DataFrame) -> pd.DataFrame:
+    """Compares the pixels of pairs.
 
-  def query_hashes(self, number: int, block: int) -> dict[str, np.ndarray]:
-    """Returns the hashes of a block of a query set; see `_hashes_of`."""
-    name = _name(self.tests, number)
-    path = self._hash_file(name, block)
-    if not self.tests:  # There may be more than the memory holds.
-      return stored_lib.load(path)
-    if path not in self._loaded:
-      self._loaded[path] = stored_lib.load(path)
-    return self._loaded[path]
+    Args:
+      found: PAIR, and the numbers of two views: `view`, and `second` or -1.
 
-  def hashes(self, block: int) -> dict[str, np.ndarray]:
-    """Returns the hashes of a block of the images; the first view is whole."""
-    return stored_lib.load(self._hash_file('data', block))
+    Returns:
+      The pairs sorted by PAIR, with `correlation`, and `view` the best of the
+      two. Inside one set, each pair is there once, and no image with itself.
+    """
+    if not self.tests:
+      found = found[found['test_index'] < found['index']]
+    found = found.sort_values(PAIR, ignore_index=True)
+    queries = list(self.queries.values())
 
-  @contextlib.contextmanager
-  def _clock(self, stage: str, images: int) -> Iterator[Callable]:
-    """Yields a function to call after images; it logs the progress."""
-    start = told = time.monotonic()
-    done, lock = 0, threading.Lock()
+    def work(index, test, test_index, *views):
+      try:
+        one = self.images.grey(index)
+        other = queries[test].grey(test_index)
+      except hashing.CorruptImageError:  # A model's decoder is less strict.
+        return 0.0, views[0]
+      return matching.correlation(one, other, [v for v in views if v >= 0])
 
-    def tell(count=1):
-      nonlocal done, told
-      with lock:
-        done += count
-        now = time.monotonic()
-        if now - told < _SECONDS:
-          return
-        told = now
-        rate = done / (now - start)
-        logging.info(
-          '%s: %s of %s images, %s images/s, %s left',
-          *(stage, f'{done:,}', f'{images:,}', f'{rate:,.0f}'),
-          printable.duration((images - done) / rate),
-        )
-
-    yield tell
-    if images:
-      self.seconds[stage] = time.monotonic() - start
+    rows = (found[key].tolist() for key in [*PAIR, 'view', 'second'])
+    best = _in_threads(work, *rows)
+    found['correlation'] = np.array([score for score, _ in best], np.float32)
+    found['view'] = [view for _, view in best]
+    return found
 
 
-def _name(tests: Sequence[sets.Set], number: int) -> str:
-  """Returns the name of the folder of a query set's hashes."""
-  return f'test_{number + 1}' if tests else 'data'
+def _in_threads(work: Callable, *items: Iterable) -> list:
+  """Returns the results in order; raises the first one's error."""
+  with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    return list(pool.map(work, *items))
+
+
+def _save(path: epath.Path, **columns: np.ndarray) -> None:
+  content = io.BytesIO()
+  np.savez(content, **columns)
+  files.write_shared(path, content.getvalue())
+
+
+def _load(path: epath.Path) -> dict[str, np.ndarray]:
+  with np.load(io.BytesIO(path.read_bytes())) as stored:
+    return dict(stored)

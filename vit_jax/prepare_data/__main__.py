@@ -6,7 +6,7 @@
   python -m vit_jax.prepare_data --source=hf:ylecun/mnist --to=/data/tfds
   python -m vit_jax.prepare_data --source=tfds:cifar10 --to=/data/tfds
 
-Writes DIR/NAME/VERSION in the layout of TensorFlow Datasets, with ArrayRecord
+Writes DIR/NAME/1.0.0 in the layout of TensorFlow Datasets, with ArrayRecord
 files, which TFDS reads as NAME, and this package as tfds:NAME (with
 data.data_dir=DIR) or as arrayrecord:DIR/NAME.
 
@@ -30,17 +30,18 @@ TFRecord format, converted record by record, with all of its features.
 """
 
 import shlex
-from collections.abc import Sequence
 
+import joblib
 from absl import flags
 
 from vit_jax import data
-from vit_jax.data import exclusion
+from vit_jax.data import exclusion, source_flags
 from vit_jax.data.ops import decoding
-from vit_jax.prepare_data import parallel, prepare, tars, tfds_copy
+from vit_jax.prepare_data import prepare, tars, tfds_copy
 from vit_jax.prepare_data.images import Size
 from vit_jax.runtime import command_line
 
+flags.adopt_module_key_flags(source_flags)
 _SOURCE = flags.DEFINE_string(
   'source', None, 'Source, such as folder:/data/birds or tar:/data/winter21.'
 )
@@ -50,16 +51,15 @@ _TO = flags.DEFINE_string(
 _NAME = flags.DEFINE_string(
   'name', '', "Name of the data set ('': the last part of the source)."
 )
-_VERSION = flags.DEFINE_string('version_number', '1.0.0', 'Version to write.')
 _SPLITS = flags.DEFINE_list('splits', [], 'Splits to prepare (default: all).')
 _SHORTER_SIDE = flags.DEFINE_integer(
-  'shorter_side', 0, 'Shrink larger images to this shorter side in pixels.'
+  'shorter_side', 0, 'Shrink larger images to this shorter side in pixels.', 0
 )
 _AREA = flags.DEFINE_integer(
-  'area', 0, 'Shrink larger images to this number of pixels.'
+  'area', 0, 'Shrink larger images to this number of pixels.', 0
 )
 _QUALITY = flags.DEFINE_integer(
-  'quality', 95, 'Quality of JPEGs that are written, 1 to 100.'
+  'quality', 95, 'Quality of JPEGs that are written.', 1, 100
 )
 _MAX_PIXELS = flags.DEFINE_integer(
   'max_pixels', decoding.MAX_PIXELS, 'Set aside images with more pixels.'
@@ -86,18 +86,6 @@ _PROCESSES = flags.DEFINE_integer(
   'processes', 0, 'Processes to use (0: one per core).', lower_bound=0
 )
 _PART = flags.DEFINE_string('part', '0/1', "K/N: this machine's part of N.")
-_DATA_DIR = flags.DEFINE_string(
-  'data_dir', '', "For tfds: and vtab:, the folder of TFDS's data."
-)
-_IMAGE_KEY = flags.DEFINE_string(
-  'image_key', 'image', 'Column or feature that holds the image.'
-)
-_LABEL_KEY = flags.DEFINE_string(
-  'label_key', 'label', 'Column or feature that holds the label.'
-)
-_NUM_CLASSES = flags.DEFINE_integer(
-  'num_classes', 0, 'Number of classes of labels without names.', lower_bound=0
-)
 _SKIP_DAMAGED = flags.DEFINE_bool(
   'skip_damaged',
   False,
@@ -111,35 +99,27 @@ _DRY_RUN = flags.DEFINE_bool(
 def main() -> None:
   decoding.own_process()
   part = command_line.parse_part(_PART.value)
-  processes = _PROCESSES.value or parallel.cores()
+  processes = _PROCESSES.value or joblib.cpu_count()
+  _check_flags(_SOURCE.value.partition(':')[0])
   if _SOURCE.value.startswith('tfds:'):
-    _check_no_effect()
-    print(
-      tfds_copy.prepare(
-        *(_SOURCE.value, _TO.value, _DATA_DIR.value, part, processes)
-      )
-    )
+    folders = _TO.value, source_flags.DATA_DIR.value
+    print(tfds_copy.prepare(_SOURCE.value, *folders, part, processes))
     return
-  _check_read_by(_SOURCE.value.partition(':')[0])
-  source, damaged = _open(_SOURCE.value)
   job = prepare.describe(
-    source,
+    _open(_SOURCE.value),
     _TO.value,
     name=_NAME.value,
-    version=_VERSION.value,
     splits=_SPLITS.value,
     size=Size(_SHORTER_SIDE.value, _AREA.value, _QUALITY.value),
     max_pixels=_MAX_PIXELS.value,
     shuffled=_ORDER.value == 'shuffled',
     merged={'yes': True, 'no': False}.get(_MERGE.value),
-    shards=_SHARDS.value,
+    count=_SHARDS.value,
     processes=processes,
-    damaged=damaged,
   )
   if _DRY_RUN.value:
     return
-  report = prepare.run(job, part=part, processes=processes)
-  if report:
+  if report := prepare.run(job, part=part, processes=processes):
     folder = job.target.parent
     print(
       f'{report}\nRead it as arrayrecord:{folder}, or as tfds:{job.name} with'
@@ -147,61 +127,35 @@ def main() -> None:
     )
 
 
-def _open(spec: str) -> tuple[data.Source, Sequence[str]]:
-  """Opens a source; also returns what is wrong with its tar files."""
+def _open(spec: str) -> data.Source:
   base, excluded = exclusion.split(spec)
   kind, _, path = base.partition(':')
-  if kind in tars.KINDS:
-    found = tars.Tars(kind, path, skip_damaged=_SKIP_DAMAGED.value)
-    reduced = exclusion.Excluding(found, excluded) if excluded else found
-    return reduced, found.damaged
-  source = data.open_source(
-    spec,
-    data_dir=_DATA_DIR.value,
-    image_key=_IMAGE_KEY.value,
-    label_key=_LABEL_KEY.value,
-    num_classes=_NUM_CLASSES.value,
-  )
-  return source, ()
+  if kind not in tars.KINDS:
+    return data.open_source(spec, **source_flags.arguments())
+  found = tars.Tars(kind, path, skip_damaged=_SKIP_DAMAGED.value)
+  return exclusion.Excluding(found, excluded) if excluded else found
 
 
-# TFDS's records are copied as they are, so these would do nothing.
-_NOT_OF_TFDS = (
-  *(_NAME, _VERSION, _SPLITS, _SHORTER_SIDE, _AREA, _QUALITY, _MAX_PIXELS),
-  *(_ORDER, _MERGE, _SHARDS, _IMAGE_KEY, _LABEL_KEY, _NUM_CLASSES),
-  *(_SKIP_DAMAGED, _DRY_RUN),
-)
+# The kinds of source that read a flag; the next flags are read by all. Flags in
+# neither are read by all but `tfds`, whose records are copied.
+_READ_BY = {
+  _SKIP_DAMAGED.name: ('tar', 'wds'),
+  source_flags.IMAGE_KEY.name: ('arrayrecord', 'hf'),
+  source_flags.LABEL_KEY.name: ('arrayrecord', 'hf'),
+  source_flags.NUM_CLASSES.name: ('arrayrecord', 'hf'),
+}
+_BY_ALL = (_SOURCE, _TO, _PART, _PROCESSES, source_flags.DATA_DIR)
 
 
-def _check_no_effect() -> None:
-  """Raises ValueError for a flag that a source `tfds:` would ignore."""
-  ignored = [
-    f'--{flag.name}' for flag in _NOT_OF_TFDS if flag.value != flag.default
-  ]
-  if ignored:
-    raise ValueError(
-      f'{", ".join(ignored)}: the records of {_SOURCE.value} are prepared as'
-      ' TFDS stores them. Leave this out; then prepare the result again, as'
-      ' --source=arrayrecord:DIR/NAME with another --name.'
-    )
-
-
-# Flags, and the kinds of source that read them.
-_READ_BY = (
-  ((_IMAGE_KEY, _LABEL_KEY, _NUM_CLASSES), ('arrayrecord', 'hf')),
-  ((_SKIP_DAMAGED,), ('tar', 'wds')),
-)
-
-
-def _check_read_by(kind: str) -> None:
+def _check_flags(kind: str) -> None:
   """Raises ValueError for a flag that a kind of source would ignore."""
-  for options, kinds in _READ_BY:
-    ignored = [f'--{f.name}' for f in options if f.value != f.default]
-    if ignored and kind not in kinds:
+  known = {flag.name: (kind,) for flag in _BY_ALL} | _READ_BY
+  others = () if kind == 'tfds' else (kind,)
+  for flag in flags.FLAGS.get_key_flags_for_module(__name__):
+    is_set = flag.value != flag.default
+    if is_set and kind not in known.get(flag.name, others):
       raise ValueError(
-        f'{", ".join(ignored)} has no effect on {kind}: data; only'
-        f' {", ".join(f"{reader}:" for reader in kinds)} have what it names.'
-        ' Leave it out.'
+        f'--{flag.name} has no effect on {kind}: data. Leave it out.'
       )
 
 

@@ -1,37 +1,41 @@
-"""What is to be prepared, and the files by which processes share the work."""
+"""What is to be prepared, and how processes and machines share the work."""
 
+import collections
 import dataclasses
-import io
+import functools
 import json
-import math
 import os
-import re
-from collections.abc import Sequence
-from typing import Any
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent import futures
+from typing import Any, NamedTuple
 
-import numpy as np
+import joblib
+from absl import logging
 from etils import epath
+from joblib.externals.loky import process_executor
 
-from vit_jax.data import permutation
-from vit_jax.data.source import Source
+from vit_jax.data import retrying
+from vit_jax.data.ops import decoding
+from vit_jax.data.source import Record, Source, View
 from vit_jax.prepare_data.images import Size
-from vit_jax.runtime import json_text
+from vit_jax.runtime import json_text, printable
 from vit_jax.workdir import files
 
 STATE = '.preparing'
 INFO = 'dataset_info.json'
 REPORT = 'report.json'
+VERSION = '1.0.0'  # TFDS wants one.
 # A change of the written bytes needs another number.
 _FORMAT = 1
-_SEED = 0
-# Shards keep one open file each. Larger ones take longer to make again.
-_SHARD_BYTES = 256 * 2**20
-_SHARD_RECORDS = 65_536
-_MOST_SHARDS = 1024
+_LINE_SEC = 10.0
+# Records that are read at the same time if each is a round trip.
+_AHEAD = 32
 
 
-@dataclasses.dataclass(frozen=True)
-class Shard:
+class Shard(NamedTuple):
   """Some places of a split's order, which one file holds."""
 
   split: str
@@ -49,37 +53,29 @@ class Job:
     root: what is cut off from the beginning of the images' names.
     target: the folder of the version, local or remote.
     name: TFDS's name of the data set.
-    version: TFDS's version of it.
     splits: the splits to prepare, in order.
+    merged: whether identical images become one record with several labels.
     size: the largest size of stored images.
     max_pixels: images with more pixels are set aside.
     shuffled: whether records are in pseudo-random order, else the source's.
-    merged: whether identical images become one record with several labels.
     shards: split -> number of files.
-    damaged: what is wrong with the source; only reported.
   """
 
   source: Source
   root: str
   target: epath.Path
   name: str
-  version: str
   splits: tuple[str, ...]
-  size: Size
-  max_pixels: int
-  shuffled: bool
   merged: bool
+  size: Size = Size()  # noqa: RUF009 (It is frozen.)
+  max_pixels: int = decoding.MAX_PIXELS
+  shuffled: bool = True
   shards: dict[str, int] = dataclasses.field(default_factory=dict)
-  damaged: Sequence[str] = ()
 
   @property
   def state(self) -> epath.Path:
     """The folder of the files that are only needed until the end."""
     return self.target / STATE
-
-  @property
-  def multi_label(self) -> bool:
-    return self.merged or self.source.info.multi_label
 
   def describe(self) -> dict[str, Any]:
     """Returns, JSON-able, what must not change when the job goes on."""
@@ -113,92 +109,128 @@ class Job:
     )
 
 
-def shards(job: Job, records: dict[str, int]) -> list[Shard]:
-  """Returns all shards; those of a split have equal numbers of places.
-
-  Args:
-    job: the job.
-    records: split -> number of records.
-  """
-  found = []
-  for split in job.splits:
-    count = job.shards[split]
-    bounds = [records[split] * i // count for i in range(count + 1)]
-    found += [Shard(split, i, bounds[i], bounds[i + 1]) for i in range(count)]
-  return found
-
-
-def count_shards(num_bytes: float, records: int) -> int:
-  """Returns into how many shards some bytes of records go."""
-  count = math.ceil(max(num_bytes / _SHARD_BYTES, records / _SHARD_RECORDS))
-  return max(1, min(count, _MOST_SHARDS, records))
-
-
-def place(job: Job, position: int, records: int) -> int:
-  """Returns which record is at a position of the order."""
-  if not job.shuffled:
-    return position
-  return permutation.permute(position, records, _SEED)
-
-
-def dataset_name(text: str) -> str:
-  """Makes a TFDS name of a text: lower case, digits and underscores."""
-  name = re.sub(r'[^a-z0-9]+', '_', text.lower()).strip('_')
-  return name if name[:1].isalpha() else f'data_{name}'.strip('_')
-
-
-def begin(job: Job) -> None:
+def begin(job: Job) -> bool:
   """Notes what is being prepared, or checks that the same job was begun.
+
+  Returns:
+    Whether the job is done.
 
   Raises:
     ValueError: the folder holds another data set, or another job was begun.
   """
-  mine = json.loads(json.dumps(job.describe()))
-  noted = job.state / 'job.json'
-  if (job.target / REPORT).exists():
-    begun = json_text.read(job.target / REPORT).get('job')
-  elif noted.exists():
-    begun = json_text.read(noted)
-  elif (job.target / INFO).exists():
-    raise ValueError(
-      f'{job.target} holds a data set that this command has not written. Choose'
-      ' another --to, --name or --version.'
-    )
-  else:
-    write_json(noted, mine)  # This makes the folder, too.
-    return
+  mine, path = json.loads(json.dumps(job.describe())), job.target / REPORT
+  if not path.exists():
+    if (job.target / INFO).exists():
+      raise ValueError(
+        f'{job.target} holds a data set that this command has not written.'
+        ' Choose another --to or --name.'
+      )
+    write_json(path, {'job': mine})  # This makes the folder, too.
+  noted = json_text.read(path)
+  begun = noted.get('job', {})
   if begun != mine:
     different = [
-      f'{key}: {(begun or {}).get(key)!r} then, {value!r} now'
+      f'{key}: {begun.get(key)!r} then, {value!r} now'
       for key, value in mine.items()
-      if (begun or {}).get(key) != value
+      if begun.get(key) != value
     ]
     raise ValueError(
       f'{job.target} was begun with other data or options:\n  '
       + '\n  '.join(different)
-      + '\nChoose another --to, --name or --version, or delete that folder.'
+      + '\nChoose another --to or --name, or delete that folder.'
     )
+  return 'splits' in noted
 
 
-def is_done(job: Job) -> bool:
-  """Returns whether the data set is complete."""
-  return (job.target / INFO).exists() and not (job.state / 'job.json').exists()
+def run(
+  task: Callable[[Any, Any], None],
+  shared: Any,
+  items: Mapping[Any, int],
+  processes: int,
+  what: str,
+) -> None:
+  """Calls `task(shared, item)` for all items, and logs the progress.
+
+  Args:
+    task: a function of a module.
+    shared: picklable. The processes map its large arrays from files, as the
+      names of millions of images take gigabytes.
+    items: picklable -> the number of its records.
+    processes: number of processes; with 1, there are no others.
+    what: what is done with records, for the progress.
+  """
+  if not items:
+    return
+  began = shown = time.monotonic()
+  done, total = 0, sum(items.values())
+  calls = (
+    joblib.delayed(_do)(task, shared, item, size, os.getpid())
+    for item, size in items.items()
+  )
+  processes = min(processes, len(items))
+  workers = joblib.Parallel(processes, return_as='generator_unordered')
+  try:
+    for size in workers(calls):
+      done, now = done + size, time.monotonic()
+      if done == total or now > shown + _LINE_SEC:
+        shown, rate = now, done / (now - began)
+        logging.info(
+          '%s %s of %s images, %s images/s, %s left',
+          *(what, f'{done:,}', f'{total:,}', f'{rate:,.0f}'),
+          printable.duration((total - done) / max(rate, 1e-9)),
+        )
+  except process_executor.TerminatedWorkerError as error:
+    raise ValueError(
+      'A process ended by itself, perhaps for lack of memory. Start the same'
+      ' command again, with fewer --processes; it goes on where it was.'
+    ) from error
+
+
+def _do(task: Callable, shared: Any, item: Any, size: int, parent: int) -> int:
+  if os.getpid() != parent:
+    _set_up(parent)
+  task(shared, item)
+  return size
+
+
+@functools.cache
+def _set_up(parent: int) -> None:
+  """Sets up a worker process, which ends when its parent is killed."""
+  decoding.own_process()
+  signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends this process.
+
+  def end_with_parent():
+    while os.getppid() == parent:
+      time.sleep(0.5)
+    os._exit(1)
+
+  threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def records(view: View, indices: Iterable[int]) -> Iterator[Record | OSError]:
+  """Yields records in order, or why there is none; reads some ahead.
+
+  Raises:
+    ReadError: the source does not answer.
+  """
+
+  def read(index):
+    try:
+      return retrying.read(view, index)
+    except OSError as error:
+      return error
+
+  threads = _AHEAD if view.source.info.is_remote else 1
+  pending = collections.deque()
+  with futures.ThreadPoolExecutor(threads) as pool:
+    for index in indices:
+      pending.append(pool.submit(read, index))
+      if len(pending) == 2 * threads:
+        yield pending.popleft().result()
+    for future in pending:
+      yield future.result()
 
 
 def write_json(path: epath.Path, content: Any) -> None:
   """Writes JSON so that no reader sees a half of it."""
   files.write_shared(path, json.dumps(content, indent=1).encode())
-
-
-def write_array(path: epath.Path, array: np.ndarray) -> None:
-  """Writes an array so that no reader sees a half of it."""
-  buffer = io.BytesIO()
-  np.save(buffer, array)
-  files.write_shared(path, buffer.getvalue())
-
-
-def read_array(path: epath.Path) -> np.ndarray:
-  """Reads an array; maps it into memory if it is local."""
-  if '://' in os.fspath(path):
-    return np.load(io.BytesIO(path.read_bytes()))
-  return np.load(path, mmap_mode='r')

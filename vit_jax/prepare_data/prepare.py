@@ -1,31 +1,31 @@
 """Prepares a source, from the estimate to the report."""
 
-import contextlib
 import dataclasses
+import math
+import os
 import re
+import shutil
 import time
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 from absl import logging
+from PIL import Image
 
 from vit_jax.data import exclusion
-from vit_jax.data.ops import decoding
-from vit_jax.data.source import Source
-from vit_jax.prepare_data import (
-  budget,
-  finish,
-  identical,
-  parallel,
-  releases,
-  shards,
-)
+from vit_jax.data.source import Source, View
+from vit_jax.prepare_data import images, report, shards
 from vit_jax.prepare_data import job as job_lib
-from vit_jax.prepare_data.images import Size
+from vit_jax.runtime import printable
 from vit_jax.workdir import files
 
-# A half of a file that nobody has written to for so many seconds is left over
-# from a killed command, and not another command's.
-_ABANDONED = 3600.0
+# Shards keep one open file each. Larger ones take longer to make again.
+_SHARD_BYTES = 256 * 2**20
+_SHARD_RECORDS = 65_536
+_MOST_SHARDS = 1024
+_SAMPLES = 200  # Images of a split that an estimate reads.
+_GIB = 2**30
 
 
 def describe(
@@ -33,15 +33,11 @@ def describe(
   to: str,
   *,
   name: str = '',
-  version: str = '1.0.0',
   splits: Sequence[str] = (),
-  size: Size | None = None,
-  max_pixels: int = decoding.MAX_PIXELS,
-  shuffled: bool = True,
   merged: bool | None = None,
-  shards: int = 0,
+  count: int = 0,
   processes: int = 1,
-  damaged: Sequence[str] = (),
+  **options: Any,
 ) -> job_lib.Job:
   """Describes a job; tells the bytes and the time that it takes.
 
@@ -49,67 +45,102 @@ def describe(
     source: the images.
     to: the folder of prepared data sets, local or remote.
     name: name of the data set; '' is made of the source's.
-    version: three numbers with dots.
     splits: the splits to prepare; () means all.
-    size: the largest size of stored images.
-    max_pixels: images with more pixels are set aside.
-    shuffled: whether records are in pseudo-random order, else the source's.
     merged: whether identical images become one record with several labels; None
       means for ImageNet-21k.
-    shards: number of files of a split; 0 chooses it.
+    count: number of files of a split; 0 chooses it.
     processes: number of processes, for the estimate of time.
-    damaged: what is wrong with the source, for the report.
+    **options: further attributes of a `Job`.
 
   Raises:
     ValueError: a name is not one of TFDS's, a split is unknown, or the disk has
       no room.
   """
-  spec = source.info.spec
-  splits = tuple(splits or source.info.splits)
-  if unknown := set(splits) - set(source.info.splits):
+  info = source.info
+  splits = tuple(dict.fromkeys(splits or info.splits))
+  if unknown := set(splits) - set(info.splits):
     raise ValueError(
-      f'splits={",".join(splits)}: {spec} has no {sorted(unknown)}; its splits'
-      f' are {list(source.info.splits)}.'
+      f'splits={",".join(splits)}: {info.spec} has no {sorted(unknown)}; its'
+      f' splits are {list(info.splits)}.'
     )
-  if len(set(splits)) < len(splits):
-    raise ValueError(f'splits={",".join(splits)}: name each split once.')
-  root = exclusion.split(spec)[0].partition(':')[2]
-  name = name or job_lib.dataset_name(
-    root.rstrip('/').rpartition('/')[2].removesuffix('.tar')
-  )
-  if name != job_lib.dataset_name(name):
+  root = exclusion.split(info.spec)[0].partition(':')[2]
+  base = root.rstrip('/').rpartition('/')[2].removesuffix('.tar')
+  name = name or _dataset_name(base)
+  if name != _dataset_name(name):
     raise ValueError(
       f'name={name}: TFDS wants lower case, digits and underscores, such as'
-      f' {job_lib.dataset_name(name)}.'
+      f' {_dataset_name(name)}.'
     )
-  if not re.fullmatch(r'\d+\.\d+\.\d+', version):
-    raise ValueError(f'version={version} must be three numbers, as in 1.0.0.')
   if merged is None:
-    merged = not source.info.multi_label and releases.is_imagenet21k(
-      source.info.class_names
-    )
+    merged = not info.multi_label and report.is_imagenet21k(info.class_names)
   job = job_lib.Job(
     source=source,
     root=str(files.absolute(root)) if root.startswith(('/', '~')) else root,
-    target=files.absolute(to) / name / version,
+    target=files.absolute(to) / name / job_lib.VERSION,
     name=name,
-    version=version,
     splits=splits,
-    size=size or Size(),
-    max_pixels=max_pixels,
-    shuffled=shuffled,
     merged=merged,
-    damaged=damaged,
+    **options,
   )
-  estimates = {split: budget.estimate(job, split) for split in splits}
-  budget.tell(estimates, processes)
-  budget.check(job, sum(one.num_bytes for one in estimates.values()))
-  counts = {
-    split: min(shards, one.records)
-    or job_lib.count_shards(one.num_bytes, one.records)
-    for split, one in estimates.items()
-  }
+  counts, needed = {}, 0
+  for split in splits:
+    records = info.splits[split]
+    num_bytes, sec = _estimate(job, split)
+    logging.info(
+      '%s: %s images, about %.3g GiB, at %.2f ms of a core each: about %s with'
+      ' %d processes.',
+      *(split, f'{records:,}', num_bytes / _GIB, 1e3 * sec),
+      *(printable.duration(records * sec / processes), processes),
+    )
+    needed += num_bytes
+    wanted = max(num_bytes / _SHARD_BYTES, records / _SHARD_RECORDS)
+    wanted = count or max(1, min(math.ceil(wanted), _MOST_SHARDS))
+    counts[split] = min(wanted, records)
+  _check_room(job, needed)
   return dataclasses.replace(job, shards=counts)
+
+
+def _dataset_name(text: str) -> str:
+  """Makes a TFDS name of a text: lower case, digits and underscores."""
+  name = re.sub(r'[^a-z0-9]+', '_', text.lower()).strip('_')
+  return name if name[:1].isalpha() else f'data_{name}'.strip('_')
+
+
+def _estimate(job: job_lib.Job, split: str) -> tuple[float, float]:
+  """Returns bytes of all images of a split, and seconds of a core for each.
+
+  Some evenly spaced images are stored to nowhere.
+  """
+  records = job.source.info.splits[split]
+  indices = np.linspace(0, records - 1, min(records, _SAMPLES)).astype(np.int64)
+  Image.init()  # Loads Pillow's plugins, which the time below leaves out.
+  found, began = 0, time.perf_counter()
+  for record in job_lib.records(View(job.source, split), indices.tolist()):
+    try:
+      if not isinstance(record, OSError):
+        args = record.image, record.name, job.size, job.max_pixels
+        found += len(images.store(*args)[0])
+    except images.SetAsideError:
+      pass
+  sec = (time.perf_counter() - began) / len(indices)
+  return found / len(indices) * records, sec
+
+
+def _check_room(job: job_lib.Job, num_bytes: float) -> None:
+  """Raises ValueError if a local disk lacks room for what is not written."""
+  target = os.fspath(job.target)
+  if '://' in target:
+    return
+  place = next(path for path in job.target.parents if path.exists())
+  free = shutil.disk_usage(place).free
+  written = job.target.glob('*.array_record-*') if job.target.exists() else ()
+  num_bytes -= sum(path.stat().length for path in written)
+  if num_bytes > free:
+    raise ValueError(
+      f'{target} needs about {num_bytes / _GIB:.3g} GiB more, and'
+      f' {free / _GIB:.3g} GiB are free there. Choose another --to, or shrink'
+      ' the images with --shorter_side or --area.'
+    )
 
 
 def run(
@@ -128,47 +159,27 @@ def run(
   Raises:
     ValueError: the target holds another data set, or another job was begun.
   """
-  done = job_lib.is_done(job)
-  job_lib.begin(job)
-  if done:
-    return finish.summary(job)
+  if job_lib.begin(job):
+    return report.summary(job)
   try:
-    return _run(job, part, processes)
+    if job.merged:
+      shards.find_identical(job, part, processes)
+    every = shards.every(job)
+    mine = {
+      shard: shard.stop - shard.start
+      for shard in every[part[0] :: part[1]]
+      if not shards.is_written(job, shard)
+    }
+    job_lib.run(shards.write, job, mine, processes, 'Wrote')
+    left = [shard for shard in every if not shards.is_written(job, shard)]
+    if not left:
+      return report.finish(job, every)
   except FileNotFoundError:
-    # Another command has ended the job meanwhile, and removed its state.
-    if job_lib.is_done(job):
-      return finish.summary(job)
-    raise
-
-
-def _run(job: job_lib.Job, part: tuple[int, int], processes: int) -> str:
-  if part[1] == 1:  # Else it may be another part's, which is being written.
-    for left in job.state.glob('*.tmp'):
-      # Another command may rename its file at this moment.
-      with contextlib.suppress(FileNotFoundError):
-        if time.time() - left.stat().mtime > _ABANDONED:
-          left.unlink()
-  if job.merged:
-    identical.find(job, part, processes)
-  records = {split: shards.records_of(job, split) for split in job.splits}
-  every = job_lib.shards(job, records)
-  mine = [
-    shard
-    for i, shard in enumerate(every)
-    if i % part[1] == part[0] and not shards.is_written(job, shard)
-  ]
-  for _ in parallel.run(
-    *(shards.write, job, mine),
-    processes=processes,
-    records=sum(shard.stop - shard.start for shard in mine),
-    what='Wrote',
-  ):
-    pass
-  left = [shard for shard in every if not shards.is_written(job, shard)]
-  if not left:
-    return finish.finish(job, every)
-  if job_lib.is_done(job):  # Another part has just written the report.
-    return finish.summary(job)
+    # Another command may have ended the job meanwhile, and removed its state.
+    if not job_lib.begin(job):
+      raise
+  if job_lib.begin(job):
+    return report.summary(job)
   logging.info(
     'This part is done. Other parts have %d of %d files left; the last one to'
     ' end writes the report.',

@@ -1,114 +1,236 @@
-"""Writes the report of a prepared data set as text."""
+"""Describes the written shards: TFDS's metadata, checksums and the report."""
 
 import collections
+import csv
+import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax.prepare_data import releases
+import tensorflow_datasets as tfds
+import yaml
+from absl import logging
+from etils import epath
+from tensorflow_datasets.core import naming
 
-_GIB = 2**30
-# The part of the training images that the paper's code holds out.
-_HELD_OUT = 51_200
+from vit_jax.prepare_data import job as job_lib
+from vit_jax.prepare_data import shards
+from vit_jax.prepare_data.job import Job, Shard
+from vit_jax.workdir import files
+
+_SUMS = 'SHA256SUMS'
+_TEXT = 'report.txt'
+_WORDNET = re.compile(r'n\d{8}')
+# The releases of ImageNet: name, number of classes, and images of the splits
+# whose number is known. Sources: the data sets' own pages and papers;
+# ImageNet-21K-P: Ridnik et al., arXiv:2104.10972.
+_VALIDATION = {'validation': 50_000, 'val': 50_000}
+_RELEASES = (
+  ('ImageNet-1k (ILSVRC 2012)', 1000, {'train': 1_281_167, **_VALIDATION}),
+  ('ImageNet-21k, release of fall 2011', 21_841, {'train': 14_197_122}),
+  ('ImageNet-21k, release of winter 2021', 19_167, {}),
+  ('ImageNet-21K-P of fall 2011', 11_221, {}),
+  ('ImageNet-21K-P of winter 2021', 10_450, {}),
+)
+# The fewest classes of a set whose copies are merged as ImageNet-21k's.
+_LARGE = 2000
+# The part of classes that a copy may lack and still pass for a release.
+_NEAR = 0.05
 
 
-def reasons(set_aside: Sequence[Sequence[str]]) -> dict[str, int]:
-  """Counts reasons, without the numbers and bytes that differ by image."""
-  return dict(
-    collections.Counter(
-      re.sub(r"(b'.*'|b\".*\"|\d+)", '#', reason) for *_, reason in set_aside
-    ).most_common()
+def finish(job: Job, every: Sequence[Shard]) -> str:
+  """Writes everything that follows from the shards, and removes the state.
+
+  Several machines may do this at the same time: they write the same.
+
+  Returns:
+    The report as text.
+  """
+  found = {shard: shards.read_facts(job, shard) for shard in every}
+  by_split = {
+    split: [facts for shard, facts in found.items() if shard.split == split]
+    for split in job.splits
+  }
+  totals = {split: shards.total(facts) for split, facts in by_split.items()}
+  sums = [f'{f.sha256}  {job.path(s).name}\n' for s, f in found.items()]
+  files.write_shared(job.target / _SUMS, ''.join(sums).encode())
+  rows = {split: facts.set_aside for split, facts in totals.items()}
+  _write_table(job.target / 'set_aside.csv', 'reason', rows)
+  if job.merged:
+    rows = {split: facts.copies for split, facts in totals.items()}
+    _write_table(job.target / 'merged.csv', 'merged with', rows)
+  content = _content(job, totals)
+  text = _text(content)
+  files.write_shared(job.target / _TEXT, text.encode())
+  _write_metadata(job, by_split)
+  job_lib.write_json(job.target / job_lib.REPORT, content)  # It says: done.
+  job.state.rmtree(missing_ok=True)
+  return text
+
+
+def _write_table(
+  path: epath.Path, last: str, rows: dict[str, Sequence[Sequence[str]]]
+) -> None:
+  """Writes rows (name, class, LAST) of each split as CSV."""
+  buffer = io.StringIO()
+  writer = csv.writer(buffer, lineterminator='\n')
+  writer.writerow(['split', 'name', 'class', last])
+  for split, of_split in rows.items():
+    writer.writerows([split, *row] for row in of_split)
+  content = buffer.getvalue().encode('utf-8', 'backslashreplace')
+  files.write_shared(path, content)
+
+
+def _content(job: Job, totals: dict[str, shards.Facts]) -> dict[str, Any]:
+  """Returns the report, JSON-able."""
+  names = job.source.info.class_names
+  return {
+    'name': job.name,
+    'job': job.describe(),
+    'class_names': list(names),
+    'others': dict(job.source.others),
+    'splits': {
+      split: {
+        'found': job.source.info.splits[split],
+        **{key: facts.counts[key] for key in ('records', 'bytes', 'converted')},
+        'shards': job.shards[split],
+        'merged': len(facts.copies),
+        'set_aside': len(facts.set_aside),
+        # Without the numbers and bytes that differ by image.
+        'reasons': dict(
+          collections.Counter(
+            re.sub(r"(b'.*'|b\".*\"|\d+)", '#', reason)
+            for *_, reason in facts.set_aside
+          ).most_common()
+        ),
+        'notes': dict(sorted(facts.notes.items())),
+        'examples': facts.examples,
+        'classes': [facts.classes[str(label)] for label in range(len(names))],
+      }
+      for split, facts in totals.items()
+    },
+  }
+
+
+def _text(content: dict[str, Any]) -> str:
+  """Returns the report as YAML, for people to read."""
+  names, splits = content['class_names'], content['splits']
+  told = {content['name']: f'from {content["job"]["source"]}'}
+  for split, facts in splits.items():
+    present = [n for n in facts['classes'] if n] or [0]
+    told[split] = facts | {
+      'classes': f'{len(present):,} of {len(names):,}, with {min(present):,} to'
+      f' {max(present):,} images',
+    }
+  told |= {
+    'not read': [f'{what}: {n:,}' for what, n in content['others'].items()],
+    'release': explain(names, {s: of['found'] for s, of in splits.items()}),
+  }
+  return yaml.safe_dump(told, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def is_imagenet21k(class_names: Sequence[str]) -> bool:
+  """Returns whether classes are many of WordNet's synsets."""
+  return len(class_names) > _LARGE and all(map(_WORDNET.match, class_names))
+
+
+def explain(class_names: Sequence[str], found: Mapping[str, int]) -> list[str]:
+  """Says which release of ImageNet this is, and in what it differs.
+
+  Args:
+    class_names: all classes.
+    found: split -> number of images that were found, unreadable ones included.
+
+  Returns:
+    Sentences; none if it is no ImageNet.
+  """
+  classes = len(class_names)
+  name, known, splits = min(_RELEASES, key=lambda r: abs(r[1] - classes))
+  if not all(map(_WORDNET.fullmatch, class_names)):
+    return []
+  if abs(known - classes) > _NEAR * known:
+    return []
+  if classes == known:
+    lines = [f'This is {name}: {classes:,} classes.']
+  else:
+    lines = [
+      f'These {classes:,} WordNet synsets are no known release. The nearest is'
+      f' {name}, with {known:,} classes. A download that has ended early often'
+      ' lacks the last tar files.'
+    ]
+  return lines + [
+    f'Split {split!r} has {found[split]:,} images, and {images:,} in the'
+    ' release. Look for tar files that ended early, or for files that were'
+    ' added or copied.'
+    for split, images in splits.items()
+    if found.get(split, images) != images
+  ]
+
+
+def _write_metadata(job: Job, found: dict[str, list[shards.Facts]]) -> None:
+  info = job.source.info
+  label = tfds.features.ClassLabel(names=_distinct(info.class_names))
+  several = job.merged or info.multi_label
+  template = naming.ShardedFileTemplate(
+    data_dir=job.target,
+    template=naming.DEFAULT_FILENAME_TEMPLATE,
+    dataset_name=job.name,
+    filetype_suffix='array_record',
+  )
+  tfds.folder_dataset.write_metadata(
+    data_dir=job.target,
+    features={
+      'image': tfds.features.Image(shape=(None, None, 3)),
+      'label': tfds.features.Sequence(label) if several else label,
+      'file_name': tfds.features.Text(),
+    },
+    split_infos=[
+      tfds.core.SplitInfo(
+        name=split,
+        shard_lengths=[one.counts.get('records', 0) for one in facts],
+        num_bytes=sum(one.counts.get('bytes', 0) for one in facts),
+        filename_template=template.replace(split=split),
+      )
+      for split, facts in found.items()
+    ],
+    version=job_lib.VERSION,
+    filename_template=template,
+    check_data=False,
+    description=f'Prepared from {info.spec}; see {_TEXT}.',
+    disable_shuffling=not job.shuffled,
   )
 
 
-def text(content: dict[str, Any]) -> str:
-  """Returns the report of `finish` as lines of text."""
-  job = content['job']
-  lines = [f'{content["name"]} {content["version"]}, from {job["source"]}', '']
-  lines += _table(content)
-  for split, facts in content['splits'].items():
-    lines += ['', *_split(split, facts)]
-  names, splits = content['class_names'], content['splits']
-  lines += ['', *_classes(names, splits)]
-  if content['others']:
-    counts = collections.Counter(content['others']).most_common()
-    lines.append(
-      'Files that are not read: '
-      + ', '.join(f'{suffix} {n:,}' for suffix, n in counts)
-      + '.'
+def _distinct(names: Sequence[str]) -> list[str]:
+  """Returns class names; TFDS refuses empty and repeated ones."""
+  seen: dict[str, None] = {}
+  for name in names:
+    # TFDS strips names, and drops empty ones, which would shift all later ones.
+    name = name.strip() or 'unnamed'
+    while name in seen:
+      name += '_'
+    seen[name] = None
+  if list(seen) != list(names):
+    logging.warning(
+      'Some class names are empty or repeated, or have spaces around them, and'
+      ' were changed.'
     )
-  for damage in content['damaged']:
-    lines.append(f'Damaged: {damage}. Images are missing.')
-  found = {split: facts['found'] for split, facts in splits.items()}
-  lines += releases.explain(names, found)
-  lines += _held_out(job, splits)
-  return '\n'.join(lines) + '\n'
+  return list(seen)
 
 
-def _table(content: dict[str, Any]) -> list[str]:
-  rows = [('split', 'found', 'records', 'set aside', 'shards', 'GiB')]
-  rows += [
-    (
-      split,
-      *(f'{facts[key]:,}' for key in ('found', 'records', 'set_aside')),
-      f'{facts["shards"]:,}',
-      f'{facts["bytes"] / _GIB:.3g}',
+def summary(job: Job) -> str:
+  """Returns the text of a finished job's report.
+
+  Raises:
+    ValueError: files that the job wrote are gone.
+  """
+  there = {path.name for path in job.target.iterdir()}
+  lines = (job.target / _SUMS).read_text().splitlines()
+  listed = [line.partition('  ')[2] for line in lines]
+  if gone := [name for name in listed if name not in there]:
+    raise ValueError(
+      f'{job.target} was complete, but {len(gone):,} of its {len(listed):,}'
+      f' files are gone, such as {gone[0]}. Copy them back, or delete that'
+      ' folder to prepare it again.'
     )
-    for split, facts in content['splits'].items()
-  ]
-  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  return [
-    '  '.join(
-      cell.ljust(width) if i == 0 else cell.rjust(width)
-      for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-    )
-    for row in rows
-  ]
-
-
-def _split(split: str, facts: dict[str, Any]) -> list[str]:
-  lines = [
-    f'{split}: {facts["records"] - facts["converted"]:,} images are stored as'
-    f' they were, {facts["converted"]:,} were converted.'
-  ]
-  if facts['merged']:
-    lines.append(
-      f'  {facts["merged"]:,} images repeat another to the byte, and were'
-      ' merged with it (merged.csv).'
-    )
-  if facts['set_aside']:
-    lines.append(f'  {facts["set_aside"]:,} were set aside (set_aside.csv):')
-    lines += [f'    {n:>9,}  {why}' for why, n in facts['reasons'].items()]
-  if facts['notes']:
-    lines.append('  Unusual:')
-    lines += [
-      f'    {n:>9,}  {note}, such as {names[0]}'
-      for note, (n, names) in facts['notes'].items()
-    ]
-  return lines
-
-
-def _classes(names: Sequence[str], splits: dict[str, Any]) -> list[str]:
-  lines = [f'{len(names):,} classes.']
-  for split, facts in splits.items():
-    counts = facts['classes']
-    present = [n for n in counts if n]
-    if not present:
-      continue
-    empty = len(counts) - len(present)
-    lines[0] += (
-      f' {split}: {min(present):,} to {max(present):,} images each'
-      + f', {empty:,} classes without any' * bool(empty)
-      + '.'
-    )
-  return lines
-
-
-def _held_out(job: dict[str, Any], splits: dict[str, Any]) -> list[str]:
-  if splits.get('train', {}).get('records', 0) < 10 * _HELD_OUT:
-    return []
-  train = 'train' if job['order'] == 'shuffled' else 'shuffled(train)'
-  return [
-    f'To hold out {_HELD_OUT:,} random images, as for the released models,'
-    f' evaluate on {train}[:{_HELD_OUT}] and train on {train}[{_HELD_OUT}:].'
-  ]
+  return (job.target / _TEXT).read_text()

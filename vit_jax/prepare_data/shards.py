@@ -1,190 +1,214 @@
-"""Writes the shards, each by itself and with the same bytes every time."""
+"""Writes the shards, each by itself and with the same bytes every time.
+
+In ImageNet-21k, a picture may lie in the folders of several synsets. If copies
+that are equal to the byte are merged, they become one record, at the place of
+the first, with the labels of all.
+"""
 
 import collections
 import dataclasses
 import functools
 import hashlib
+import io
 import os
 import tempfile
-from collections.abc import Iterator
-from typing import Any
+import time
+from collections.abc import Iterable, Iterator, Sequence
 
 import fsspec
 import numpy as np
+from absl import logging
 from array_record.python import array_record_module
+from etils import epath
 from tensorflow_datasets.proto import tf_example_pb2
 
+from vit_jax.data import permutation
 from vit_jax.data.source import View
-from vit_jax.prepare_data import identical, images, parallel, reading
+from vit_jax.prepare_data import images
 from vit_jax.prepare_data import job as job_lib
 from vit_jax.runtime import json_text
+from vit_jax.workdir import files
 
 # One record in each chunk, so that a read decompresses no other. Images are
 # compressed already.
 _OPTIONS = 'group_size:1,uncompressed'
-# Most examples of each note that a report names.
-_EXAMPLES = 5
+_SEED = 0
+# Images whose digests are computed by one task.
+_BLOCK = 16_384
+_DIGEST_BYTES = 16
+_WAIT_SEC = 5.0  # Between two looks for the digests of other parts.
 
 
 @dataclasses.dataclass
 class Facts:
-  """What became of the images of a shard, or of many shards.
+  """What became of the images of a shard, or of many shards; JSON-able.
 
   Attributes:
-    records: number of records.
-    num_bytes: bytes of the images in them.
-    converted: number of images whose bytes were changed.
-    classes: class -> number of labels.
-    notes: what is unusual -> (number of images, names of some).
+    counts: number of `records`, of `bytes` of the images in them, and of images
+      that were `converted`.
+    classes: number of labels of each class, by its index as text.
+    notes: what is unusual -> number of images.
+    examples: the same -> the name of one.
     set_aside: (name, class, reason) of each image that is not stored.
     copies: (name, class, name of the stored image) of each image that was
       merged with another.
     sha256: of the file; '' for many shards.
   """
 
-  records: int = 0
-  num_bytes: int = 0
-  converted: int = 0
-  classes: collections.Counter = dataclasses.field(
+  counts: dict[str, int] = dataclasses.field(
     default_factory=collections.Counter
   )
-  notes: dict[str, list] = dataclasses.field(default_factory=dict)
+  classes: dict[str, int] = dataclasses.field(
+    default_factory=collections.Counter
+  )
+  notes: dict[str, int] = dataclasses.field(default_factory=collections.Counter)
+  examples: dict[str, str] = dataclasses.field(default_factory=dict)
   set_aside: list[list[str]] = dataclasses.field(default_factory=list)
   copies: list[list[str]] = dataclasses.field(default_factory=list)
   sha256: str = ''
 
-  def note(self, text: str, count: int, names: list[str]) -> None:
-    found = self.notes.setdefault(text, [0, []])
-    found[0] += count
-    found[1] += names[: _EXAMPLES - len(found[1])]
 
-  def add(self, other: 'Facts') -> None:
-    """Adds the facts of another shard."""
-    self.records += other.records
-    self.num_bytes += other.num_bytes
-    self.converted += other.converted
-    self.classes.update(other.classes)
-    self.set_aside += other.set_aside
-    self.copies += other.copies
-    for text, (count, names) in other.notes.items():
-      self.note(text, count, names)
-
-  @classmethod
-  def from_json(cls, content: dict[str, Any]) -> 'Facts':
-    classes = {int(k): n for k, n in content.pop('classes').items()}
-    return cls(**content, classes=collections.Counter(classes))
+def total(every: Iterable[Facts]) -> Facts:
+  """Returns the facts of many shards; the images in them are sorted."""
+  whole = Facts()
+  for facts in every:
+    whole.counts.update(facts.counts)
+    whole.classes.update(facts.classes)
+    whole.set_aside += facts.set_aside
+    whole.copies += facts.copies
+    whole.notes.update(facts.notes)
+    whole.examples = facts.examples | whole.examples
+  whole.set_aside.sort()
+  whole.copies.sort()
+  return whole
 
 
-def facts_path(job: job_lib.Job, shard: job_lib.Shard):
+def every(job: job_lib.Job) -> list[job_lib.Shard]:
+  """Returns all shards; those of a split have equal numbers of places."""
+  found = []
+  for split in job.splits:
+    count, records = job.shards[split], _records(job, split)
+    bounds = [records * i // count for i in range(count + 1)]
+    found += [
+      job_lib.Shard(split, i, bounds[i], bounds[i + 1]) for i in range(count)
+    ]
+  return found
+
+
+def _records(job: job_lib.Job, split: str) -> int:
+  """Returns the number of records of a split, if all images can be stored."""
+  if job.merged:
+    return len(_groups(job.state, split)[1])
+  return job.source.info.splits[split]
+
+
+def facts_path(job: job_lib.Job, shard: job_lib.Shard) -> epath.Path:
   """Returns the path of the facts of a shard, which exist when it does."""
-  return job.state / f'{shard.split}-{shard.index:05}.json'
+  return job.state / f'{shard.split}-{shard.index:05}.facts.json'
 
 
 def read_facts(job: job_lib.Job, shard: job_lib.Shard) -> Facts:
   """Reads the facts of a shard that is written."""
-  return Facts.from_json(json_text.read(facts_path(job, shard)))
+  return Facts(**json_text.read(facts_path(job, shard)))
 
 
 def is_written(job: job_lib.Job, shard: job_lib.Shard) -> bool:
   return facts_path(job, shard).exists() and job.path(shard).exists()
 
 
-def records_of(job: job_lib.Job, split: str) -> int:
-  """Returns the number of records of a split, if all images can be stored."""
-  if job.merged:
-    return len(_groups(job.state, split))
-  return job.source.info.splits[split]
-
-
-def write(job: job_lib.Job, shard: job_lib.Shard) -> Facts:
+def write(job: job_lib.Job, shard: job_lib.Shard) -> None:
   """Writes a shard, then its facts; what was there before is replaced."""
   facts = Facts()
-  remote = '://' in os.fspath(job.target)
-  folder = None if remote else os.fspath(job.state)
-  handle, temporary = tempfile.mkstemp(suffix='.tmp', dir=folder)
-  os.close(handle)
-  try:
-    writer = array_record_module.ArrayRecordWriter(temporary, _OPTIONS)
-    for serialized in _examples(job, shard, facts):
-      writer.write(serialized)
-    writer.close()
-    facts.sha256 = _sha256(temporary)
-    os.chmod(temporary, 0o666 & ~_umask())
-    if remote:
-      system, path = fsspec.core.url_to_fs(os.fspath(job.path(shard)))
-      system.put_file(temporary, path)
-    else:
-      os.replace(temporary, job.path(shard))
-  finally:
-    if os.path.exists(temporary):
-      os.unlink(temporary)
+  examples = _examples(job, shard, facts)
+  facts.sha256 = write_file(job.path(shard), examples, _OPTIONS)
   job_lib.write_json(facts_path(job, shard), vars(facts))
-  return facts
+
+
+def write_file(path: epath.Path, records: Iterable[bytes], options: str) -> str:
+  """Writes a whole ArrayRecord file at once; returns its SHA-256.
+
+  Args:
+    path: local or remote; the folder for unfinished files is beside it.
+    records: the content.
+    options: of ArrayRecord.
+  """
+  remote, place = '://' in os.fspath(path), None
+  if not remote:
+    place = path.parent / job_lib.STATE
+    place.mkdir(parents=True, exist_ok=True)
+  with tempfile.TemporaryDirectory(dir=place) as folder:
+    temporary = os.path.join(folder, path.name)
+    writer = array_record_module.ArrayRecordWriter(temporary, options)
+    for record in records:
+      writer.write(record)
+    writer.close()
+    with open(temporary, 'rb') as f:
+      digest = hashlib.file_digest(f, 'sha256').hexdigest()
+    if remote:
+      system, place = fsspec.core.url_to_fs(os.fspath(path))
+      system.put_file(temporary, place)
+    else:
+      os.replace(temporary, path)
+  return digest
 
 
 def _examples(
   job: job_lib.Job, shard: job_lib.Shard, facts: Facts
 ) -> Iterator[bytes]:
   """Yields the serialized examples of a shard, and fills in its facts."""
-  total = records_of(job, shard.split)
-  rows = [
-    job_lib.place(job, position, total)
-    for position in range(shard.start, shard.stop)
-  ]
-  groups = _groups(job.state, shard.split) if job.merged else None
-  images_of = groups.images_of if groups else lambda row: [row]
-  read = reading.records(
-    View(job.source, shard.split), (images_of(row)[0] for row in rows)
+  rows = np.arange(shard.start, shard.stop)
+  if job.shuffled and len(rows):
+    rows = permutation.permute(rows, _records(job, shard.split), _SEED)
+  equal = [[row] for row in rows.tolist()]
+  if job.merged:
+    places, ends = _groups(job.state, shard.split)
+    starts = np.append(0, ends)
+    equal = [places[starts[row] : ends[row]].tolist() for row in rows]
+  read = job_lib.records(
+    View(job.source, shard.split), (same[0] for same in equal)
   )
-  for place, record in read:
-    parallel.advance(1)
-    equal = images_of(rows[place])
-    image = _image(job, shard.split, equal, record, facts)
-    if image is None:
+  for same, record in zip(equal, read, strict=True):
+    try:
+      if isinstance(record, OSError):
+        raise images.SetAsideError(record.strerror or str(record))
+      options = record.name, job.size, job.max_pixels
+      stored, notes = images.store(record.image, *options)
+    except images.SetAsideError as error:
+      facts.set_aside += [
+        [*_name_and_class(job, shard.split, index), str(error)]
+        for index in same
+      ]
       continue
-    label = groups.labels_of(rows[place]) if groups else record.label
-    label = list(map(int, label)) if np.ndim(label) else int(label)
-    name = job.relative(record.name)
-    facts.records += 1
-    facts.num_bytes += len(image)
-    facts.classes.update([label] if isinstance(label, int) else label)
+    name, label = job.relative(record.name), record.label
+    if job.merged:
+      others = [job.source.label(shard.split, index) for index in same[1:]]
+      known = {int(i) for one in (label, *others) for i in np.atleast_1d(one)}
+      # A negative number says that the class is not known.
+      label = sorted(i for i in known if i >= 0)
+    labels = [int(i) for i in np.atleast_1d(label)]
+    facts.notes.update(notes)
+    facts.examples = dict.fromkeys(notes, name) | facts.examples
+    converted = int(stored is not record.image)
+    facts.counts.update(records=1, bytes=len(stored), converted=converted)
+    facts.classes.update(map(str, labels))
     facts.copies += [
-      [*_name_and_class(job, shard.split, index), name] for index in equal[1:]
+      [*_name_and_class(job, shard.split, index), name] for index in same[1:]
     ]
-    yield serialize(image, label, name)
-
-
-def _image(job, split, equal, record, facts: Facts) -> bytes | None:
-  """Returns the bytes to store of some equal images, or None."""
-  try:
-    if isinstance(record, OSError):
-      raise images.SetAsideError(record.strerror or str(record))
-    name = record.name
-    stored = images.store(record.image, name, job.size, job.max_pixels)
-  except images.SetAsideError as error:
-    facts.set_aside += [
-      [*_name_and_class(job, split, index), str(error)] for index in equal
-    ]
-    return None
-  facts.converted += stored.converted
-  for text in stored.notes:
-    facts.note(text, 1, [job.relative(name)])
-  return stored.image
+    yield serialize(stored, labels, name)
 
 
 def _name_and_class(job, split: str, index: int) -> tuple[str, str]:
-  label = job.source.label(split, index)
   names = job.source.info.class_names
-  classes = ' '.join(names[one] for one in np.atleast_1d(label))
+  labels = np.atleast_1d(job.source.label(split, index))
+  classes = ' '.join(names[label] for label in labels)
   return job.relative(job.source.name(split, index)), classes
 
 
-def serialize(image: bytes, label: int | list[int], name: str) -> bytes:
+def serialize(image: bytes, labels: Sequence[int], name: str) -> bytes:
   """Returns an example as TFDS serializes it, but equal in every process."""
   example = tf_example_pb2.Example()
   features = example.features.feature
   features['image'].bytes_list.value.append(image)
-  labels = [label] if isinstance(label, int) else label
   features['label'].int64_list.value.extend(labels)
   features['file_name'].bytes_list.value.append(
     name.encode('utf-8', 'backslashreplace')
@@ -192,17 +216,95 @@ def serialize(image: bytes, label: int | list[int], name: str) -> bytes:
   return example.SerializeToString(deterministic=True)
 
 
-# Mapped arrays, which a process need not open for each shard.
-_groups = functools.lru_cache(4)(identical.load)
+def find_identical(
+  job: job_lib.Job, part: tuple[int, int], processes: int
+) -> None:
+  """Writes which images of each split are equal to the job's folder.
+
+  Args:
+    job: the job.
+    part: (k, n): this command hashes every n-th block of images from the k-th,
+      and waits for the others.
+    processes: number of processes.
+  """
+  sizes = {split: job.source.info.splits[split] for split in job.splits}
+  blocks = {
+    job.state / 'digests' / f'{split}-{start:010}.npy': (
+      split,
+      range(start, min(start + _BLOCK, images)),
+    )
+    for split, images in sizes.items()
+    for start in range(0, images, _BLOCK)
+  }
+  mine = {
+    item: len(item[1][1])
+    for item in list(blocks.items())[part[0] :: part[1]]
+    if not item[0].exists()
+  }
+  job_lib.run(_hash, job, mine, processes, 'Hashed')
+  while missing := [path for path in blocks if not path.exists()]:
+    logging.info('%d blocks of images are left to other parts.', len(missing))
+    time.sleep(_WAIT_SEC)
+  for split in job.splits:
+    digests = [path for path, block in blocks.items() if block[0] == split]
+    paths = _paths(job.state, split)
+    if not paths[-1].exists():
+      found = group(np.concatenate([*map(_read, digests)]))
+      for path, array in zip(paths, found, strict=True):
+        _write(path, array)
 
 
-@functools.cache
-def _umask() -> int:
-  mask = os.umask(0)
-  os.umask(mask)
-  return mask
+@functools.lru_cache(4)  # Mapped arrays, which need not be opened again.
+def _groups(state: epath.Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+  """Loads what `group` has found, from the folder of a job's state."""
+  images, ends = map(_read, _paths(state, split))
+  return images, ends
 
 
-def _sha256(path: str) -> str:
-  with open(path, 'rb') as f:
-    return hashlib.file_digest(f, 'sha256').hexdigest()
+def group(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Groups images by their digests, uint8 [images, 16].
+
+  Returns:
+    The images of all groups, int64 [images], concatenated: groups are in the
+    order of their first images, and images ascend; and where each group ends,
+    int64 [groups].
+  """
+  keys = np.ascontiguousarray(digests).view(f'V{_DIGEST_BYTES}').ravel()
+  _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+  owner = first[inverse]
+  images = np.argsort(owner, kind='stable')
+  return images, np.flatnonzero(np.diff(owner[images], append=-1)) + 1
+
+
+def _paths(state: epath.Path, split: str) -> list[epath.Path]:
+  return [state / f'{split}.{name}.npy' for name in ('images', 'image_ends')]
+
+
+def _hash(job: job_lib.Job, item: tuple[epath.Path, tuple[str, range]]) -> None:
+  """Writes the digests of a block of images."""
+  path, (split, images) = item
+  digests = []
+  records = job_lib.records(View(job.source, split), images)
+  for index, record in zip(images, records, strict=True):
+    # Unreadable images are told apart, so that each is reported.
+    content = f'{split}/{index}'.encode()
+    if not isinstance(record, OSError) and len(record.image):
+      content = record.image
+      if isinstance(content, np.ndarray):
+        content = f'{content.shape}'.encode() + content.tobytes()
+    digests.append(hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest())
+  array = np.frombuffer(b''.join(digests), np.uint8)
+  _write(path, array.reshape(len(images), _DIGEST_BYTES))
+
+
+def _write(path: epath.Path, array: np.ndarray) -> None:
+  buffer = io.BytesIO()
+  np.save(buffer, array)
+  files.write_shared(path, buffer.getvalue())
+
+
+def _read(path: epath.Path) -> np.ndarray:
+  """Reads an array; maps it into memory if it is local."""
+  if '://' in os.fspath(path):
+    return np.load(io.BytesIO(path.read_bytes()))
+  return np.load(path, mmap_mode='r')

@@ -10,34 +10,26 @@
 
 `wds:` reads WebDataset's shards: files that share a name up to the first dot
 are one example, such as 00017.jpg and 00017.cls.
-
-A tar file holds its files one after another, each behind a header. All headers
-are walked once, also those of tar files inside a tar file, to note where the
-bytes of each file begin. So each file can be read by itself, in any order.
 """
 
 import array
 import collections
-import dataclasses
 import importlib.resources
-import io
 import itertools
 import os
 import posixpath
 import re
 import sys
-import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import fsspec
 import numpy as np
 from etils import epath
 
 from vit_jax.data import identity, source
 from vit_jax.data.sources import labels as labels_lib
 from vit_jax.data.sources import listing
+from vit_jax.prepare_data import tar_files
 from vit_jax.runtime import json_text, printable
-from vit_jax.workdir import files as files_lib
 
 # The tar files of ImageNet-1k -> TFDS's names of the splits.
 _ILSVRC = {
@@ -45,20 +37,13 @@ _ILSVRC = {
   'ILSVRC2012_img_val': 'validation',
   'ILSVRC2012_img_test': 'test',
 }
+# Folders that name a split -> its name.
+_SPLITS = {**{name: name for name in listing.SPLITS}, **_ILSVRC}
 _CLASS_FILE = 'classes.txt'
-# Files whose loss would matter.
-_HELD = (*listing.SUFFIXES, '.tar')
-_GZIP = b'\x1f\x8b'
-# Where a tar file ends, as many bytes are looked at; tar pads with fewer.
-_LOOK = 2**16
 
 
 class Tars(labels_lib.Numbered):
-  """Images in tar files.
-
-  Attributes:
-    damaged: what is wrong with some tar files, whose first images are here.
-  """
+  """Images in tar files; `others` also names those that are damaged."""
 
   def __init__(self, kind: str, path: str, *, skip_damaged: bool = False):
     """Finds the images in the tar files; opens no image.
@@ -76,26 +61,22 @@ class Tars(labels_lib.Numbered):
     spec = f'{kind}:{path}'
     root = os.path.expanduser(path).rstrip('/')
     others = collections.Counter()
-    try:
-      if not root:
-        raise ValueError('expected the path of a tar file or a folder.')
-      archives = _archives(root)
-      self._files, self.damaged = _walk(archives)
-      if self.damaged and not skip_damaged:
-        listed = '\n  '.join(self.damaged[:20])
-        raise ValueError(
-          f'{len(self.damaged)} tar file(s) are damaged. Copy or download them'
-          f' again.\n  {listed}'
-        )
-      found, names = KINDS[kind](self._files, root, others)
-      if not found:
-        raise ValueError(
-          f'{len(archives):,} tar file(s) hold {len(self._files.names):,}'
-          ' files, but no image. The suffixes of images are:'
-          f' {" ".join(listing.SUFFIXES)}.'
-        )
-    except ValueError as error:
-      raise ValueError(f'{spec}: {error}') from error
+    archives = _archives(spec, root)
+    self._files, damaged = tar_files.walk(archives)
+    if damaged and not skip_damaged:
+      listed = '\n  '.join(damaged[:20])
+      raise ValueError(
+        f'{spec}: {len(damaged)} tar file(s) are damaged. Copy or download them'
+        f' again.\n  {listed}'
+      )
+    others.update(f'images are missing: {text}' for text in damaged)
+    found, names = KINDS[kind](self._files, root, others)
+    if not found:
+      raise ValueError(
+        f'{spec}: {len(archives):,} tar file(s) hold'
+        f' {len(self._files.names):,} files, but no image. The suffixes of'
+        f' images are: {" ".join(listing.SUFFIXES)}.'
+      )
     # Split -> the files that are its records.
     self._rows = {
       split: np.array(found[split][0], np.int64) for split in sorted(found)
@@ -129,151 +110,6 @@ class Tars(labels_lib.Numbered):
     } | super().facts(split)
 
 
-# ---- Where files begin -------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class _Files:
-  """The regular files in some tar files, in their order.
-
-  Attributes:
-    archives: the paths of the tar files.
-    names: the paths of the files inside them.
-    archive: the number of each file's tar file, int32.
-    start: where each begins there in bytes, int64.
-    size: of each in bytes, int64.
-  """
-
-  archives: Sequence[str]
-  names: listing.Names
-  archive: np.ndarray
-  start: np.ndarray
-  size: np.ndarray
-
-  def path(self, row: int) -> str:
-    """Returns the path of a file's tar file, and the file's path in it."""
-    return f'{self.archives[self.archive[row]]}:{self.names[row]}'
-
-  def read(self, row: int) -> bytes:
-    """Returns the bytes of a file.
-
-    Raises:
-      OSError: the tar file is gone, or ends before the file does.
-    """
-    archive = self.archives[self.archive[row]]
-    start, size = int(self.start[row]), int(self.size[row])
-    if listing.is_remote(archive):
-      system, place = fsspec.core.url_to_fs(archive)
-      content = system.cat_file(place, start=start, end=start + size)
-    else:
-      with open(archive, 'rb', opener=files_lib.open_regular) as f:
-        content = os.pread(f.fileno(), size, start)
-    if len(content) < size:
-      raise OSError(f'{self.path(row)} has {len(content)} of {size} bytes.')
-    return content
-
-
-def _walk(archives: Sequence[str]) -> tuple[_Files, list[str]]:
-  """Finds the regular files in tar files, and what is wrong with these."""
-  numbers, starts, sizes = array.array('i'), array.array('q'), array.array('q')
-  damaged = []
-
-  def walk():
-    for number, archive in enumerate(archives):
-      with _open(archive) as f:
-        for name, start, size in _files(f, archive, damaged):
-          numbers.append(number)
-          starts.append(start)
-          sizes.append(size)
-          yield name
-
-  # Millions of tuples would take gigabytes.
-  names = listing.Names.of(walk())
-  arrays = map(np.array, (numbers, starts, sizes))
-  return _Files(archives, names, *arrays), damaged
-
-
-def _open(path: str) -> io.BufferedIOBase:
-  if listing.is_remote(path):
-    system, path = fsspec.core.url_to_fs(path)
-    # Headers lie far apart, so reading ahead would read everything.
-    return system.open(path, 'rb', block_size=2**16)
-  return open(path, 'rb', opener=files_lib.open_regular)
-
-
-def _files(
-  f: io.BufferedIOBase, path: str, damaged: list[str], start: int = 0
-) -> Iterator[tuple[str, int, int]]:
-  """Yields the name, the start and the size of the files in a tar file.
-
-  Args:
-    f: the tar file.
-    path: its path, for messages.
-    damaged: gets a message if the tar file is damaged.
-    start: where it begins in the outermost tar file, in bytes.
-  """
-  if f.read(2) == _GZIP:
-    raise ValueError(
-      f'{printable.name(path)} is compressed, so its files cannot be read one'
-      ' by one. Uncompress it first, for example by `gunzip`; images are'
-      ' compressed already, so that takes no more room.'
-    )
-  total = f.seek(0, os.SEEK_END)
-  f.seek(0)
-  last, unread = 'its beginning', []
-  try:
-    with tarfile.open(fileobj=f, mode='r:') as tar:
-      while member := tar.next():
-        tar.members.clear()  # All headers would stay in memory.
-        end = member.offset_data + member.size
-        # With a negative size, the next header would lie before this one.
-        if member.size < 0 or (not member.issparse() and end > total):
-          raise tarfile.ReadError(f'it ends within {member.name!r}')
-        last, held = member.name, member.name.lower().endswith(_HELD)
-        if _is_hidden(last):
-          continue
-        if not member.isfile() or member.issparse():
-          if held and not member.isdir():
-            # The bytes of a sparse file are not in one piece.
-            unread.append(last)
-        elif last.lower().endswith('.tar'):
-          begin = start + member.offset_data
-          with tar.extractfile(member) as part:
-            for name, *place in _files(part, f'{path}:{last}', damaged, begin):
-              yield f'{last}/{name}', *place
-        else:
-          yield last, start + member.offset_data, member.size
-      # A bad header passes for the end, too.
-      f.seek(tar.offset)
-      rest = f.read(_LOOK)
-      if len(rest) < tarfile.BLOCKSIZE:
-        raise tarfile.ReadError('the mark of the end is missing')
-      if rest.strip(b'\0'):
-        raise tarfile.ReadError(
-          'more follows the mark of the end, perhaps another tar file'
-        )
-      if unread:
-        damaged.append(
-          printable.name(
-            f'{path} holds {len(unread):,} links or sparse files, such as'
-            f' {unread[0]}, which are not read: pack it again with `tar'
-            ' --dereference --hard-dereference`, without `--sparse`'
-          )
-        )
-  except OSError:
-    raise
-  except Exception as error:  # A damaged header may cause any exception.
-    damaged.append(printable.name(f'{path} is damaged after {last}: {error}'))
-
-
-def _is_hidden(name: str) -> bool:
-  """Whether some part of a path is hidden, as macOS's `._` files are."""
-  parts = name.split('/')
-  return any(p.startswith('.') and p not in ('.', '..') for p in parts)
-
-
-# ---- Which of them are records -----------------------------------------------
-
 # Split -> the numbers of the records among the files, and their labels.
 _Found = dict[str, tuple[Sequence[int], list[int | str]]]
 
@@ -283,7 +119,7 @@ def _no_records() -> _Found:
 
 
 def _in_folders(
-  files: _Files, root: str, others: collections.Counter
+  files: tar_files.Files, root: str, others: collections.Counter
 ) -> tuple[_Found, None]:
   """Finds images whose class is the folder, or the tar file, that holds them.
 
@@ -297,26 +133,29 @@ def _in_folders(
   """
   found = _no_records()
   flat = collections.defaultdict(list)  # Images without a class.
-  prefixes = [_prefix(archive, root) for archive in files.archives]
   for row, name in enumerate(files.names):
     if not name.lower().endswith(listing.SUFFIXES):
       others[posixpath.splitext(name)[1].lower() or 'no suffix'] += 1
       continue
-    folders = [
+    archive = files.archives[files.archive[row]]
+    own = os.path.basename(archive).removesuffix('.tar')
+    outside = archive.removesuffix('.tar')[len(root) :].strip('/').split('/')
+    if archive == root:
+      outside = [own] if own in _ILSVRC else []
+    inside = [
       folder.removesuffix('.tar')
       for folder in name.split('/')[:-1]
       if folder not in ('.', '..')
     ]
-    number = files.archive[row]
-    archive = files.archives[number]
     # A tar file that holds folders of classes is no class itself, so its name
     # may state a split, such as birds-test.tar.
-    own = os.path.basename(archive).removesuffix('.tar')
-    is_class = folders in ([], [own])
-    split, folders = _split(
-      prefixes[number] + folders,
-      'train' if is_class else _named_split(archive, root),
-    )
+    is_class = inside in ([], [own])
+    split = 'train' if is_class else _named_split(archive, root)
+    folders = outside + inside
+    for i, folder in enumerate(folders):
+      if folder in _SPLITS:
+        split, folders = _SPLITS[folder], folders[i + 1 :]
+        break
     if folders:
       rows, labels = found[split]
       rows.append(row)
@@ -338,14 +177,14 @@ def _in_folders(
   return found, None
 
 
-def _archives(root: str) -> list[str]:
+def _archives(spec: str, root: str) -> list[str]:
   """Returns a tar file, or the sorted ones below a folder."""
   suffixes = ('.tar', '.tar.gz', '.tgz')
   # Beside tar files in a folder, other .gz files are no tar files.
   if root.lower().endswith((*suffixes, '.gz')):
     return [root]
   found = []
-  if epath.Path(root).is_dir():
+  if root and epath.Path(root).is_dir():
     found = sorted(
       f'{root}/{folder}{name}'
       for folder, names in listing.walk(root)
@@ -354,8 +193,8 @@ def _archives(root: str) -> list[str]:
     )
   if not found:
     raise ValueError(
-      f'there is no file {root} with the suffix .tar, and no folder {root} that'
-      ' holds such files.'
+      f'{spec}: expected a file with the suffix .tar, or a folder that holds'
+      ' such files.'
     )
   return found
 
@@ -372,26 +211,6 @@ def _named_split(path: str, root: str) -> str:
   return next((word for word in words if word in listing.SPLITS), 'train')
 
 
-def _prefix(archive: str, root: str) -> list[str]:
-  """Returns the folders of a tar file below the root, and its own name."""
-  inside = [] if archive == root else archive[len(root) :].strip('/').split('/')
-  if inside:
-    inside[-1] = inside[-1].removesuffix('.tar')
-  elif (name := os.path.basename(archive).removesuffix('.tar')) in _ILSVRC:
-    inside = [name]
-  return inside
-
-
-def _split(folders: list[str], otherwise: str) -> tuple[str, list[str]]:
-  """Returns the split that folders name, or the other, and what follows."""
-  for i, folder in enumerate(folders):
-    if folder in _ILSVRC:
-      return _ILSVRC[folder], folders[i + 1 :]
-    if folder in listing.SPLITS:
-      return folder, folders[i + 1 :]
-  return otherwise, folders
-
-
 def _ilsvrc_labels(images: int) -> list[str]:
   """Returns the classes (WordNet ids) of ImageNet's validation images."""
   folder = importlib.resources.files('tensorflow_datasets')
@@ -406,7 +225,7 @@ def _ilsvrc_labels(images: int) -> list[str]:
 
 
 def _in_samples(
-  files: _Files, root: str, others: collections.Counter
+  files: tar_files.Files, root: str, others: collections.Counter
 ) -> tuple[_Found, list[str] | None]:
   """Finds images and labels in WebDataset's shards.
 
@@ -444,33 +263,18 @@ def _in_samples(
     chosen, labels = found[splits[number]]
     chosen.append(image)
     labels.append(_label_of(files, parts, image))
-  known = set().union(*(labels for _, labels in found.values()))
-  numbers = all(label.isdecimal() for label in known)
+  numbers = all(x.isdecimal() for _, labels in found.values() for x in labels)
   if numbers:
-    known = set(map(int, known))
-    found = {
-      split: (rows, [*map(int, labels)])
-      for split, (rows, labels) in found.items()
-    }
-  beside = (
-    epath.Path(folder) / _CLASS_FILE
-    for folder in sorted({root, *map(os.path.dirname, files.archives)})
-  )
-  file = next((path for path in beside if path.exists()), None)
-  if file is None:
-    return found, None
-  listed = file.read_text().rstrip().split('\n')
-  if not numbers:  # Else an empty line is a class without a name.
-    listed = list(filter(None, listed))
-  if unknown := known.difference(range(len(listed)) if numbers else listed):
-    raise ValueError(
-      f'the class {min(unknown)!r} is not among the {len(listed):,} of'
-      f' {printable.name(str(file))}. Correct the list.'
-    )
-  return found, listed
+    found = {s: (rows, [*map(int, of)]) for s, (rows, of) in found.items()}
+  for folder in sorted({root, *map(os.path.dirname, files.archives)}):
+    if (path := epath.Path(folder) / _CLASS_FILE).exists():
+      listed = path.read_text().rstrip().split('\n')
+      # To numbers, an empty line is a class without a name.
+      return found, listed if numbers else list(filter(None, listed))
+  return found, None
 
 
-def _label_of(files: _Files, parts: dict[str, int], image: int) -> str:
+def _label_of(files: tar_files.Files, parts: dict[str, int], image: int) -> str:
   """Returns the label of a sample: a class index, or a name.
 
   Args:
@@ -478,13 +282,13 @@ def _label_of(files: _Files, parts: dict[str, int], image: int) -> str:
     parts: suffix -> the number of the sample's file with it.
     image: the number of the one that is the image.
   """
-  label, row = None, parts.get('.cls', parts.get('.json', image))
+  row, label = parts.get('.cls', parts.get('.json', image)), None
   path = files.path(row)
   try:
-    if row != image:
+    if '.cls' in parts:
       label = files.read(row).decode().strip()
-    if row != image and '.cls' not in parts:
-      facts = json_text.loads(label)
+    elif '.json' in parts:
+      facts = json_text.loads(files.read(row))
       label = facts.get('label', facts.get('cls'))
       if isinstance(label, float) and label.is_integer():
         label = int(label)
