@@ -16,10 +16,11 @@ Each round draws other crops, and so on. The images must be JPEGs.
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import cv2
 import numpy as np
+import pandas as pd
 from absl import flags
 from etils import epath
 
@@ -43,7 +44,6 @@ _COLUMNS = {
   'reverse': ('reverse', '.1%'),
   'false': ('false', 'd'),
 }
-<<<<<<< HEAD
 _CORRELATIONS = (0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 # Candidates up to the last of these are compared, so that curves can be drawn.
 _DISTANCES = (10, 16, 20, 24, 28, 30, 32, 36)
@@ -140,22 +140,25 @@ class _Images(data.Source):
 
 def pairs(
   images: Sequence[bytes], tests: Sequence[bytes], flips: bool = False
-) -> dict[str, np.ndarray]:
-  """Returns the pairs that are compared, see `pairing.of_block`.
+) -> pd.DataFrame:
+  """Returns the pairs that are compared, see `work.Work.pairs`.
 
   Args:
     images: the data to clean.
     tests: the test images; [] compares the images with each other.
-    flips: see `work.Settings`.
+    flips: see `work.Work`.
   """
   opened = [
     sets.Set(data.View(_Images(each), 'train'), upright=False)
     for each in (images, tests)
     if each
   ]
-  settings = work.Settings(max_distance=_DISTANCES[-1], flips=flips)
   with tempfile.TemporaryDirectory() as folder:
-    job = work.Work(epath.Path(folder), opened[0], opened[1:], settings)
+    job = work.Work(
+      *(epath.Path(folder), opened[0], opened[1:]),
+      max_distance=_DISTANCES[-1],
+      flips=flips,
+    )
     job.run()
     return job.pairs()
 
@@ -183,10 +186,10 @@ def planted(
 
 
 def count(
-  found: Mapping[str, np.ndarray],
+  found: pd.DataFrame,
   same: set[tuple[int, int]],
   correlation: float,
-  distance: int = work.Settings.max_distance,
+  distance: int = work.Work.max_distance,
 ) -> np.ndarray:
   """Returns how many planted pairs and how many false ones are found.
 
@@ -202,9 +205,6 @@ def count(
   others = both[both[:, 0] != both[:, 1]]
   false = sum(tuple(pair) not in same for pair in np.sort(others).tolist())
   return np.array([right, false])
-=======
-_DISTANCE = work.Work.max_distance
->>>>>>> 6528b890d607d6f0849711ee271f605616420af9
 
 
 def main():
@@ -248,113 +248,9 @@ def main():
     results,
     _COLUMNS,
     f'Near-duplicates of {_DATA.value}',
-    max_distance=work.Settings.max_distance,
+    max_distance=work.Work.max_distance,
   )
 
 
-<<<<<<< HEAD
-=======
-def _originals() -> list[bytes]:
-  view = data.View(data.open_source(_DATA.value), _SPLIT.value)
-  rng = np.random.default_rng(_SEED.value)
-  chosen = rng.permutation(len(view))[: _IMAGES.value]
-  return [view[index].image for index in sorted(chosen.tolist())]
-
-
-def _quality():
-  originals = _originals()
-  known = dedup.pairs(originals, [], _FLIPS.value)
-  same = {
-    (min(pair), max(pair))
-    for *pair, correlation in zip(
-      *(known[key].tolist() for key in ('index', 'test_index', 'correlation')),
-      strict=True,
-    )
-    if correlation >= min(dedup.CORRELATIONS)
-  }
-  everything, results = [], _rates(originals)
-  for name, change in dedup.CHANGES.items():
-    found = [
-      dedup.quality(originals, change, _SEED.value + number, _FLIPS.value)
-      for number in range(_ROUNDS.value)
-    ]
-    results[name] = _figures(found, same, len(originals))
-    if _FLIPS.value or 'mirrored' not in name:
-      everything += found
-  for distance in dedup.DISTANCES:
-    results[f'up to {distance} bits'] = _figures(
-      everything, same, len(originals), distance=distance
-    )
-  for correlation in dedup.CORRELATIONS:
-    results[f'from {correlation:g} on'] = _figures(
-      everything, same, len(originals), correlation=correlation
-    )
-  return results
-
-
-def _rates(originals):
-  """Returns how many images a core decodes and hashes in a second."""
-  repeats = -(-2000 // len(originals))
-  results = {}
-  for name, views in (('data', False), ('test images', True)):
-    cores = time.process_time()
-    for image in originals * repeats:
-      grey = hashing.decode(image, upright=True)
-      if not hashing.is_flat(grey):
-        if views:
-          hashing.of_views(grey, flips=_FLIPS.value)
-        else:
-          hashing.of_whole(grey)
-    cores = time.process_time() - cores
-    rate = repeats * len(originals) / cores
-    results[f'hashes of {name}'] = {'images_per_core_sec': rate}
-  return results
-
-
-def _figures(found, same, images, *, distance=_DISTANCE, correlation=None):
-  if correlation is None:
-    correlation = _MIN_CORRELATION.value
-  total = images * len(found)
-  (hashed, _), (right, false), (back, false_back) = (
-    np.sum(
-      [
-        dedup.count(pair[direction], same, correlation=least, distance=distance)
-        for pair in found
-      ],
-      axis=0,
-    ).tolist()
-    for direction, least in ((0, -1), (0, correlation), (1, correlation))
-  )
-  return {
-    'by_hash': hashed / total,
-    'found': right / total,
-    'reverse': back / total,
-    'false': false + false_back,
-  }
-
-
-def _search():
-  rng = np.random.default_rng(_SEED.value)
-  size = hashing.BITS // 8
-  targets = rng.integers(0, 256, (_SEARCHED.value, size), np.uint8)
-  shape = (_QUERIES.value, len(hashing.VIEWS), size)
-  queries = rng.integers(0, 256, shape, np.uint8)
-  block, results = work.Work.block_size, {}
-  for number in range(_ROUNDS.value):
-    start, cores = time.monotonic(), time.process_time()
-    for first in range(0, len(targets), block):
-      part = targets[first : first + block]
-      search.near_hashes(part, queries, _DISTANCE)
-    cores = time.process_time() - cores
-    results[f'round {number + 1}'] = {
-      'seconds': time.monotonic() - start,
-      'core_seconds': cores,
-      'rate': len(targets) * shape[0] * shape[1] / cores,
-      'gib': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-    }
-  return results
-
-
->>>>>>> 6528b890d607d6f0849711ee271f605616420af9
 if __name__ == '__main__':
   command_line.run(main, required=('data',))
