@@ -8,9 +8,9 @@ import sys
 
 from etils import epath
 
-from vit_jax.sweep import Study, Sweep, bring_to_end, make_run, schedule, state
-from vit_jax.sweep import status as status_lib
+from vit_jax.sweep import Study, Sweep, bring_to_end, commands, make_run, state
 from vit_jax.sweep.commands import Folders
+from vit_jax.sweep.launchers import local
 
 SCRIPT = pathlib.Path(__file__).with_name('fake_run.py')
 # Rate -> held-out accuracy of its candidate. Two are best; the first must win.
@@ -80,16 +80,11 @@ def command(seconds, codes=()):
 
 
 def main(path, seconds):
-  # Imported late, after `fake_main` has replaced `commands.command`.
-  from vit_jax.sweep.local import Local
-
   where = folders(pathlib.Path(path))
+  commands.command = command(seconds)
   with state.lock(where.local), bring_to_end.signals() as stopped:
-    launcher = Local(where, 2, command=command(seconds))
-    running = bring_to_end.Launch(
-      sweep(), where, launcher, schedule.Limits(), status_lib.Lines(), {}
-    )
-    running.run(stopped)
+    launcher = local.Local(where, 2)
+    bring_to_end.Launch(sweep(), where, launcher, 20).run(stopped)
 
 
 if __name__ == '__main__':

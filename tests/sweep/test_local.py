@@ -13,8 +13,9 @@ import time
 import pytest
 
 from tests.sweep import fakes
-from vit_jax.sweep import bring_to_end, local
-from vit_jax.sweep.local import Local
+from vit_jax.sweep import bring_to_end, commands
+from vit_jax.sweep.launchers import local, worker
+from vit_jax.sweep.launchers.local import Local
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -34,16 +35,25 @@ def test_cores_are_divided(ids, slots, expected):
 
 
 def test_devices_are_divided():
-  assert local.divide(list('0123'), 2, 'gpu') == [['0', '1'], ['2', '3']]
-  assert local.divide([], 2, 'cpu') == [[], []]
-  assert local.divide(list('012'), 1, 'tpu') == [['0', '1', '2']]
+  def divided(ids, slots, kind, variable):
+    found = local.environments(kind, list(ids), slots)
+    return [each.get(variable) for each in found]
+
+  assert divided('0123', 2, 'gpu', 'CUDA_VISIBLE_DEVICES') == ['0,1', '2,3']
+  assert divided('0123', 4, 'tpu', 'TPU_VISIBLE_CHIPS') == list('0123')
+  assert divided('0123', 2, 'tpu', 'TPU_CHIPS_PER_PROCESS_BOUNDS') == (
+    ['1,2,1'] * 2
+  )
+  # One run keeps what the user has set.
+  assert local.environments('tpu', list('012'), 1) == [{}]
+  assert local.environments('cpu', [], 2) == [{}, {}]
   for ids, slots, kind in (
     ('0123', 3, 'gpu'),
     ('01', 4, 'gpu'),
     ('012345', 2, 'tpu'),
   ):
     with pytest.raises(ValueError, match=f'--parallel={slots}: the {len(ids)}'):
-      local.divide(list(ids), slots, kind)
+      local.environments(kind, list(ids), slots)
 
 
 @pytest.mark.parametrize(
@@ -64,18 +74,8 @@ def test_accelerators_are_counted_without_jax(
     return [path for path in there if path.startswith(pattern.split('[')[0])]
 
   monkeypatch.setattr(local.glob, 'glob', glob)
-  assert local.accelerators(variables) == expected
-
-
-def test_the_launcher_imports_no_jax():
-  code = (
-    'import sys, vit_jax.sweep.__main__, vit_jax.sweep.worker;'
-    'print([m for m in ("jax", "pandas", "flax") if m in sys.modules])'
-  )
-  result = subprocess.run(
-    [sys.executable, '-c', code], capture_output=True, text=True, check=True
-  )
-  assert result.stdout == '[]\n'
+  monkeypatch.setattr(local.os, 'environ', variables)
+  assert local.accelerators() == expected
 
 
 def _starts(path, name):
@@ -112,9 +112,10 @@ def test_runs_on_cpus_keep_their_memory(
     ' os.environ["MALLOC_TOP_PAD_"])'
   )
   where = fakes.folders(tmp_path)
-  launcher = Local(
-    where, 1, command=lambda run, folders: [sys.executable, '-c', code]
+  monkeypatch.setattr(
+    commands, 'command', lambda *_: [sys.executable, '-c', code]
   )
+  launcher = Local(where, 1)
   run = fakes.study().candidates[0]
   handle = launcher.start(run)
   _wait(lambda: launcher.poll(handle) is not None)
@@ -183,19 +184,20 @@ def test_a_restarted_launcher_repeats_nothing(tmp_path, number):
   assert _metrics(tmp_path) == unbroken
 
 
-def test_a_run_waits_until_its_predecessor_has_saved(tmp_path):
+def test_a_run_waits_until_its_predecessor_has_saved(tmp_path, monkeypatch):
   where = fakes.folders(tmp_path)
   run = fakes.study().candidates[0]
   log = where.log(run.name)
   log.parent.mkdir(parents=True)
   with log.open('a') as file:
     # This run of an earlier launcher holds the lock on its log.
-    worker = ['-m', 'vit_jax.sweep.worker', str(os.getpid()), '0']
+    words = ['-m', worker.__name__, str(os.getpid()), '0']
     earlier = subprocess.Popen(
-      [sys.executable, *worker, 'sleep', '1'], stdout=file
+      [sys.executable, *words, 'sleep', '1'], stdout=file
     )
   _wait(lambda: _command_of(earlier.pid).startswith('sleep'))
-  launcher = Local(where, 1, command=fakes.command(0))
+  monkeypatch.setattr(commands, 'command', fakes.command(0))
+  launcher = Local(where, 1)
   handle = launcher.start(run)
   while launcher.poll(handle) is None:
     assert earlier.poll() is not None or not _starts(tmp_path, run.name)

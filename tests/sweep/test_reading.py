@@ -1,11 +1,10 @@
 """Guards: sweep files define valid runs and never choose by test results."""
 
-import json
 import pathlib
 
 import pytest
 
-from vit_jax.sweep import Run, Study, Sweep, reading, spec
+from vit_jax.sweep import Run, Study, Sweep, reading
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Sweep file -> an argument, its number of studies, and of candidates per study.
@@ -28,16 +27,7 @@ def test_sweep_files(name):
   sweep = reading.load(f'configs/sweeps/{name}.py:{argument}')
   assert len(sweep.studies) == studies
   assert {len(study.candidates) for study in sweep.studies} == {candidates}
-  steps = reading.check(
-    reading.override(sweep, ['init.checkpoint=runs/pretrained'])
-  )
-  assert set(steps) == {
-    run.name for study in sweep.studies for run in study.all_runs()
-  }
-  # `regularisation` trains for epochs, so its number of steps is not known (0).
-  expected = {'reproduce': {1600}, 'regularisation': {0}}
-  if name in expected:
-    assert set(steps.values()) == expected[name]
+  reading.check(reading.override(sweep, ['init.checkpoint=runs/pretrained']))
 
 
 def test_the_fine_tuning_protocol():
@@ -98,9 +88,9 @@ def _sweep_file(path, overrides):
 def sweep(command):
   """Runs the command with a work directory, a sweep and other words."""
 
-  def call(path, file, *words):
+  def call(path, file, *words, **variables):
     flags = (f'--sweep={file}', f'--workdir={path}')
-    return command('vit_jax.sweep', *flags, *words, JAX_PLATFORMS='cpu')
+    return command('vit_jax.sweep', *flags, *words, **variables)
 
   return call
 
@@ -122,7 +112,9 @@ def test_choosing_by_test_results_is_refused_before_any_run(tmp_path, sweep):
 def test_a_dry_run_prints_commands(tmp_path, sweep):
   file = _sweep_file(tmp_path / 'sweep.py', {'data.batch_size': 8})
   words = ['--set=image_size=(8, 8)', '--dry_run']
-  result = sweep(tmp_path / 'out', f'{file}:selection', *words)
+  # A launcher must not touch a device, which its runs need.
+  platform = {'JAX_PLATFORMS': 'no_such_thing'}
+  result = sweep(tmp_path / 'out', f'{file}:selection', *words, **platform)
   assert result.returncode == 0, result.stderr
   out = tmp_path / 'out'
   assert result.stdout == (
@@ -170,17 +162,12 @@ def test_values_reach_the_config():
     'data.dataset': 'digits:45',
   }
   run = Run('r', 'configs/quickstart.py:pretrain', overrides)
-  # The values must also survive sweep.json.
-  study = Study('s', finals=[run])
-  text = json.dumps(spec.to_json(Sweep([study])))
-  [again] = spec.from_json(json.loads(text)).studies[0].finals_of(None)
-  for each in (run, again):
-    config = reading.read_config(each)
-    assert config.seed == 3
-    assert config.image_size == (16, 24)
-    assert config.log.tensorboard is False
-    assert config.optimizer.weight_decay == 0.5
-    assert config.data.dataset == 'digits:45'
+  config = reading.read_config(run)
+  assert config.seed == 3
+  assert config.image_size == (16, 24)
+  assert config.log.tensorboard is False
+  assert config.optimizer.weight_decay == 0.5
+  assert config.data.dataset == 'digits:45'
 
 
 def test_set_applies_to_all_runs():

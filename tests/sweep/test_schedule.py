@@ -51,25 +51,12 @@ def test_a_nonfinite_accuracy_is_reported_at_once(value):
     schedule.winner(study, finished)
 
 
-def test_a_failed_candidate_blocks_its_study():
-  sweep = fakes.sweep()
-  assert schedule.blocked(sweep, {}, ['b/rate=0.1', 'a/rate=0.1,seed=0']) == [
-    'b: nothing was chosen, as b/rate=0.1 failed'
-  ]
-
-
 def test_a_run_waits_for_the_weights_it_starts_from():
   first, other = Run('first', 'c.py'), Run('other', 'c.py')
   second = Run('second', 'c.py', {'init.checkpoint': 'run:first'})
   third = Run('third', 'c.py', {'init.checkpoint': 'run:second'})
   sweep = Sweep([Study('a', finals=[third, second, first, other])])
   assert _names(schedule.due(sweep, {})) == ['first', 'other']
-  assert _names(schedule.held_back(sweep, {})) == ['third', 'second']
   finished = {'first': {}}
   assert _names(schedule.due(sweep, finished)) == ['second', 'other']
-  assert _names(schedule.held_back(sweep, finished)) == ['third']
   assert schedule.total(sweep, {}) == 4
-  # The third run waits for the second, which waits for the first.
-  assert schedule.blocked(sweep, {'other': {}}, ['first']) == [
-    'without first: 2 runs not started, third, second'
-  ]

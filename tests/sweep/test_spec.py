@@ -1,10 +1,7 @@
-"""Guards: sweeps are named, checked and stored as JSON correctly."""
-
-import json
+"""Guards: sweeps are named and checked correctly."""
 
 import pytest
 
-from tests.sweep import fakes
 from vit_jax.sweep import Run, Study, Sweep, make_run, spec
 
 
@@ -30,11 +27,9 @@ _A, _B = Run('a/x=1', 'c.py'), Run('a/x=2', 'c.py')
 @pytest.mark.parametrize(
   'studies, message',
   [
-    ([Study('a', [_A]), Study('a', [_B])], "Two studies are called 'a'"),
     ([Study('a')], "'a' has no runs"),
-    ([Study('a', [_A], [_B])], 'have no effect'),
-    ([Study('a', [], lambda _: [_A])], 'there are no candidates'),
-    ([Study('a', [_A, _A])], "'a' has a candidate twice"),
+    ([Study('a', [_A], [_B])], 'must be a function'),
+    ([Study('a', [], lambda _: [_A])], 'must be a function'),
     ([Study('a', [_A, Run('a/x=1', 'd.py')])], "runs are called 'a/x=1'"),
     ([Study('a', [_A]), Study('b', [_A])], "runs are called 'a/x=1'"),
     ([Study('a', [Run('a', 'c.py'), _A])], "'a/x=1' would lie in the work"),
@@ -48,28 +43,6 @@ def test_wrong_sweeps_are_refused(studies, message):
     spec.check(Sweep(studies))
 
 
-def test_json_keeps_the_finals_of_each_candidate():
-  sweep = Sweep(
-    [
-      fakes.study(),
-      Study('fixed', finals=[Run('f', 'c.py', {'image_size': (16, 16)})]),
-      Study('bare', [_A, _B]),
-    ]
-  )
-  again = spec.from_json(json.loads(json.dumps(spec.to_json(sweep))))
-  assert again.studies[0].candidates == tuple(sweep.studies[0].candidates)
-  for candidate in sweep.studies[0].candidates:
-    rate = candidate.overrides['rate']
-    assert [run.name for run in again.studies[0].finals_of(candidate)] == [
-      f'a/rate={rate},seed=0',
-      f'a/rate={rate},seed=1',
-      f'a/rate={rate},seed=2',
-    ]
-  [fixed] = again.studies[1].finals_of(None)
-  assert fixed.overrides == {'image_size': (16, 16)}
-  assert again.studies[2].finals is None
-
-
 def test_a_run_can_start_from_the_weights_of_another():
   first = Run('first', 'c.py')
   second = Run('second', 'c.py', {'init.checkpoint': 'run:first', 'a': 1})
@@ -80,11 +53,11 @@ def test_a_run_can_start_from_the_weights_of_another():
 @pytest.mark.parametrize(
   ('needed', 'message'),
   [
-    ('other', 'a starts from run:other, but only these runs are certain'),
+    ('other', 'a starts from run:other, but only these runs'),
     # b/seed=0 runs only if its candidate is chosen.
-    ('b/seed=0', 'a starts from run:b/seed=0, but .*certain to run: a, b/r'),
-    ('a', 'a starts from its own weights'),
-    ('c', '[ac] starts from its own weights'),
+    ('b/seed=0', 'a starts from run:b/seed=0, but .*itself: b/rate'),
+    ('a', 'a starts from run:a, but'),
+    ('c', 'a starts from run:c, but'),
   ],
 )
 def test_weights_that_no_run_can_start_from_are_refused(needed, message):

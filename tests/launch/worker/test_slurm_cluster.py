@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.sweep import slurm_cluster
+from tests.launch.worker import slurm_cluster
 
 pytestmark = [
   pytest.mark.slurm,
@@ -17,7 +17,7 @@ pytestmark = [
     reason='needs Slurm (apt-get install slurm-wlm), and root to start it',
   ),
 ]
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 SAVES = """
 trap 'sleep 1; echo saved; exit 75' TERM
 echo ready
