@@ -1,16 +1,12 @@
-"""A sweep of fake runs, and a launcher process for it that tests can kill.
-
-python -m tests.sweep.fakes SWEEPDIR SECONDS
-"""
+"""A sweep of fake runs."""
 
 import pathlib
 import sys
 
 from etils import epath
 
-from vit_jax.sweep import Study, Sweep, bring_to_end, commands, make_run, state
+from vit_jax.sweep import Study, Sweep, make_run
 from vit_jax.sweep.commands import Folders
-from vit_jax.sweep.launchers import local
 
 SCRIPT = pathlib.Path(__file__).with_name('fake_run.py')
 # Rate -> held-out accuracy of its candidate. Two are best; the first must win.
@@ -77,15 +73,3 @@ def command(seconds, codes=()):
     ]
 
   return make
-
-
-def main(path, seconds):
-  where = folders(pathlib.Path(path))
-  commands.command = command(seconds)
-  with state.lock(where.local), bring_to_end.signals() as stopped:
-    launcher = local.Local(where, 2)
-    bring_to_end.Launch(sweep(), where, launcher, 20).run(stopped)
-
-
-if __name__ == '__main__':
-  main(*sys.argv[1:])

@@ -88,15 +88,6 @@ def test_all_runs_run_once_with_limited_concurrency(tmp_path):
   assert again.started == []
 
 
-def test_finished_runs_are_not_started(tmp_path):
-  where = fakes.folders(tmp_path)
-  for run in fakes.study().candidates[:3]:
-    fakes.finish(where, run)
-  launcher = Scripted(where)
-  _launch(where, launcher).run()
-  assert launcher.started == CANDIDATES[3:] + FINALS
-
-
 @pytest.mark.parametrize('code', [1, 2, 130])
 def test_an_error_is_given_up_until_the_next_launch(tmp_path, code):
   where = fakes.folders(tmp_path)
