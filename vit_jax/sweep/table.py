@@ -68,20 +68,16 @@ def mean_and_std(runs: Sequence[Mapping[str, float]]) -> dict[str, str]:
 
   The standard deviation is that of a sample (n - 1). A single run has none.
   """
-  names = {
-    key.removesuffix('/accuracy')
-    for metrics in runs
-    for key in metrics
-    if key.endswith('/accuracy')
-  }
+  keys = {key for metrics in runs for key in metrics}
   result = {}
-  for name in names - {'train'}:
-    key = f'{name}/accuracy'
+  for key in keys - {'train/accuracy'}:
+    name, _, metric = key.rpartition('/')
+    if metric != 'accuracy':
+      continue
     values = [100 * metrics[key] for metrics in runs if key in metrics]
-    text = f'{statistics.fmean(values):.2f}'
+    result[name] = f'{statistics.fmean(values):.2f}'
     if len(values) > 1:
-      text += f' ± {statistics.stdev(values):.2f}'
-    result[name] = text
+      result[name] += f' ± {statistics.stdev(values):.2f}'
   return result
 
 
