@@ -84,8 +84,8 @@ def test_a_run_is_finished_if_its_done_file_names_its_last_step(tmp_path):
 def test_a_started_run_cannot_change(tmp_path):
   where = fakes.folders(tmp_path)
 
-  def record(sweep, started=True):
-    state.record(where, 'x.py:1', sweep, lambda name: started)
+  def record(sweep):
+    state.record(where, 'x.py:1', sweep)
 
   def sweep(**overrides):
     return Sweep([Study('a', [Run('r', 'c.py', overrides)])])
@@ -93,10 +93,11 @@ def test_a_started_run_cannot_change(tmp_path):
   with pytest.raises(ValueError, match='names no sweep'):
     state.recorded(tmp_path)
   record(sweep(size=(8, 8)))
-  record(sweep(size=(8, 8)))
+  record(sweep(size=(8, 9)))  # It was not started.
+  where.workdir('r').mkdir(parents=True)
+  record(sweep(size=(8, 9)))
   with pytest.raises(ValueError, match=r'the run r as .*9.*another --workdir'):
-    record(sweep(size=(8, 8), x=9))
-  record(sweep(size=(8, 9)), started=False)
+    record(sweep(size=(8, 9), x=9))
   # The run is remembered even if a sweep in between leaves it out.
   record(fakes.sweep())
   with pytest.raises(ValueError, match='the run r as'):

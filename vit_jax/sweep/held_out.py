@@ -106,14 +106,10 @@ def overlap(config: ml_collections.ConfigDict, one: str, other: str) -> bool:
   random parts of the same examples might, unless they are slices of the same
   order: `shuffled(train)[:90%]` and `shuffled(train)[90%:]` share none.
   """
-  section = config.data
-  sizes = _sizes(
-    section.dataset,
-    data_dir=section.data_dir,
-    image_key=section.image_key,
-    label_key=section.label_key,
-    num_classes=config.num_classes or 0,
-  )
+  keys = ('data_dir', 'image_key', 'label_key')
+  options = {key: config.data[key] for key in keys}
+  options['num_classes'] = config.num_classes or 0
+  sizes = _sizes(config.data.dataset, **options)
   if sizes:
     one, other = splits.resolve(one, sizes), splits.resolve(other, sizes)
     return bool(one.shared(other))

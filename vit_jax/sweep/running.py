@@ -72,7 +72,7 @@ def with_overrides(sweep: Sweep) -> Sweep:
 
 
 def print_commands(sweep: Sweep, folders: Folders) -> None:
-  """Prints the commands of due runs, comments on later ones, and totals."""
+  """Prints the commands of due runs, and totals as a comment."""
   finished = bring_to_end.read_finished(sweep, folders)
   due = schedule.due(sweep, finished)
   for run in due:
@@ -125,9 +125,7 @@ def run(text: str, *, table: bool = True) -> None:
   else:
     launcher = local.Local(where, _PARALLEL.value)
   with state.lock(directory), bring_to_end.signals() as stopped:
-    file = installed.find('sweep', text)
-    started = lambda name: where.workdir(name).exists()  # noqa: E731
-    state.record(where, file, sweep, started)
+    state.record(where, installed.find('sweep', text), sweep)
     launch = bring_to_end.Launch(sweep, where, launcher, _RESTARTS.value)
     launch.run(stopped)
     if table:

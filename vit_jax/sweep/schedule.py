@@ -45,18 +45,19 @@ def known(study: Study, finished: Finished) -> tuple[Run, ...]:
   return tuple({run.name: run for run in runs}.values())
 
 
-def waiting(sweep: Sweep, finished: Finished) -> list[Run]:
-  """Returns the known runs that are not finished, in order, each once."""
+def due(sweep: Sweep, finished: Finished) -> list[Run]:
+  """Returns the runs that can start and are not finished, in order.
+
+  A run that two studies share is due only once.
+  """
   runs = {
     run.name: run for study in sweep.studies for run in known(study, finished)
   }
-  return [run for name, run in runs.items() if name not in finished]
-
-
-def due(sweep: Sweep, finished: Finished) -> list[Run]:
-  """Returns the waiting runs that can start: they need no unfinished run."""
-  runs = waiting(sweep, finished)
-  return [run for run in runs if finished.keys() >= set(run.needs)]
+  return [
+    run
+    for name, run in runs.items()
+    if name not in finished and finished.keys() >= set(run.needs)
+  ]
 
 
 def expected(sweep: Sweep, finished: Finished) -> dict[str, Run]:

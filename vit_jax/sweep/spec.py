@@ -109,15 +109,9 @@ def make_run(
     study: the name of its study, which becomes a folder.
     config: `configs/FILE.py[:ARGUMENT]`.
     overrides: config key -> value.
-    **labels: the values in which it differs from the study's other runs.
-
-  Raises:
-    ValueError: there are no labels.
+    **labels: the values in which it differs from the study's other runs, at
+      least one.
   """
-  if not labels:
-    raise ValueError(
-      f'A run of {study!r} has no labels, so it has no name: pass at least one.'
-    )
   leaf = ','.join(f'{key}={value}' for key, value in labels.items())
   return Run(f'{_safe(study)}/{_safe(leaf)}', config, overrides, labels)
 
@@ -135,8 +129,8 @@ def check(sweep: Sweep) -> None:
   """
   names: dict[str, Any] = {}
   for study in sweep.studies:
-    chooses = study.finals is not None and callable(study.finals)
-    if study.finals is not None and chooses != bool(study.candidates):
+    fits = callable(study.finals) == bool(study.candidates)
+    if study.finals is not None and not fits:
       raise ValueError(
         f'Study {study.name!r}: finals must be a function of the chosen'
         ' candidate if there are candidates, and else a list.'

@@ -143,16 +143,13 @@ def held_out_accuracy(name: str, metrics: Mapping[str, float]) -> float:
   )
 
 
-def record(
-  folders: Folders, file: str, sweep: Sweep, started: Callable[[str], bool]
-) -> None:
+def record(folders: Folders, file: str, sweep: Sweep) -> None:
   """Records a sweep, so that no run resumes with different settings.
 
   Args:
     folders: the sweep's folders.
     file: `PATH[:ARGUMENT]` of the sweep's file.
     sweep: the sweep to run.
-    started: returns whether the run of a name has a work directory.
 
   Raises:
     ValueError: a run was started with another config or other overrides.
@@ -160,7 +157,9 @@ def record(
   found = {
     'sweep': os.path.abspath(file),
     'shared': os.fspath(folders.shared),
-    'runs': check_same_runs(folders.local, sweep, started),
+    'runs': check_same_runs(
+      folders.local, sweep, lambda name: folders.workdir(name).exists()
+    ),
   }
   with files.atomic(folders.local / _SWEEP) as temporary:
     temporary.write_text(json.dumps(found, indent=2) + '\n')
@@ -171,7 +170,10 @@ def check_same_runs(
 ) -> dict[str, dict[str, Any]]:
   """Checks that a directory's recorded runs have the settings of a sweep.
 
-  The arguments are those of `record`.
+  Args:
+    local: the sweep's directory.
+    sweep: the sweep to run.
+    started: returns whether the run of a name has a work directory.
 
   Returns:
     Run name -> config and overrides, of the recorded runs and of the sweep.

@@ -1,15 +1,31 @@
-"""Says how far a sweep is."""
+"""Texts on the results and the progress of a sweep."""
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
+
+
+def mean_and_std(runs: Sequence[Mapping[str, float]]) -> dict[str, str]:
+  """Returns mean and standard deviation of accuracies over runs, in percent.
+
+  The standard deviation is that of a sample (n - 1). A single run has none.
+  """
+  keys = {key for metrics in runs for key in metrics}
+  result = {}
+  for key in keys - {'train/accuracy'}:
+    name, _, metric = key.rpartition('/')
+    if metric != 'accuracy':
+      continue
+    values = [100 * metrics[key] for metrics in runs if key in metrics]
+    result[name] = f'{statistics.fmean(values):.2f}'
+    if len(values) > 1:
+      result[name] += f' ± {statistics.stdev(values):.2f}'
+  return result
 
 
 def accuracies(metrics: Mapping[str, float]) -> str:
   """Returns the accuracy of each evaluation, such as `validation 93.10%`."""
-  return ', '.join(
-    f'{key.removesuffix("/accuracy")} {100 * value:.2f}%'
-    for key, value in sorted(metrics.items())
-    if key.endswith('/accuracy') and not key.startswith('train/')
-  )
+  found = sorted(mean_and_std([metrics]).items())
+  return ', '.join(f'{name} {text}%' for name, text in found)
 
 
 def duration(seconds: float) -> str:

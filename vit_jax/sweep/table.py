@@ -8,13 +8,11 @@ file with a line for each run: python -m vit_jax.compare SWEEPDIR --csv=FILE.
 """
 
 import pathlib
-import statistics
-from collections.abc import Mapping, Sequence
 
 from absl import flags
 
 from vit_jax.runtime import command_line
-from vit_jax.sweep import bring_to_end, reading, schedule, state
+from vit_jax.sweep import bring_to_end, reading, schedule, state, status
 from vit_jax.sweep.spec import Run, Study, Sweep
 
 WORKDIR = flags.DEFINE_string(
@@ -60,25 +58,7 @@ def _rows(
   run, held_out = '', ''
   if chosen:
     run, held_out = label(chosen), _held_out(chosen, finished)
-  return [(study.name, run, held_out, mean_and_std(done), count)]
-
-
-def mean_and_std(runs: Sequence[Mapping[str, float]]) -> dict[str, str]:
-  """Returns mean and standard deviation of accuracies over runs, in percent.
-
-  The standard deviation is that of a sample (n - 1). A single run has none.
-  """
-  keys = {key for metrics in runs for key in metrics}
-  result = {}
-  for key in keys - {'train/accuracy'}:
-    name, _, metric = key.rpartition('/')
-    if metric != 'accuracy':
-      continue
-    values = [100 * metrics[key] for metrics in runs if key in metrics]
-    result[name] = f'{statistics.fmean(values):.2f}'
-    if len(values) > 1:
-      result[name] += f' ± {statistics.stdev(values):.2f}'
-  return result
+  return [(study.name, run, held_out, status.mean_and_std(done), count)]
 
 
 def label(run: Run) -> str:
