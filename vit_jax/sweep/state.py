@@ -208,7 +208,8 @@ def recorded(local: pathlib.Path) -> tuple[str, Folders]:
   found = _read(local)
   if 'sweep' not in found:
     raise ValueError(
-      f'{local} names no sweep. Start one there; an older one, again.'
+      f'{local} names no sweep. If one was started there with an older version,'
+      ' start it again: finished runs stay.'
     )
   return found['sweep'], Folders(local, epath.Path(found['shared']))
 
