@@ -1,260 +1,250 @@
-"""The flags of the launch programs, and the objects that are made from them."""
+"""The command lines of the launch programs: their flags, parsing and checks.
+
+They use argparse instead of absl, because the user's machine needs only Python
+and gcloud.
+"""
 
 import argparse
+import inspect
+import itertools
+import os
 import pathlib
-from collections.abc import Mapping
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
 
-from vit_jax import topology
-from vit_jax.launch import queued_resource
-
-# Flag name -> keyword arguments of `add_argument`. One group of flags; one or
-# more commands take it.
-Flags = dict[str, dict[str, object]]
+from vit_jax.launch.shell import CommandError, Shell
+from vit_jax.runtime import installed
 
 _LOCKS = pathlib.Path(__file__).with_name('locks')
+# A valid name for queued resources and workloads. It is shorter than their
+# limits because the tools append to it. A name that begins with a dash would be
+# a flag of the tools.
+_NAME = re.compile(r'[a-z]([-a-z0-9]{0,38}[a-z0-9])?')
 
-PROJECT: Flags = {
-  'project': dict(
-    help='Google Cloud project; default: $CLOUDSDK_CORE_PROJECT.',
+
+def _switch(text: str) -> dict[str, object]:
+  return dict(action='store_true', help=text)
+
+
+def _text(text: str, default: str | None = '', **others) -> dict[str, object]:
+  return dict(default=default, help=text, **others)
+
+
+def _number(default: int, text: str) -> dict[str, object]:
+  return dict(type=int, default=default, help=f'{text} (%(default)s).')
+
+
+# Flag -> keyword arguments of `add_argument`.
+FLAGS = {
+  'name': dict(
+    required=True, help='Name of the slice, on GKE of the run, such as b16.'
   ),
-}
-DRY_RUN: Flags = {
-  'dry_run': dict(
-    action='store_true',
-    help='Print the commands, ready to paste into a shell, and run nothing.',
-  ),
-}
-YES: Flags = {
-  'yes': dict(action='store_true', help='Do not ask for confirmation.'),
-}
-LOCK: Flags = {
-  'lock': dict(
-    default='tpu',
-    help='Versions to install: the name of a file in launch/locks'
-    ' (%(default)s), which may be your own; none: the newest versions that'
-    ' setup.py allows.',
-  ),
-}
-ACCELERATOR: Flags = {
   'accelerator': dict(
     required=True,
     help='The slice: an accelerator type (v3-512) or generation and topology'
     ' (v3:16x16). python -m vit_jax.topology SLICE describes a slice.',
   ),
-}
-FLEX_START = dict(
-  action='store_true',
-  help='Wait in a queue for a slice that is cheaper than on demand and is not'
-  ' preempted, for at most seven days.',
-)
-PREFLIGHT: Flags = {
-  'no_preflight': dict(
-    action='store_true',
-    help='Do not check first that the bucket exists and that the run may use'
-    ' it.',
+  'project': _text('Project; default: $CLOUDSDK_CORE_PROJECT.', None),
+  'zone': _text(
+    'Zone, such as us-central2-b; default: $CLOUDSDK_COMPUTE_ZONE.', None
+  ),
+  'dry_run': _switch(
+    'Print the commands, ready to paste into a shell, and run nothing.'
+  ),
+  'yes': _switch('Do not ask for confirmation.'),
+  'internal_ip': _switch(
+    'Create the machines without external addresses, and connect to their'
+    ' internal ones (from inside the network). The set-up then needs Cloud NAT.'
+  ),
+  'spot': _switch(
+    'A spot slice: much cheaper, but Google may preempt it at any time. Without'
+    ' this flag the slice is on demand.'
+  ),
+  'reserved': _switch("A slice of the project's reservation."),
+  'flex_start': _switch(
+    'Wait in a queue for a slice that is cheaper than on demand and is not'
+    ' preempted, for at most seven days.'
+  ),
+  'max_run_duration': _text(
+    'With --flex_start: delete the slice after this time (%(default)s, which is'
+    ' the maximum).',
+    '7d',
+  ),
+  'runtime_version': _text(
+    'Image of the machines; default: the image of the TPU generation.'
+  ),
+  'valid_until': _text('Give up waiting after this time, such as 6h.'),
+  'network': _text("Network; default: the project's `default`."),
+  'subnetwork': _text('Subnetwork of the network.'),
+  'service_account': _text(
+    'Account of the machines, which must be allowed to write to the work'
+    " directory; default: Compute Engine's default account."
+  ),
+  'no_preflight': _switch(
+    'Do not check first that the bucket exists and that the run may use it.'
+  ),
+  'workdir': _text(
+    'Work directory of the run. create: first check that its bucket exists and'
+    ' that the run may use it. setup: install exactly the Python and the'
+    ' versions that the run recorded there, if it did, instead of those of'
+    ' --lock.'
+  ),
+  'lock': _text(
+    'Versions to install: the name of a file in launch/locks (%(default)s),'
+    ' which may be your own; none: the newest versions that setup.py allows.',
+    'tpu',
+  ),
+  'restarts': _number(
+    20,
+    'How often in a row a worker restarts the program. An attempt of at least'
+    ' two hours resets the count, unless it got stuck',
+  ),
+  'restart_pause': _number(30, 'Seconds before a restart'),
+  'env': _text(
+    "Environment variable of the run, such as LIBTPU_INIT_ARGS='...'; may be"
+    ' given several times. Do not pass secrets: it is printed here and visible'
+    ' to everyone with access to the machines.',
+    [],
+    action='append',
+    metavar='NAME=VALUE',
+  ),
+  'worker': _text('Number of the worker, or all (%(default)s).', '0'),
+  'lines': _number(50, 'Lines to show of each log'),
+  'follow': _switch('Also show new lines.'),
+  'poll': _number(60, 'Seconds between polls'),
+  'new_versions': _switch(
+    'Install the versions of --lock, even if the run has recorded others.'
+  ),
+  'delete_when_done': _switch(
+    'Delete the slice when the run has finished without an error.'
+  ),
+  'image': dict(
+    required=True,
+    help='The image: REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG',
+  ),
+  'cluster': dict(required=True, help='Name of the cluster.'),
+  'num_slices': _number(1, 'Number of slices'),
+  'max_restarts': _number(
+    100, 'How often all pods restart, also after lost nodes'
+  ),
+  'grace_seconds': _number(
+    300, 'Seconds between SIGTERM and SIGKILL, for the save'
   ),
 }
-TPU_VM: Mapping[str, Flags] = {
-  'common': PROJECT | DRY_RUN,
-  'preflight': PREFLIGHT,
-  'create': {
-    'workdir': dict(
-      default='',
-      help='Work directory of the future run: check first that its bucket'
-      " exists and that the machines' account may use it.",
-    ),
-  },
-  'yes': YES,
-  'accelerator': ACCELERATOR,
-  'lock': LOCK,
-  'setup': {
-    'workdir': dict(
-      default='',
-      help='Work directory of a run that continues here: install exactly the'
-      ' Python and the versions that the run recorded'
-      ' (WORKDIR/requirements.txt) instead of those of --lock. Without such a'
-      ' record, install those of --lock.',
-    ),
-  },
-  'name': {
-    'name': dict(
-      required=True, help='Name of the queued resource and of its TPU VM.'
-    ),
-    'zone': dict(
-      help='Zone, such as us-central2-b; default: $CLOUDSDK_COMPUTE_ZONE.',
-    ),
-    'internal_ip': dict(
-      action='store_true',
-      help='Create the machines without external addresses, and connect to'
-      ' their internal ones (from inside the network). The set-up then needs'
-      ' Cloud NAT.',
-    ),
-  },
-  'request': {
-    'spot': dict(
-      action='store_true',
-      help='A spot slice: much cheaper, but Google may preempt it at any time.'
-      ' Without this flag the slice is on demand.',
-    ),
-    'reserved': dict(
-      action='store_true', help="A slice of the project's reservation."
-    ),
-    'flex_start': FLEX_START,
-    'max_run_duration': dict(
-      default='7d',
-      help='With --flex_start: delete the slice after this time (%(default)s,'
-      ' which is the maximum).',
-    ),
-    'runtime_version': dict(
-      default='',
-      help='Image of the machines; default: the image of the TPU generation.',
-    ),
-    'valid_until': dict(
-      default='', help='Give up waiting after this time, such as 6h.'
-    ),
-    'network': dict(
-      default='', help="Network; default: the project's `default`."
-    ),
-    'subnetwork': dict(default='', help='Subnetwork of the network.'),
-    'service_account': dict(
-      default='',
-      help='Account of the machines, which must be allowed to write to the work'
-      " directory; default: Compute Engine's default account.",
-    ),
-    'price_per_chip_hour': dict(
-      type=float,
-      help='Price to compute the costs with; gcloud knows no prices. See'
-      f' {queued_resource.PRICES}.',
-    ),
-  },
-  'run': {
-    'restarts': dict(
-      type=int,
-      default=20,
-      help='How often in a row a worker restarts the program (%(default)s). An'
-      ' attempt of at least two hours resets the count, unless it got stuck.',
-    ),
-    'restart_pause': dict(
-      type=int, default=30, help='Seconds before a restart (%(default)s).'
-    ),
-    'env': dict(
-      action='append',
-      default=[],
-      metavar='NAME=VALUE',
-      help="Environment variable of the run, such as LIBTPU_INIT_ARGS='...';"
-      ' may be given several times. Do not pass secrets: it is printed here and'
-      ' visible to everyone with access to the machines.',
-    ),
-  },
-  'logs': {
-    'worker': dict(
-      default='0', help='Number of the worker, or all (%(default)s).'
-    ),
-    'lines': dict(
-      type=int, default=50, help='Lines to show of each log (%(default)s).'
-    ),
-    'follow': dict(action='store_true', help='Also show new lines.'),
-  },
-  'watch': {
-    'poll': dict(
-      type=float, default=60, help='Seconds between polls (%(default)s).'
-    ),
-    'new_versions': dict(
-      action='store_true',
-      help='Install the versions of --lock, even if the run has recorded other'
-      ' versions.',
-    ),
-    'replace_after': dict(
-      type=int,
-      default=5,
-      help='Replace the slice after this many failed attempts in a row'
-      ' (%(default)s).',
-    ),
-    'replacements': dict(
-      type=int,
-      default=3,
-      help='Maximum number of such replacements, because the cause may not be'
-      ' the slice (%(default)s).',
-    ),
-    'delete_when_done': dict(
-      action='store_true',
-      help='Delete the slice when the run has finished without an error.',
-    ),
-  },
-}
+
+# Command -> a function of (shell, args, flags after --), and its flags. The
+# function's docstring is the command's help.
+Commands = Mapping[str, tuple[Callable[..., None], str]]
 
 
-def lock(args: argparse.Namespace) -> str:
-  """Returns the lock file's name that --lock gives, or `none`.
+def run(
+  words: Sequence[str], *, doc: str, commands: Commands, takes: Sequence[str]
+) -> None:
+  """Parses a command line and calls the command; an error ends as one message.
 
-  Raises:
-    ValueError: there is no such file; the message lists the choices.
+  Args:
+    words: the command line without the program's name.
+    doc: the program's help.
+    commands: the commands, which all have the flag --dry_run, too.
+    takes: those that take flags of vit_jax.main after `--`.
   """
+  own, after = list(words), []
+  if '--' in own:
+    at = own.index('--')
+    own, after = own[:at], own[at + 1 :]
+  style = dict(
+    formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+  )
+  parser = argparse.ArgumentParser(description=doc, **style)
+  choices = parser.add_subparsers(
+    dest='command', required=True, metavar='COMMAND'
+  )
+  for name, (function, flags) in commands.items():
+    text = inspect.getdoc(function)
+    summary = text.partition('\n')[0]
+    sub = choices.add_parser(name, help=summary, description=text, **style)
+    for flag in (*flags.split(), 'dry_run'):
+      sub.add_argument(f'--{flag}', **FLAGS[flag])
+  args = parser.parse_args(own)
+  try:
+    _check(args)
+    if after and args.command not in takes:
+      raise ValueError(f'{args.command} takes nothing after --: {after}.')
+    commands[args.command][0](Shell(args.dry_run), args, after)
+  except (ValueError, OSError, CommandError) as error:
+    sys.exit(f'error: {error}')
+  except KeyboardInterrupt:
+    sys.exit(130)
+
+
+def _check(args) -> None:
+  for name, variable in (
+    ('project', 'CLOUDSDK_CORE_PROJECT'),
+    ('zone', 'CLOUDSDK_COMPUTE_ZONE'),
+  ):
+    if getattr(args, name, '') is None:
+      setattr(args, name, os.environ.get(variable))
+    if getattr(args, name, '') is None:
+      raise ValueError(f'--{name} is missing: pass it or set ${variable}.')
+  for flag in ('name', 'cluster'):
+    if not _NAME.fullmatch(getattr(args, flag, 'a')):
+      raise ValueError(
+        f'--{flag}={getattr(args, flag)}: expected at most 40 lower-case'
+        ' letters, digits and dashes, beginning with a letter and not ending'
+        ' with a dash.'
+      )
+  for variable in getattr(args, 'env', []):
+    if not re.match(r'\w+=', variable):
+      raise ValueError(f'--env={variable}: expected NAME=VALUE.')
   names = sorted(file.stem for file in _LOCKS.glob('*.txt'))
-  if args.lock not in (*names, 'none'):
+  if getattr(args, 'lock', 'none') not in (*names, 'none'):
     raise ValueError(
       f'--lock={args.lock}: there is no launch/locks/{args.lock}.txt. Choose'
       f' one of {", ".join(names)}, or none.'
     )
-  return args.lock
+  if getattr(args, 'workdir', ''):
+    check_workdir(args.workdir)
 
 
-def accelerator(args: argparse.Namespace) -> topology.Slice:
-  """Returns the slice of --accelerator.
+def check_run(flags: Sequence[str]) -> str:
+  """Checks those flags of vit_jax.main that can be checked before the run.
+
+  Returns:
+    The work directory.
 
   Raises:
-    ValueError: there is no such slice, or only GKE offers it.
+    ValueError: a flag that every run needs is missing, this code has no such
+      config file, or each machine would have a different work directory.
   """
-  wanted = topology.parse(args.accelerator)
-  if not wanted.accelerator_type:
+  values = {}
+  for word, following in itertools.zip_longest(flags, flags[1:], fillvalue=''):
+    flag, equals, value = word.partition('=')
+    values[flag.lstrip('-')] = value if equals else following
+  for name, example in (
+    ('config', 'configs/pretrain.py:ViT-B/16,imagenet2012'),
+    ('workdir', 'gs://BUCKET/runs/b16'),
+  ):
+    if not values.get(name):
+      raise ValueError(
+        f'--{name} is missing: pass the flags of vit_jax.main after --, such as'
+        f' -- --{name}={example}'
+      )
+  # The machines look for the config in the same way, in the repository's root.
+  installed.find('config', values['config'])
+  return check_workdir(values['workdir'])
+
+
+def check_workdir(workdir: str) -> str:
+  """Checks that a work directory is the same on all machines; returns it.
+
+  Raises:
+    ValueError: it is not; the message says what is expected.
+  """
+  if not workdir.startswith(('gs://', '/')):
     raise ValueError(
-      f'--accelerator={args.accelerator}: Google offers no Cloud TPU VMs of'
-      ' this generation; use launch/gke.py.'
+      f'--workdir={workdir}: expected gs://BUCKET/PATH or an absolute path on'
+      ' a file system that all machines share. A directory on one machine is'
+      ' lost with this machine.'
     )
-  return wanted
-
-
-def target(args: argparse.Namespace) -> queued_resource.Target:
-  """Returns the queued resource that the flags name."""
-  return queued_resource.Target(
-    name=args.name,
-    zone=args.zone,
-    project=args.project,
-    internal_ip=args.internal_ip,
-  )
-
-
-def request(args: argparse.Namespace) -> queued_resource.Request:
-  """Returns the request for a slice that the flags describe.
-
-  Raises:
-    ValueError: there is no such slice, or two flags exclude each other.
-  """
-  wanted = accelerator(args)
-  kinds = ('spot', 'reserved', 'flex_start')
-  given = [f'--{name}' for name in kinds if getattr(args, name)]
-  if len(given) > 1:
-    raise ValueError(f'{" and ".join(given)} exclude each other.')
-  options = {
-    'network': args.network,
-    'subnetwork': args.subnetwork,
-    'service-account': args.service_account,
-  }
-  return queued_resource.Request(
-    wanted=wanted,
-    runtime_version=args.runtime_version or wanted.generation.runtime_version,
-    spot=args.spot,
-    reserved=args.reserved,
-    flex_start=args.max_run_duration if args.flex_start else '',
-    valid_until=args.valid_until,
-    options=tuple(f'--{k}={v}' for k, v in options.items() if v),
-  )
-
-
-def variables(args: argparse.Namespace) -> list[str]:
-  """Returns the `NAME=VALUE` arguments of start.sh."""
-  return [
-    f'RESTARTS={args.restarts}',
-    f'RESTART_PAUSE={args.restart_pause}',
-    *args.env,
-  ]
+  return workdir

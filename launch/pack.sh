@@ -18,6 +18,12 @@ mkdir -p -- "$1"
 out=$(cd -- "$1" && pwd)
 limit_mib=${PACK_LIMIT_MIB:-20}
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if [[ ! -f setup.py ]]; then
+  echo "error: only a checkout, which has a commit, can be shipped, but $PWD is" \
+    'an installed package. Clone the repository and start the program in its' \
+    'root: python launch/tpu_vm.py or launch/gke.py.' >&2
+  exit 1
+fi
 if ! root=$(git rev-parse --show-toplevel 2>/dev/null); then
   echo "error: $PWD is no git repository, so no commit can be recorded." \
     'Clone the repository, or run git init and commit.' >&2

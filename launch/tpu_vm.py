@@ -1,7 +1,6 @@
 """Runs vit_jax on a Cloud TPU slice, from your own machine, with gcloud.
 
-  zones    list the zones that offer a slice
-  create   request a slice (a queued resource); show quota and cost first
+  create   request a slice (a queued resource), after a check of its bucket
   setup    ship the local code to all machines of the slice and install it
   run      start a run on all machines; it continues without you
   logs     show the logs of the run
@@ -34,39 +33,21 @@ import sys
 if not __package__:
   sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
+from vit_jax import topology
 from vit_jax.launch import flags as flags_lib
-from vit_jax.launch import preflight, program, queued_resource, watch, workers
-from vit_jax.launch import shell as shell_lib
-
-
-def zones(shell, args, _) -> None:
-  """Lists the zones that offer the slice to the project.
-
-  The list does not take quota or the length of the queue into account.
-  """
-  wanted = flags_lib.accelerator(args).accelerator_type
-  for zone in queued_resource.zones(shell, args.project):
-    if wanted in queued_resource.offered(shell, zone, args.project):
-      print(zone)
+from vit_jax.launch import preflight, slices, watch, workers
 
 
 def create(shell, args, _) -> None:
-  """Requests a slice with a queued resource, unless it is there already.
+  """Requests a slice with a queued resource.
 
-  First it checks that the zone offers the slice and, with --workdir, that the
-  run may use its bucket. It also shows the project's quotas, the zone's other
-  requests, and the costs of an hour. The slice exists once `status` says
-  ACTIVE.
+  With --workdir, it first checks that the run may use its bucket. The slice
+  exists once `status` says ACTIVE.
   """
-  target, request = flags_lib.target(args), flags_lib.request(args)
-  if queued_resource.check(shell, target, request):
-    print(f'{target.name} is there already; nothing was requested.')
-    return
-  _preflight(shell, args, args.workdir)
-  shell.say(queued_resource.cost(request.wanted, args.price_per_chip_hour))
-  shell_lib.confirm('Create it?', yes=args.yes, dry_run=args.dry_run)
-  with shell.making(target.delete):
-    shell.run(queued_resource.create_command(target, request))
+  target, wanted = _target(args), topology.parse(args.accelerator)
+  command = slices.create_command(target, wanted, args)
+  _rent(shell, args, args.workdir, wanted, 'Create it?')
+  shell.run(command)
 
 
 def setup(shell, args, _) -> None:
@@ -78,14 +59,9 @@ def setup(shell, args, _) -> None:
   run in --workdir recorded. Run `setup` again after you change the code; it
   refuses while a run is alive.
   """
-  lock, workdir = flags_lib.lock(args), args.workdir
-  if workdir:
-    shell_lib.check_workdir(workdir)
   with shell.scratch() as directory:
     archive = workers.pack(shell, directory)
-    workers.set_up(
-      shell, flags_lib.target(args), archive, lock=lock, workdir=workdir
-    )
+    workers.set_up(shell, _target(args), archive, args.lock, args.workdir)
 
 
 def run(shell, args, flags) -> None:
@@ -98,8 +74,8 @@ def run(shell, args, flags) -> None:
   restart the program after other codes, such as 0 and 1. The program resumes
   from the work directory.
   """
-  target = flags_lib.target(args)
-  shell_lib.check_run(flags)
+  target = _target(args)
+  flags_lib.check_run(flags)
   # Machines that start in different launches would never find each other.
   unready = [
     f'{worker.name} ({"a run is alive" if worker.alive else "not set up"})'
@@ -111,7 +87,7 @@ def run(shell, args, flags) -> None:
       f'nothing was started, because of {", ".join(unready)}. Use stop to end a'
       ' run on all machines, and setup to set all of them up.'
     )
-  workers.start(shell, target, flags, variables=flags_lib.variables(args))
+  workers.start(shell, target, flags, _variables(args))
 
 
 def logs(shell, args, _) -> None:
@@ -120,25 +96,19 @@ def logs(shell, args, _) -> None:
   Ctrl-C ends only this command, not the run. Each process of a run logs on its
   own worker; process 0 logs the most.
   """
-  workers.logs(
-    shell,
-    flags_lib.target(args),
-    worker=args.worker,
-    lines=args.lines,
-    follow=args.follow,
-  )
+  follow = 'yes' if args.follow else 'no'
+  line = f'FOLLOW={follow} bash {workers.SCRIPTS}/logs.sh {args.lines}'
+  shell.run(workers.ssh(_target(args), line, worker=args.worker))
 
 
 def status(shell, args, _) -> None:
   """Shows the request, the machines, and the run on each machine."""
-  target = flags_lib.target(args)
-  queue = queued_resource.states(shell, target).get(target.name)
+  target = _target(args)
+  queue, node, health = target.states(shell)
   if not shell.dry_run:
     print(f'queued resource: {queue or "none of that name"}')
-  node = queued_resource.node(shell, target)
-  if not shell.dry_run:
-    print(f'TPU VM: {" ".join(filter(None, node.values())) or "none yet"}')
-    if node.get('state') != 'READY':
+    print(f'TPU VM: {f"{node} {health}".strip() or "none yet"}')
+    if node != 'READY':
       return
   for worker in workers.status(shell, target):
     print(worker.text)
@@ -150,103 +120,108 @@ def stop(shell, args, _) -> None:
   `run` with the same work directory resumes it. The slice remains and costs
   money.
   """
-  workers.stop(shell, flags_lib.target(args))
+  workers.stop(shell, _target(args))
 
 
 def delete(shell, args, _) -> None:
   """Deletes the slice with everything on its disks. This ends the costs.
 
-  It tries both the queued resource and the TPU VM. If one of them may be left,
-  it says so and ends with exit code 1. A run that is alive ends without a save;
-  `stop` it first.
+  A run that is alive ends without a save; `stop` it first.
   """
-  target = flags_lib.target(args)
-  shell_lib.confirm(
+  target = _target(args)
+  shell.confirm(
     f'Delete {target.name} in {target.zone}, and the data on its machines?',
     yes=args.yes,
-    dry_run=args.dry_run,
   )
-  queued_resource.delete(shell, target)
+  target.delete(shell)
 
 
 def watch_(shell, args, flags) -> None:
   """Starts a run and keeps it running until it has finished.
 
   It requests the slice if there is none, sets it up and starts the run. It
-  replaces the slice when the slice is preempted, is suspended or fails, or when
-  the run fails on it --replace_after times in a row. The run then resumes on
-  the new slice with the same code and work directory, and with exactly the
-  versions that it recorded there (with --new_versions: those of --lock).
+  replaces the slice when the slice is preempted, is suspended or fails. The run
+  then resumes on the new slice with the same code and work directory, and with
+  exactly the versions that it recorded there (with --new_versions: those of
+  --lock).
 
   You may end `watch` and start it again at any time: it continues to watch a
   run that is alive, or starts this run with the present code. It must stay
   alive itself, in tmux or on a small machine; without it, a preemption ends the
   run. Exit code 0 means that the run has finished without an error.
   """
-  workdir, lock = shell_lib.check_run(flags), flags_lib.lock(args)
-  target, request = flags_lib.target(args), flags_lib.request(args)
-  if target.name not in queued_resource.states(shell, target):
-    _preflight(shell, args, workdir)
-    shell.say(queued_resource.cost(request.wanted, args.price_per_chip_hour))
-    shell_lib.confirm(
-      'Create it now and again whenever it is lost?',
-      yes=args.yes,
-      dry_run=args.dry_run,
-    )
+  workdir = flags_lib.check_run(flags)
+  target, wanted = _target(args), topology.parse(args.accelerator)
+  command = slices.create_command(target, wanted, args)
+  if target.states(shell)[0] is None:
+    question = 'Create it now and again whenever it is lost?'
+    _rent(shell, args, workdir, wanted, question)
+  variables = _variables(args)
+
+  def act(action):
+    if action in ('delete', 'recreate'):
+      target.delete(shell)
+    if action in ('create', 'recreate'):
+      shell.run(command)
+    if action in ('set_up', 'restart'):
+      # All workers start together, even if only one of them is new.
+      workers.stop(shell, target, restart=True)
+      if action == 'set_up':
+        versions = '' if args.new_versions else workdir
+        workers.set_up(shell, target, archive, args.lock, versions)
+      workers.start(shell, target, flags, variables)
+
   # The code is packed only once, so that later edits do not get into this run.
   with shell.scratch() as directory:
-    job = watch.Job(
-      target=target,
-      request=request,
-      archive=workers.pack(shell, directory),
-      lock=lock,
-      versions_workdir='' if args.new_versions else workdir,
-      flags=flags,
-      variables=flags_lib.variables(args),
-      replace_after=args.replace_after,
-      replacements=args.replacements,
-    )
+    archive = workers.pack(shell, directory)
     watch.watch(
-      shell, job, poll=args.poll, delete_when_done=args.delete_when_done
+      *(shell, target, wanted.hosts, act),
+      poll=args.poll,
+      delete_when_done=args.delete_when_done,
     )
 
 
-def _preflight(shell, args, workdir) -> None:
-  def account():
-    if args.service_account:
-      return f'serviceAccount:{args.service_account}'
-    return preflight.compute_account(shell, args.project)
+def _target(args) -> slices.Target:
+  return slices.Target(args.name, args.zone, args.project, args.internal_ip)
 
+
+def _variables(args) -> list[str]:
+  """Returns the `NAME=VALUE` arguments of start.sh."""
+  own = [f'RESTARTS={args.restarts}', f'RESTART_PAUSE={args.restart_pause}']
+  return [*own, *args.env]
+
+
+def _rent(shell, args, workdir, wanted, question) -> None:
+  """Checks the bucket and asks before a slice is requested."""
   if not args.no_preflight:
-    preflight.check(shell, workdir, args.project, account)
+    preflight.check(shell, workdir, args.project, args.service_account)
+  shell.say(slices.cost(wanted))
+  shell.confirm(question, yes=args.yes)
 
 
+_SLICE = 'name zone project internal_ip'
+_REQUEST = (
+  'accelerator spot reserved flex_start max_run_duration runtime_version'
+  ' valid_until network subnetwork service_account no_preflight yes'
+)
+_RUN = 'restarts restart_pause env'
 COMMANDS = {
-  'zones': (zones, ['accelerator']),
-  'create': (
-    create,
-    ['name', 'accelerator', 'request', 'create', 'preflight', 'yes'],
-  ),
-  'setup': (setup, ['name', 'lock', 'setup']),
-  'run': (run, ['name', 'run']),
-  'logs': (logs, ['name', 'logs']),
-  'status': (status, ['name']),
-  'stop': (stop, ['name']),
-  'delete': (delete, ['name', 'yes']),
+  'create': (create, f'{_SLICE} {_REQUEST} workdir'),
+  'setup': (setup, f'{_SLICE} lock workdir'),
+  'run': (run, f'{_SLICE} {_RUN}'),
+  'logs': (logs, f'{_SLICE} worker lines follow'),
+  'status': (status, _SLICE),
+  'stop': (stop, _SLICE),
+  'delete': (delete, f'{_SLICE} yes'),
   'watch': (
     watch_,
-    ['name', 'accelerator', 'request', 'preflight', 'yes', 'lock', 'run']
-    + ['watch'],
+    f'{_SLICE} {_REQUEST} {_RUN} lock poll new_versions delete_when_done',
   ),
 }
 
 # Runs one command. Its argument is the command line without the program's name.
 main = functools.partial(
-  program.run,
-  doc=__doc__,
-  commands=COMMANDS,
-  groups=flags_lib.TPU_VM,
-  takes_flags=('run', 'watch'),
+  flags_lib.run, doc=__doc__, commands=COMMANDS, takes=('run', 'watch')
 )
 
 

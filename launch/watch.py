@@ -1,33 +1,15 @@
 """Keeps a run going: requests a new slice whenever the slice was taken away."""
 
-import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from vit_jax.launch import queued_resource, workers
-from vit_jax.launch import shell as shell_lib
-from vit_jax.launch.patience import Patience, RunFailedError
-from vit_jax.launch.queued_resource import Request, Target
+from vit_jax.launch import workers
+from vit_jax.launch.shell import CommandError, Shell
+from vit_jax.launch.slices import Target
 from vit_jax.launch.workers import Worker
 
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-  """All settings that are needed to start a run from nothing."""
-
-  target: Target
-  request: Request
-  archive: str
-  lock: str
-  # Work directory of the run whose recorded versions are installed; '': the
-  # versions of the lock file are installed.
-  versions_workdir: str
-  flags: Sequence[str]
-  variables: Sequence[str]
-  # Failed attempts in a row after which the slice is replaced, and the maximum
-  # number of such replacements.
-  replace_after: int = 5
-  replacements: int = 3
+# Limit of actions in a row without a run that was seen alive after them.
+_PATIENCE = 10
 
 
 def decide(
@@ -48,8 +30,8 @@ def decide(
 
   Returns:
     `create`, `recreate`, `wait`, `stalled` (no VM can become ready by itself),
-    `unreachable`, `set_up`, `start`, `restart`, `done`, `stopped` (by the user)
-    or `failed`.
+    `unreachable`, `set_up`, `restart`, `done`, `stopped` (by the user) or
+    `failed`.
   """
   if queue is None:
     return 'create'
@@ -75,8 +57,6 @@ def decide(
     return 'stopped'
   if 'new' in states:
     return 'set_up'
-  if states == {'idle'}:
-    return 'start'
   # Some workers may end before the others; all others must be alive.
   if all(worker.alive or worker in over for worker in found):
     return 'wait'
@@ -84,153 +64,141 @@ def decide(
 
 
 def watch(
-  shell: shell_lib.Shell,
-  job: Job,
+  shell: Shell,
+  target: Target,
+  hosts: int,
+  act: Callable[[str], None],
   *,
   poll: float,
   delete_when_done: bool,
 ) -> None:
   """Polls and acts until the run has finished.
 
-  `decide` chooses the action. After too many failures in a row, `Patience`
-  changes the action to `recreate` or raises RunFailedError.
-
   Args:
     shell: runs the commands; a dry run prints the commands of each action,
       and does not poll.
-    job: the slice and the run.
+    target: the slice.
+    hosts: its number of machines.
+    act: does what `decide` returned: `create`, `recreate`, `set_up` or
+      `restart`; also `delete`; nothing for the other actions.
     poll: seconds between polls.
     delete_when_done: whether to delete the slice after a run without an error.
 
   Raises:
-    RunFailedError: the run ended with an error, the user stopped it, there is
-      no slice to run it on, or the slice does not answer or obey.
+    ValueError: the run ended with an error, the user stopped it, or a run was
+      not seen alive after many actions; the message says what to do.
   """
   if shell.dry_run:
-    _print_all(shell, job, delete_when_done)
+    _print_all(shell, target, act, delete_when_done)
     return
-  patience = Patience(
-    job.target,
-    replace_after=job.replace_after,
-    replacements=job.replacements,
-  )
-  printed_line, workers_seen = '', False
+  tries, reached, printed = 0, False, ''
   while True:
-    queue, node, found, trouble = _look(shell, job)
-    state, health = node.get('state', ''), node.get('health', '')
-    action = decide(queue, state, health, found, job.request.wanted.hosts)
-    if not workers_seen and found and action != 'unreachable':
-      workers_seen = True
-      if any(worker.alive for worker in found):
-        print('a run is alive on the slice: keeping its set-up.')
-      else:
-        # The result of an earlier run on the slice does not matter here.
-        action = 'set_up'
-    line = f'{queue or "no request"} {state}: {action}'
-    if line != printed_line:
-      print(time.strftime('%Y-%m-%d %H:%M:%S'), job.target.name, line)
-      printed_line = line
-    action = patience.judge(
-      action,
-      queue=queue,
-      node=state,
-      health=health,
-      found=found,
-      trouble=trouble,
-    )
+    queue, node, health, found, trouble = _look(shell, target, hosts)
+    action = decide(queue, node, health, found, hosts)
+    alive = any(worker.alive for worker in found or ())
+    # The result of an earlier run on the slice does not matter here.
+    if found and action != 'unreachable' and not reached:
+      action = action if alive else 'set_up'
+      reached = True
+    line = f'{queue or "no request"} {node}: {action}'
+    if line != printed:
+      print(time.strftime('%Y-%m-%d %H:%M:%S'), target.name, line, trouble)
+      printed = line
     if action in ('done', 'stopped', 'failed'):
-      _finish(shell, job, action, found, delete_when_done)
-      while delete_when_done and not _try(shell, job, 'delete', patience):
-        time.sleep(poll)
+      _finish(shell, target, action, found)
+      if delete_when_done:
+        _delete(shell, target, act, poll)
       return
-    _try(shell, job, action, patience)
+    if alive:
+      tries = 0
+    # A run on a slice that was reached before does not need the connection.
+    elif action != 'wait' and not (action == 'unreachable' and reached):
+      tries += 1
+    if tries > _PATIENCE:
+      raise ValueError(
+        f'{_PATIENCE} actions in a row led to no run that is alive. The last:'
+        f' {line} {health} {trouble}\nIf the machines cannot be reached, a'
+        " firewall rule of the slice's network must allow SSH (TCP port 22),"
+        ' and machines without external addresses need --internal_ip and a'
+        ' watch that runs inside the network. The slice, if it exists, still'
+        f' costs money. Delete it:\n  {target.own_delete}'
+      )
+    if action in ('create', 'recreate'):
+      reached = False
+    try:
+      act(action)
+    except CommandError as error:
+      print(f'{action} failed ({error}); trying again.')
     time.sleep(poll)
 
 
-def _try(shell, job, action, patience) -> bool:
-  try:
-    _act(shell, job, action)
-    patience.succeeded()
-    return True
-  except shell_lib.CommandError as error:
-    patience.failed(action, error)
-    return False
+def _look(shell, target, hosts):
+  """Returns the states of request, VM, its health and workers, and a trouble.
 
-
-def _look(shell, job):
-  """Returns the states of the request, the VM and the workers, and a reason.
-
-  The reason is what to report if workers could not be reached.
+  The trouble is why workers were not reached; else ''.
   """
-  queue = node = None
   try:
-    queue = queued_resource.states(shell, job.target).get(job.target.name)
-    node = queued_resource.node(shell, job.target)
-    found = None
-    if queue == 'ACTIVE' and node.get('state') == 'READY':
-      found = workers.status(shell, job.target)
-    return queue, node, found, 'not all workers answered'
-  except shell_lib.CommandError as error:
-    if node is None:
-      # gcloud itself failed. This must not look as if there were no request.
-      print(f'the state of the slice is unknown ({error})')
-      return 'UNKNOWN', {}, None, ''
-    return queue, node, None, str(error)
+    queue, node, health = target.states(shell)
+  except CommandError as error:
+    # This must not look as if there were no request.
+    return 'UNKNOWN', '', '', None, f'({error})'
+  if (queue, node) != ('ACTIVE', 'READY'):
+    return queue, node, health, None, ''
+  try:
+    found = workers.status(shell, target)
+  except CommandError as error:
+    return queue, node, health, None, f'({error})'
+  lost = '(not all workers answered)' if len(found) < hosts else ''
+  return queue, node, health, found, lost
 
 
-def _act(shell, job, action) -> None:
-  if action in ('delete', 'recreate'):
-    queued_resource.delete(shell, job.target)
-  if action in ('create', 'recreate'):
-    shell.run(queued_resource.create_command(job.target, job.request))
-  if action in ('set_up', 'restart'):
-    # All workers start together, even if only one of them is new.
-    workers.stop(shell, job.target, restart=True)
-  if action == 'set_up':
-    workers.set_up(
-      shell,
-      job.target,
-      job.archive,
-      lock=job.lock,
-      workdir=job.versions_workdir,
-    )
-  if action in ('set_up', 'start', 'restart'):
-    workers.start(shell, job.target, job.flags, variables=job.variables)
-
-
-def _finish(shell, job, action, found, delete_when_done) -> None:
+def _finish(shell, target, action, found) -> None:
   lines = '\n'.join(worker.text for worker in found)
   if action == 'done':
-    print(f'the run has finished:\n{lines}')
-    if not delete_when_done:
-      print(
-        'The slice still costs money; delete it when nothing else needs it.'
-      )
+    print(f'the run has finished:\n{lines}\nA slice that is left costs money.')
     return
   if action == 'stopped':
-    raise RunFailedError(f'the run was stopped by hand:\n{lines}')
+    raise ValueError(f'the run was stopped by hand:\n{lines}')
   # The other workers would restart and wait for the ended one in vain.
   try:
-    workers.stop(shell, job.target)
-  except shell_lib.CommandError as error:
+    workers.stop(shell, target)
+  except CommandError as error:
     print(f'not all workers were stopped: {error}')
-  raise RunFailedError(
+  raise ValueError(
     f'the run ended with an error:\n{lines}\nIts log: python launch/tpu_vm.py'
-    f' logs --name={job.target.name} {" ".join(job.target.place)}\nThe slice'
+    f' logs --name={target.name} {" ".join(target.place)}\nThe slice'
     ' still costs money.'
   )
 
 
-def _print_all(shell, job, delete_when_done) -> None:
+def _delete(shell, target, act, poll) -> None:
+  """Deletes the slice; tries again, because a slice that is left costs money.
+
+  Raises:
+    ValueError: each attempt failed.
+  """
+  for _ in range(_PATIENCE):
+    try:
+      # An attempt that seemed to fail may have deleted it.
+      if target.states(shell)[0] is not None:
+        act('delete')
+      return
+    except CommandError as error:
+      print(f'the deletion failed ({error}); trying again.')
+      time.sleep(poll)
+  raise ValueError(f'the slice is left. Delete it:\n  {target.own_delete}')
+
+
+def _print_all(shell, target, act, delete_when_done) -> None:
   shell.say('At each poll:')
-  _look(shell, job)
-  workers.status(shell, job.target)
+  target.states(shell)
+  workers.status(shell, target)
   shell.say('If there is no slice (one that was taken away is deleted first):')
-  _act(shell, job, 'recreate')
+  act('recreate')
   shell.say('When the slice is ready:')
-  _act(shell, job, 'set_up')
+  act('set_up')
   shell.say('If the run is not alive on some worker:')
-  _act(shell, job, 'restart')
+  act('restart')
   if delete_when_done:
     shell.say('At the end:')
-    _act(shell, job, 'delete')
+    act('delete')

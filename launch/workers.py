@@ -2,17 +2,18 @@
 
 import dataclasses
 import os
+import pathlib
 import re
 import shlex
 from collections.abc import Sequence
 
-from vit_jax.launch import shell as shell_lib
-from vit_jax.launch.queued_resource import Target
-from vit_jax.runtime import installed
+from vit_jax.launch.flags import check_run
+from vit_jax.launch.shell import Shell
+from vit_jax.launch.slices import Target
 
 _SSH = ('gcloud', 'compute', 'tpus', 'tpu-vm')
 # Relative to the home directory on the worker, in which ssh starts.
-_SCRIPTS = 'vit_jax_home/code/launch/worker'
+SCRIPTS = 'vit_jax_home/code/launch/worker'
 ARCHIVE = 'vit_jax_code.tar.gz'
 
 
@@ -27,7 +28,6 @@ class Worker:
       `ended`, `gave_up`, `stopped`, `interrupted`.
     code: the last exit code; None if there is none yet.
     text: the whole line.
-    failures: run.sh's count of failed attempts in a row.
   """
 
   name: str
@@ -35,7 +35,6 @@ class Worker:
   state: str
   code: int | None
   text: str
-  failures: int = 0
 
 
 def ssh(target: Target, command: str, *, worker: str = 'all') -> list[str]:
@@ -49,31 +48,19 @@ def ssh(target: Target, command: str, *, worker: str = 'all') -> list[str]:
   ]
 
 
-def pack(shell: shell_lib.Shell, directory: str) -> str:
+def pack(shell: Shell, directory: str) -> str:
   """Packs the local code into an archive in `directory`; returns its path.
 
   Raises:
-    ValueError: this is an installed package, not a checkout with a commit.
+    CommandError: this is no checkout with a commit.
   """
-  script = installed.path('launch/pack.sh')
-  if not (script.parents[1] / 'setup.py').is_file():
-    raise ValueError(
-      'only a checkout, which has a commit, can be shipped, but this is the'
-      f' package installed in {script.parents[1]}. Clone the repository and'
-      ' start the program in its root: python launch/tpu_vm.py or'
-      ' launch/gke.py.'
-    )
+  script = pathlib.Path(__file__).with_name('pack.sh')
   shell.run(['bash', os.path.relpath(script), directory])
   return f'{directory}/code.tar.gz'
 
 
 def set_up(
-  shell: shell_lib.Shell,
-  target: Target,
-  archive: str,
-  *,
-  lock: str,
-  workdir: str = '',
+  shell: Shell, target: Target, archive: str, lock: str, workdir: str = ''
 ) -> None:
   """Ships the code to all workers and installs it there.
 
@@ -108,11 +95,7 @@ def set_up(
 
 
 def start(
-  shell: shell_lib.Shell,
-  target: Target,
-  flags: Sequence[str],
-  *,
-  variables: Sequence[str] = (),
+  shell: Shell, target: Target, flags: Sequence[str], variables: Sequence[str]
 ) -> None:
   """Records the code in the work directory and starts a run on all workers.
 
@@ -120,26 +103,21 @@ def start(
     shell: runs or prints the commands.
     target: the slice.
     flags: flags of vit_jax.main.
-    variables: `NAME=VALUE` for the run's environment.
+    variables: `NAME=VALUE` for the run's environment and for run.sh.
 
   Raises:
     CommandError: it did not start on some worker.
-    ValueError: see `shell.check_run`.
+    ValueError: see `flags.check_run`.
   """
-  workdir = shell_lib.check_run(flags)
-  record = ['vit_jax_home/venv/bin/python', f'{_SCRIPTS}/record.py', workdir]
+  workdir = check_run(flags)
+  record = ['vit_jax_home/venv/bin/python', f'{SCRIPTS}/record.py', workdir]
   program = ['python', '-m', 'vit_jax.main', *flags]
   shell.run(ssh(target, shlex.join([*record, *program]), worker='0'))
-  begin = [
-    *('bash', f'{_SCRIPTS}/start.sh', f'WORKDIR={workdir}'),
-    *(*variables, '--', *flags),
-  ]
-  shell.run(ssh(target, shlex.join(begin)))
+  begin = ['bash', f'{SCRIPTS}/start.sh', f'WORKDIR={workdir}']
+  shell.run(ssh(target, shlex.join([*begin, *variables, '--', *flags])))
 
 
-def stop(
-  shell: shell_lib.Shell, target: Target, *, restart: bool = False
-) -> None:
+def stop(shell: Shell, target: Target, *, restart: bool = False) -> None:
   """Stops the run on all workers and waits until it has saved.
 
   Args:
@@ -148,55 +126,28 @@ def stop(
     restart: whether the run restarts soon, so that it does not count as stopped
       by hand.
   """
-  script, words = f'{_SCRIPTS}/stop.sh', ' restart' if restart else ''
+  script, words = f'{SCRIPTS}/stop.sh', ' restart' if restart else ''
   # A worker that was never set up has nothing to stop.
   shell.run(ssh(target, f'if [ -f {script} ]; then bash {script}{words}; fi'))
 
 
-def logs(
-  shell: shell_lib.Shell,
-  target: Target,
-  *,
-  worker: str,
-  lines: int,
-  follow: bool,
-) -> None:
-  """Shows the last lines of the logs."""
-  follow_word = 'yes' if follow else 'no'
-  command = f'FOLLOW={follow_word} bash {_SCRIPTS}/logs.sh {lines}'
-  shell.run(ssh(target, command, worker=worker))
-
-
-def status(shell: shell_lib.Shell, target: Target) -> list[Worker]:
-  """Returns the states of all workers; a worker without set-up is `new`.
+def status(shell: Shell, target: Target) -> list[Worker]:
+  """Returns the states of all workers, sorted; one without set-up is `new`.
 
   Raises:
     CommandError: some worker can't be reached.
   """
-  script = f'{_SCRIPTS}/status.sh'
+  script = f'{SCRIPTS}/status.sh'
   line = (
     f'if [ -f {script} ]; then bash {script};'
     ' else echo "worker=$(hostname) alive=no state=new | "; fi'
   )
-  return parse_status(shell.read(ssh(target, line)))
-
-
-def parse_status(text: str) -> list[Worker]:
-  """Parses the lines of status.sh in gcloud's output; sorts them by name."""
   found = []
   pattern = r'^worker=(\S+) alive=(yes|no) state=(\S+)(.*?) \| .*$'
-  for line in re.finditer(pattern, text, re.MULTILINE):
-    name, alive, state, rest = line.groups()
+  text = shell.read(ssh(target, line))
+  for match in re.finditer(pattern, text, re.MULTILINE):
+    name, alive, state, rest = match.groups()
     code = re.search(r'\bcode=(\d+)', rest)
-    failures = re.search(r'\bfailures=(\d+)', rest)
-    found.append(
-      Worker(
-        name=name,
-        alive=alive == 'yes',
-        state=state,
-        code=int(code[1]) if code else None,
-        failures=int(failures[1]) if failures else 0,
-        text=line[0],
-      )
-    )
+    number = int(code[1]) if code else None
+    found.append(Worker(name, alive == 'yes', state, number, match[0]))
   return sorted(found, key=lambda worker: (len(worker.name), worker.name))

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # In a container of GKE: records the code in the work directory, then trains.
 #
-#   bash pod.sh FLAG_OF_VIT_JAX_MAIN...
+#   WORKDIR=gs://... bash pod.sh FLAG_OF_VIT_JAX_MAIN...
+#
+# launch/gke.py run makes this the command of an XPK workload.
 #
 # The JobSet restarts all pods together, or none, according to the exit code
 # that it sees first. When one pod fails, the others lose it and end with 76 or
@@ -19,8 +21,7 @@ child=''
 stopped=''
 interrupted=''
 
-# This script is process 1 of the container. Linux sends it only signals that it
-# traps, and the program gets only the signals that it passes on.
+# The program gets only the signals that this script traps and passes on.
 # shellcheck disable=SC2329  # The trap calls it.
 forward() {
   stopped=yes
@@ -51,7 +52,8 @@ wait_for() {
   child=''
 }
 
-if [[ ${JOB_COMPLETION_INDEX:-0} == 0 && ${SLICE_INDEX:-0} == 0 ]]; then
+bash launch/worker/huge_pages.sh
+if [[ ${JOB_COMPLETION_INDEX:-0} == 0 && ${MEGASCALE_SLICE_ID:-0} == 0 ]]; then
   wait_for python launch/worker/record.py "$WORKDIR" \
     python -m vit_jax.main "$@"
   ((result == 0)) ||

@@ -2,68 +2,63 @@
 
 import pytest
 
-from tests.launch import bucket
-from tests.launch.slice_b16 import QUEUE, QUOTED, TPU, call, queue_row
-from vit_jax.launch import preflight
+from tests.launch import conftest
+from tests.launch.conftest import ACCOUNT, ROLES, RUN, call
+from vit_jax.launch import gke, preflight
 from vit_jax.launch import shell as shell_lib
 
-WORKDIR = 'gs://bucket/runs/b16'
-BOTH = ('roles/storage.objectUser', 'roles/storage.legacyBucketReader')
+DESCRIBE = 'gcloud storage buckets describe'
+GKE = f'run --name=b --cluster=c --image=i --accelerator=v6e-16 -- {RUN}'
+CREATE = 'create --name=b16 --accelerator=v4-8 --yes --workdir=gs://bucket/b'
+WATCH = f'watch --name=b16 --accelerator=v4-8 --yes --poll=0 -- {RUN}'
 
 
-def check(workdir=WORKDIR, account=bucket.COMPUTE):
-  preflight.check(
-    shell_lib.Shell(False), workdir, 'my-project', lambda: account
-  )
+def check(account=''):
+  shell = shell_lib.Shell(False)
+  preflight.check(shell, 'gs://bucket/runs', 'my-project', account)
 
 
-def refused(**others):
-  with pytest.raises(ValueError, match='Nothing was rented') as error:
-    check(**others)
-  return str(error.value)
+@pytest.mark.parametrize('account', ['', ACCOUNT.partition(':')[2]])
+def test_the_preflight_asks_these_questions(cloud, account):
+  check(account)
+  role = 'gcloud iam roles describe roles/storage.{}'
+  role += " '--format=value(includedPermissions)'"
+  assert [line for line in cloud.lines if 'projectNumber' not in line] == [
+    'gcloud storage buckets describe gs://bucket',
+    'gcloud storage buckets get-iam-policy gs://bucket --format=json',
+    'gcloud projects get-iam-policy my-project --format=json',
+    role.format('legacyBucketReader'),
+    role.format('objectUser'),
+  ]
 
 
-def test_the_preflight_asks_these_questions(cloud):
-  check()
-  assert cloud.lines == bucket.QUESTIONS
-
-
-def test_a_missing_bucket_is_refused(cloud):
-  cloud.answer('gcloud storage buckets describe', code=1)
-  message = refused()
-  assert f'={WORKDIR}: the bucket gs://bucket does not exist' in message
-  assert 'Nothing was rented' in message
-
-
-def test_the_role_object_user_alone_is_not_enough(cloud):
-  """The role lacks storage.buckets.get, which saving and restoring need."""
-  bucket.grant(cloud, BOTH[0], members=[bucket.COMPUTE])
-  message = refused()
-  assert 'seems to lack storage.buckets.get on gs://bucket' in message
-  assert message.count('\n') == 2
-  for role in BOTH:
+def test_missing_permissions_are_named_with_the_remedy(cloud):
+  """objectUser lacks storage.buckets.get, which saving and restoring need."""
+  cloud.grant('roles/storage.objectUser')
+  with pytest.raises(ValueError, match='seems to lack') as error:
+    check()
+  for role in ROLES:
     assert (
       'gcloud storage buckets add-iam-policy-binding gs://bucket'
-      f' --role={role} --member={bucket.COMPUTE}'
-    ) in message
+      f' --role={role} --member={ACCOUNT}'
+    ) in str(error.value)
+  cloud.grant(*ROLES, condition={'title': 'x'})
+  with pytest.raises(ValueError, match='seems to lack'):
+    check()
 
 
-@pytest.mark.parametrize('member', [bucket.COMPUTE, 'allAuthenticatedUsers'])
+@pytest.mark.parametrize('member', [ACCOUNT, 'allAuthenticatedUsers'])
 def test_grants_of_the_project_count(cloud, member):
-  bucket.grant(cloud, members=[])
-  bucket.grant(cloud, *BOTH, members=[member], command=bucket.PROJECT_POLICY)
+  cloud.grant()
+  cloud.grant(*ROLES, member=member, on='projects')
   check()
 
 
 def test_bucket_grants_to_project_roles_count(cloud):
-  bucket.grant(cloud, *BOTH, members=['projectEditor:my-project'])
-  assert 'seems to lack' in refused()
-  bucket.grant(
-    cloud,
-    'roles/editor',
-    members=[bucket.COMPUTE],
-    command=bucket.PROJECT_POLICY,
-  )
+  cloud.grant(*ROLES, member='projectEditor:my-project')
+  with pytest.raises(ValueError, match='seems to lack'):
+    check()
+  cloud.grant('roles/editor', on='projects')
   check()
 
 
@@ -75,50 +70,31 @@ def test_bucket_grants_to_project_roles_count(cloud):
   ],
 )
 def test_permissions_of_custom_roles_are_read(cloud, role, words):
-  bucket.grant(cloud, role, members=[bucket.COMPUTE])
-  cloud.answer(
-    f'gcloud iam roles describe {words} ', ';'.join(preflight.NEEDED) + '\n'
-  )
+  cloud.grant(role)
+  rights = ';'.join(preflight.NEEDED)
+  cloud.answer(f'gcloud iam roles describe {words} ', rights)
   check()
 
 
-def test_unreadable_policies_are_not_an_error(cloud, capfd):
-  cloud.answer(bucket.POLICY, code=1)
+def test_unreadable_policies_are_not_an_error(cloud, capsys):
+  cloud.answer('gcloud projects get-iam-policy', code=1)
   check()
-  assert 'permissions on gs://bucket could not' in capfd.readouterr().out
+  assert 'were not checked' in capsys.readouterr().out
 
 
-# In tpu_vm.py (test_gke.py tests it in gke.py) --------------------------------
+@pytest.mark.parametrize(
+  'line, program',
+  [(CREATE, conftest.tpu_vm), (WATCH, conftest.tpu_vm), (GKE, gke)],
+)
+def test_nothing_is_rented_without_a_bucket(cloud, line, program):
+  cloud.answer(DESCRIBE, code=1)
+  assert 'does not exist' in call(line, program)
+  assert cloud.acts == []
 
 
-def fails(line):
-  with pytest.raises(SystemExit) as error:
-    call(line)
-  return error.value.code
-
-
-CREATE = f'create --name=b16 --accelerator=v4-32 --yes --workdir={WORKDIR}'
-WATCH = f'watch --name=b16 --accelerator=v4-32 --yes --poll=0 -- {QUOTED}'
-
-
-def test_create_with_a_work_directory(offered):
-  call(CREATE)
-  describe, *others = bucket.QUESTIONS
-  assert offered.lines[-7:-1] == [describe, bucket.NUMBER, *others]
-  assert ' queued-resources create ' in offered.lines[-1]
-
-
-@pytest.mark.parametrize('line', [CREATE, WATCH])
-def test_no_slice_is_requested_without_a_bucket(offered, archive, line):
-  offered.answer('gcloud storage buckets describe', code=1)
-  # Without the check, `watch` would request the slice, which then fails.
-  offered.answer(QUEUE, [], [queue_row('b16', 'FAILED')])
-  assert 'does not exist' in fails(line)
-  assert not any(f'{TPU} queued-resources c' in line for line in offered.lines)
-
-
-def test_an_existing_slice_needs_no_check(cloud, archive):
-  cloud.answer(QUEUE, [queue_row('b16', 'ACTIVE')])
-  cloud.answer('gcloud compute tpus tpu-vm list', [])
-  assert 'there is no TPU VM b16' in fails(WATCH)
+@pytest.mark.parametrize('line', [f'{CREATE} --no_preflight', WATCH])
+def test_what_needs_no_check(cloud, line):
+  """Neither does a slice that is there already."""
+  cloud.slice('ACTIVE', node='')
+  call(line)
   assert not any('storage' in line for line in cloud.lines)

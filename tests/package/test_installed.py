@@ -94,7 +94,7 @@ def test_a_sweep_runs(run, tmp_path):
   }.items():
     words.append(f'--set={name}={value}')
   assert 'digits:01' in run('vit_jax.sweep', *words)
-  assert len((tmp_path / 'sweep/results.csv').read_text().splitlines()) == 8
+  assert len((tmp_path / 'sweep/results.md').read_text().splitlines()) == 3
 
 
 def test_extras_are_those_of_the_installed_package(run):

@@ -1,15 +1,11 @@
-"""A sweep of fake runs, and a launcher process for it that tests can kill.
-
-python -m tests.sweep.fakes SWEEPDIR SECONDS
-"""
+"""A sweep of fake runs."""
 
 import pathlib
 import sys
 
 from etils import epath
 
-from vit_jax.sweep import Study, Sweep, bring_to_end, make_run, schedule, state
-from vit_jax.sweep import status as status_lib
+from vit_jax.sweep import Study, Sweep, make_run
 from vit_jax.sweep.commands import Folders
 
 SCRIPT = pathlib.Path(__file__).with_name('fake_run.py')
@@ -77,20 +73,3 @@ def command(seconds, codes=()):
     ]
 
   return make
-
-
-def main(path, seconds):
-  # Imported late, after `fake_main` has replaced `commands.command`.
-  from vit_jax.sweep.local import Local
-
-  where = folders(pathlib.Path(path))
-  with state.lock(where.local), bring_to_end.signals() as stopped:
-    launcher = Local(where, 2, command=command(seconds))
-    running = bring_to_end.Launch(
-      sweep(), where, launcher, schedule.Limits(), status_lib.Lines(), {}
-    )
-    running.run(stopped)
-
-
-if __name__ == '__main__':
-  main(*sys.argv[1:])

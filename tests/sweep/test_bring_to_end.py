@@ -14,10 +14,7 @@ from vit_jax.sweep import (
   Sweep,
   bring_to_end,
   commands,
-  make_run,
-  schedule,
   state,
-  status,
 )
 
 
@@ -59,15 +56,17 @@ def no_pause(monkeypatch):
   monkeypatch.setattr(bring_to_end, '_PAUSE', 0.0)
 
 
-def _launch(where, launcher, sweep=None, view=None, steps=None, **limits):
+def _launch(where, launcher, sweep=None, restarts=20):
   return bring_to_end.Launch(
-    sweep or Sweep([fakes.study()]),
-    where,
-    launcher,
-    schedule.Limits(**limits),
-    view or status.View(),
-    steps or {},
+    sweep or Sweep([fakes.study()]), where, launcher, restarts
   )
+
+
+def _failed(*words, **options):
+  """Runs a sweep to its end; returns the names of the failed runs."""
+  launch = _launch(*words, **options)
+  launch.run()
+  return launch.failed
 
 
 CANDIDATES = [f'a/rate={rate}' for rate in fakes.HELD_OUT]
@@ -78,49 +77,37 @@ def test_all_runs_run_once_with_limited_concurrency(tmp_path):
   where = fakes.folders(tmp_path)
   launcher = Scripted(where)
   running = _launch(where, launcher)
-  assert running.run() == []
+  running.run()
+  assert running.failed == []
   assert launcher.started == CANDIDATES + FINALS
   assert launcher.at_once == 2
   assert running.finished['a/rate=0.01,seed=1']['test/accuracy'] == 0.8
   # A second launcher has nothing left to do.
   again = Scripted(where)
-  assert _launch(where, again).run() == []
+  assert _failed(where, again) == []
   assert again.started == []
 
 
-def test_finished_runs_are_not_started(tmp_path):
+@pytest.mark.parametrize('code', [1, 2, 130])
+def test_an_error_is_given_up_until_the_next_launch(tmp_path, code):
   where = fakes.folders(tmp_path)
-  for run in fakes.study().candidates[:3]:
-    fakes.finish(where, run)
-  launcher = Scripted(where)
-  _launch(where, launcher).run()
-  assert launcher.started == CANDIDATES[3:] + FINALS
-
-
-def test_failed_runs_are_retried_and_then_given_up(tmp_path):
-  where = fakes.folders(tmp_path)
-  codes = {CANDIDATES[0]: [1, 2], CANDIDATES[3]: [1, 1, 1, 1]}
-  launcher = Scripted(where, codes)
-  assert _launch(where, launcher, retries=2).run() == [CANDIDATES[3]]
-  counts = {name: launcher.started.count(name) for name in launcher.started}
+  launcher = Scripted(where, {CANDIDATES[3]: [code]})
   # A candidate failed, so nothing is chosen and no final run starts.
-  assert counts == dict(zip(CANDIDATES, (3, 1, 1, 3), strict=True))
-  # The next launcher tries again.
-  launcher = Scripted(where, {CANDIDATES[3]: [1]})
-  assert _launch(where, launcher, retries=2).run() == []
-  assert launcher.started == [CANDIDATES[3]] * 2 + FINALS
+  assert _failed(where, launcher) == [CANDIDATES[3]]
+  assert launcher.started == CANDIDATES
+  launcher = Scripted(where)
+  assert _failed(where, launcher) == []
+  assert launcher.started == [CANDIDATES[3], *FINALS]
 
 
-def test_preempted_runs_go_on_without_counting_as_failures(tmp_path):
+@pytest.mark.parametrize(
+  ('restarts', 'failed'), [(5, []), (4, CANDIDATES[1:2])]
+)
+def test_other_codes_restart_a_run_up_to_a_limit(tmp_path, restarts, failed):
   where = fakes.folders(tmp_path)
-  codes = {CANDIDATES[1]: [75, 76, 77, -9, -15, 1]}
-  launcher = Scripted(where, codes)
-  assert _launch(where, launcher, retries=1, restarts=5).run() == []
-  assert launcher.started.count(CANDIDATES[1]) == 7
-  where = fakes.folders(tmp_path / 'fewer')
-  launcher = Scripted(where, codes)
-  failed = _launch(where, launcher, retries=1, restarts=4).run()
-  assert failed == [CANDIDATES[1]]
+  launcher = Scripted(where, {CANDIDATES[1]: [75, 76, 77, -9, 134]})
+  assert _failed(where, launcher, restarts=restarts) == failed
+  assert launcher.started.count(CANDIDATES[1]) == restarts + 1
 
 
 def test_a_stopped_launcher_stops_its_runs(tmp_path):
@@ -131,36 +118,19 @@ def test_a_stopped_launcher_stops_its_runs(tmp_path):
   with pytest.raises(errors.PreemptedError, match='with 0 runs finished'):
     _launch(where, launcher).run(lambda: next(calls, True))
   assert launcher.stopped == CANDIDATES[:2]
-  assert state.Events(tmp_path).attempts[CANDIDATES[0]].restarts == 1
+  assert state.Events(tmp_path).handles == {}
 
 
 @pytest.mark.parametrize('survives', [True, False])
 def test_runs_that_outlived_a_launcher_are_adopted(tmp_path, survives):
   where = fakes.folders(tmp_path)
   events = state.Events(tmp_path)
-  events.started(CANDIDATES[2], CANDIDATES[2])
-  events.close()
+  events.note(run=CANDIDATES[2], handle=CANDIDATES[2])
   launcher = Scripted(where, survives=survives)
   launcher._running[CANDIDATES[2]] = fakes.study().candidates[2]
   _launch(where, launcher).run()
   started = launcher.started.count(CANDIDATES[2])
   assert started == (0 if survives else 1)
-
-
-def test_runs_with_equal_compilations_do_not_start_at_the_same_time(tmp_path):
-  where = fakes.folders(tmp_path)
-  runs = [
-    make_run('a', config, {'rate': rate, 'seed': seed}, seed=seed, rate=rate)
-    for config, rate in (('x.py', 1), ('x.py', 2))
-    for seed in range(2)
-  ]
-  launcher = Scripted(where)
-  sweep = Sweep([Study(run.name, finals=[run]) for run in runs])
-  _launch(where, launcher, sweep).run()
-  assert launcher.started == [
-    *('a/seed=0,rate=1', 'a/seed=0,rate=2', 'a/seed=1,rate=1'),
-    'a/seed=1,rate=2',
-  ]
 
 
 def test_a_candidate_without_a_metric_ends_the_sweep(tmp_path):
@@ -179,7 +149,7 @@ def test_runs_follow_those_whose_weights_they_start_from(tmp_path):
   )
   sweep = Sweep([Study('a', finals=[second, first])])
   launcher = Scripted(where)
-  assert _launch(where, launcher, sweep).run() == []
+  assert _failed(where, launcher, sweep) == []
   assert launcher.started == [first.name, second.name]
   words = commands.main_flags(second, where)
   assert f'--config.init.checkpoint={where.workdir(first.name)}' in words

@@ -13,8 +13,9 @@ import time
 import pytest
 
 from tests.sweep import fakes
-from vit_jax.sweep import bring_to_end, local
-from vit_jax.sweep.local import Local
+from vit_jax.sweep import commands
+from vit_jax.sweep.launchers import local, worker
+from vit_jax.sweep.launchers.local import Local
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -34,16 +35,25 @@ def test_cores_are_divided(ids, slots, expected):
 
 
 def test_devices_are_divided():
-  assert local.divide(list('0123'), 2, 'gpu') == [['0', '1'], ['2', '3']]
-  assert local.divide([], 2, 'cpu') == [[], []]
-  assert local.divide(list('012'), 1, 'tpu') == [['0', '1', '2']]
+  def divided(ids, slots, kind, variable):
+    found = local.environments(kind, list(ids), slots)
+    return [each.get(variable) for each in found]
+
+  assert divided('0123', 2, 'gpu', 'CUDA_VISIBLE_DEVICES') == ['0,1', '2,3']
+  assert divided('0123', 4, 'tpu', 'TPU_VISIBLE_CHIPS') == list('0123')
+  assert divided('0123', 2, 'tpu', 'TPU_CHIPS_PER_PROCESS_BOUNDS') == (
+    ['1,2,1'] * 2
+  )
+  # One run keeps what the user has set.
+  assert local.environments('tpu', list('012'), 1) == [{}]
+  assert local.environments('cpu', [], 2) == [{}, {}]
   for ids, slots, kind in (
     ('0123', 3, 'gpu'),
     ('01', 4, 'gpu'),
     ('012345', 2, 'tpu'),
   ):
     with pytest.raises(ValueError, match=f'--parallel={slots}: the {len(ids)}'):
-      local.divide(list(ids), slots, kind)
+      local.environments(kind, list(ids), slots)
 
 
 @pytest.mark.parametrize(
@@ -64,25 +74,18 @@ def test_accelerators_are_counted_without_jax(
     return [path for path in there if path.startswith(pattern.split('[')[0])]
 
   monkeypatch.setattr(local.glob, 'glob', glob)
-  assert local.accelerators(variables) == expected
+  monkeypatch.setattr(local.os, 'environ', variables)
+  assert local.accelerators() == expected
 
 
-def test_the_launcher_imports_no_jax():
-  code = (
-    'import sys, vit_jax.sweep.__main__, vit_jax.sweep.worker;'
-    'print([m for m in ("jax", "pandas", "flax") if m in sys.modules])'
-  )
-  result = subprocess.run(
-    [sys.executable, '-c', code], capture_output=True, text=True, check=True
-  )
-  assert result.stdout == '[]\n'
-
-
-def _starts(path, name):
-  """Returns (process, cores) of each start of a run."""
-  file = path / 'runs' / f'{name}.starts'
-  lines = file.read_text().splitlines() if file.exists() else []
-  return [(int(line.split()[0]), line.partition(' ')[2]) for line in lines]
+def _starts(path):
+  """Returns run name -> the processes of its starts."""
+  return {
+    str(file.relative_to(path / 'runs')).removesuffix('.starts'): [
+      int(line.split()[0]) for line in file.read_text().splitlines()
+    ]
+    for file in (path / 'runs').rglob('*.starts')
+  }
 
 
 def _alive(pid):
@@ -92,7 +95,7 @@ def _alive(pid):
     return False
 
 
-def _wait(condition, seconds=20.0):
+def _wait(condition, seconds=60.0):
   end = time.monotonic() + seconds
   while not condition():
     assert time.monotonic() < end, 'the condition did not become true in time'
@@ -112,9 +115,10 @@ def test_runs_on_cpus_keep_their_memory(
     ' os.environ["MALLOC_TOP_PAD_"])'
   )
   where = fakes.folders(tmp_path)
-  launcher = Local(
-    where, 1, command=lambda run, folders: [sys.executable, '-c', code]
+  monkeypatch.setattr(
+    commands, 'command', lambda *_: [sys.executable, '-c', code]
   )
+  launcher = Local(where, 1)
   run = fakes.study().candidates[0]
   handle = launcher.start(run)
   _wait(lambda: launcher.poll(handle) is not None)
@@ -122,97 +126,61 @@ def test_runs_on_cpus_keep_their_memory(
   assert where.log(run.name).read_text().split() == [expected, '7']
 
 
-def _begin(path, seconds='0.2'):
+def _begin(path, seconds):
+  words = ('--sweep=configs/sweeps/digits.py', '--parallel=2')
   return subprocess.Popen(
-    [sys.executable, '-m', 'tests.sweep.fakes', str(path), seconds],
+    [sys.executable, '-m', 'tests.sweep.fake_main', *words]
+    + [f'--workdir={path}'],
     cwd=ROOT,
-    env=os.environ | {'JAX_PLATFORMS': 'cpu'},
+    env=os.environ | {'JAX_PLATFORMS': 'cpu', 'FAKE_SECONDS': seconds},
     stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
     text=True,
   )
-
-
-def _all_starts(path):
-  files = (path / 'runs').rglob('*.starts')
-  return {
-    str(file.relative_to(path / 'runs')).removesuffix('.starts'): [
-      int(line.split()[0]) for line in file.read_text().splitlines()
-    ]
-    for file in files
-  }
-
-
-def _metrics(path):
-  return {
-    name: {k: v for k, v in m.items() if k != 'images_per_second'}
-    for name, m in bring_to_end.read_finished(
-      fakes.sweep(), fakes.folders(path)
-    ).items()
-  }
 
 
 @pytest.mark.gate
 @pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM])
 def test_a_restarted_launcher_repeats_nothing(tmp_path, number):
-  process = _begin(tmp_path)
+  process = _begin(tmp_path, '0.5')
   # Wait until some runs are done and two are running.
   _wait(lambda: len(list((tmp_path / 'runs').rglob('DONE'))) >= 4)
-  _wait(lambda: len(_all_starts(tmp_path)) >= 6)
-  done = set(_metrics(tmp_path))
-  pids = [pid for each in _all_starts(tmp_path).values() for pid in each]
+  _wait(lambda: len(_starts(tmp_path)) >= 6)
+  done = [
+    str(file.parent.relative_to(tmp_path / 'runs'))
+    for file in (tmp_path / 'runs').rglob('DONE')
+  ]
+  pids = [pid for each in _starts(tmp_path).values() for pid in each]
   process.send_signal(number)
-  output = process.communicate(timeout=20)[0]
-  if number == signal.SIGTERM:
-    assert 'PreemptedError' in output
+  process.communicate(timeout=20)
+  assert process.returncode == (75 if number == signal.SIGTERM else -number)
+  # Runs do not outlive a launcher, even one that was killed.
   _wait(lambda: not any(map(_alive, pids)), seconds=5.0)
-  again = _begin(tmp_path)
-  output = again.communicate(timeout=30)[0]
+  again = _begin(tmp_path, '0')
+  output = again.communicate(timeout=60)[0]
   assert again.returncode == 0, output
-  starts = _all_starts(tmp_path)
+  starts = _starts(tmp_path)
   assert len(starts) == 14
-  for name in done:
-    assert len(starts[name]) == 1
+  assert {len(starts[name]) for name in done} == {1}
   assert sum(map(len, starts.values())) <= 16  # Two runs were interrupted.
   assert '[14 of 14 done, 0 running]' in output
-  unbroken = {
-    run.name: fakes.measured(run) | {'train/loss': 0.5}
-    for study in fakes.sweep().studies
-    for run in (*study.candidates, *study.finals_of(study.candidates[1]))
-  }
-  assert _metrics(tmp_path) == unbroken
 
 
-def test_a_run_waits_until_its_predecessor_has_saved(tmp_path):
+def test_a_run_waits_until_its_predecessor_has_saved(tmp_path, monkeypatch):
   where = fakes.folders(tmp_path)
   run = fakes.study().candidates[0]
   log = where.log(run.name)
   log.parent.mkdir(parents=True)
   with log.open('a') as file:
     # This run of an earlier launcher holds the lock on its log.
-    worker = ['-m', 'vit_jax.sweep.worker', str(os.getpid()), '0']
-    earlier = subprocess.Popen(
-      [sys.executable, *worker, 'sleep', '1'], stdout=file
-    )
-  _wait(lambda: _command_of(earlier.pid).startswith('sleep'))
-  launcher = Local(where, 1, command=fakes.command(0))
+    words = ['-m', worker.__name__, str(os.getpid()), '0', 'sleep', '1']
+    earlier = subprocess.Popen([sys.executable, *words], stdout=file)
+  line = pathlib.Path(f'/proc/{earlier.pid}/cmdline')
+  _wait(lambda: line.read_text().startswith('sleep'))
+  monkeypatch.setattr(commands, 'command', fakes.command(0))
+  launcher = Local(where, 1)
   handle = launcher.start(run)
   while launcher.poll(handle) is None:
-    assert earlier.poll() is not None or not _starts(tmp_path, run.name)
+    assert earlier.poll() is not None or not _starts(tmp_path)
     time.sleep(0.02)
   assert earlier.poll() == 0
-  assert len(_starts(tmp_path, run.name)) == 1
-
-
-def _command_of(pid):
-  text = pathlib.Path(f'/proc/{pid}/cmdline').read_text()
-  return text.replace('\0', ' ')
-
-
-def test_runs_do_not_outlive_a_killed_launcher(tmp_path):
-  process = _begin(tmp_path, '60')
-  _wait(lambda: len(_all_starts(tmp_path)) == 2)
-  pids = [pid for each in _all_starts(tmp_path).values() for pid in each]
-  process.kill()
-  process.communicate()
-  _wait(lambda: not any(map(_alive, pids)), seconds=10.0)
+  assert len(_starts(tmp_path)[run.name]) == 1

@@ -1,12 +1,12 @@
 """Guards: a launcher reads the state of an earlier one correctly from disk."""
 
 import json
+import os
 import threading
 
 import pytest
 
 from tests.sweep import fakes
-from vit_jax import results
 from vit_jax.sweep import Run, Study, Sweep, state
 
 
@@ -46,34 +46,20 @@ def test_a_lock_is_waited_for(tmp_path):
   thread.join()
 
 
-def _attempts(path):
-  events = state.Events(path)
-  events.close()
-  return {name: vars(value) for name, value in events.attempts.items()}
-
-
-def test_attempts_are_counted_over_launchers(tmp_path):
+def test_the_handles_of_running_runs_are_kept_over_launchers(tmp_path):
   events = state.Events(tmp_path)
-  for code in (1, 75, 76, 77, -9, 2):
-    events.started('a', 'job')
-    events.ended('a', code)
-  events.started('b', '17')
-  events.close()
-  assert _attempts(tmp_path) == {
-    'a': dict(failures=2, restarts=4, handle=None),
-    'b': dict(failures=0, restarts=0, handle='17'),
-  }
+  events.note(run='a', handle='1')
+  events.note(run='b', handle='2')
+  events.note(run='a', code=75)
+  assert state.Events(tmp_path).handles == {'b': '2'}
   # The launcher was killed while it wrote a line.
   with (tmp_path / 'events.jsonl').open('a') as file:
-    file.write('{"run": "a", "co')
+    file.write('\n{"run": "b", "co')
   events = state.Events(tmp_path)
-  events.ended('b', 1)
-  events.close()
-  assert _attempts(tmp_path)['b'] == dict(failures=1, restarts=0, handle=None)
-  events = state.Events(tmp_path)
-  events.over()
-  events.close()
-  assert _attempts(tmp_path) == {}
+  assert events.handles == {'b': '2'}
+  events.note(run='c', handle='3')
+  events.note(run='b', code=-9)
+  assert state.Events(tmp_path).handles == {'c': '3'}
 
 
 def test_a_run_is_finished_if_its_done_file_names_its_last_step(tmp_path):
@@ -93,26 +79,29 @@ def test_a_run_is_finished_if_its_done_file_names_its_last_step(tmp_path):
   (tmp_path / 'DONE').write_text('7\n')
   expected = {'step': 7, 'train/loss': 1.5, 'validation/accuracy': 0.5}
   assert state.final_metrics(tmp_path) == expected
-  # `results`, which the runs use, reads the same.
-  assert results.final_metrics(tmp_path) == expected
-  assert results.finished_at(tmp_path) == 7
 
 
 def test_a_started_run_cannot_change(tmp_path):
+  where = fakes.folders(tmp_path)
+
+  def record(sweep):
+    state.record(where, 'x.py:1', sweep)
+
   def sweep(**overrides):
     return Sweep([Study('a', [Run('r', 'c.py', overrides)])])
 
-  nothing, all_runs = (lambda name: False), (lambda name: True)
-  with pytest.raises(ValueError, match='holds no sweep'):
+  with pytest.raises(ValueError, match='names no sweep'):
     state.recorded(tmp_path)
-  state.record(tmp_path, sweep(size=(8, 8)), all_runs)
-  state.record(tmp_path, sweep(size=(8, 8)), all_runs)
+  record(sweep(size=(8, 8)))
+  record(sweep(size=(8, 9)))  # It was not started.
+  where.workdir('r').mkdir(parents=True)
+  record(sweep(size=(8, 9)))
   with pytest.raises(ValueError, match=r'the run r as .*9.*another --workdir'):
-    state.record(tmp_path, sweep(size=(8, 8), x=9), all_runs)
-  state.record(tmp_path, sweep(size=(8, 9)), nothing)
-  [study] = state.recorded(tmp_path).studies
-  assert study.candidates == (Run('r', 'c.py', {'size': (8, 9)}),)
+    record(sweep(size=(8, 9), x=9))
   # The run is remembered even if a sweep in between leaves it out.
-  state.record(tmp_path, fakes.sweep(), all_runs)
+  record(fakes.sweep())
   with pytest.raises(ValueError, match='the run r as'):
-    state.record(tmp_path, sweep(size=(8, 8)), all_runs)
+    record(sweep(size=(8, 8)))
+  file, found = state.recorded(tmp_path)
+  assert file == os.path.abspath('x.py:1')
+  assert found == where

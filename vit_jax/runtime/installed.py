@@ -155,7 +155,7 @@ def path(name: str) -> pathlib.Path:
   """Returns the path of a file or folder of `configs/` or `launch/`.
 
   Args:
-    name: relative to the top of a checkout, such as `launch/Dockerfile`.
+    name: relative to the top of a checkout, such as `launch/image/Dockerfile`.
 
   Returns:
     The path in the checkout or in the installed package.

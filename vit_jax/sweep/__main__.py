@@ -12,10 +12,10 @@ such as one by the accuracy on the test split, before it starts a run.
 
 Run it again with the same flags to continue: finished runs remain, interrupted
 runs resume, failed runs are tried again. Exit codes: 0 all runs finished; 1 an
-error, or a run failed more than --retries times; 75 SIGTERM, SIGHUP or Ctrl-C.
+error, or a run ended with one; 75 SIGTERM, SIGHUP or Ctrl-C.
 
-Results: DIR/results.csv, results.md; logs in DIR/logs, runs in DIR/runs. To see
-the results so far: python -m vit_jax.sweep.table --workdir=DIR.
+Results: DIR/results.md; logs in DIR/logs, runs in DIR/runs. To see the results
+so far: python -m vit_jax.sweep.table --workdir=DIR.
 """
 
 from absl import flags

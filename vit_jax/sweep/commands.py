@@ -7,7 +7,7 @@ import sys
 
 from etils import epath
 
-from vit_jax.sweep.spec import OF_RUN, OF_SWEEP, Run, Value
+from vit_jax.sweep.spec import OF_RUN, OF_SWEEP, Run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,22 +30,32 @@ class Folders:
     return self.local / 'logs' / f'{name}.log'
 
 
-def config_flags(run: Run) -> list[str]:
-  """Returns `--config` and its overrides."""
+def config_flags(run: Run, folders: Folders | None = None) -> list[str]:
+  """Returns `--config` and its overrides.
+
+  Args:
+    run: the run.
+    folders: the sweep's folders, to which `run:NAME` and `sweep:PATH` refer;
+      None leaves such values as they are.
+  """
   words = [f'--config={run.config}']
   for key, value in run.overrides.items():
-    words.append(f'--config.{key}={_text(value)}')
+    if isinstance(value, bool):
+      value = str(value).lower()
+    elif not isinstance(value, str):
+      value = repr(value)
+    elif folders and value.startswith(OF_RUN):
+      value = os.fspath(folders.workdir(value.removeprefix(OF_RUN)))
+    elif folders and value.startswith(OF_SWEEP):
+      value = os.fspath(folders.shared / value.removeprefix(OF_SWEEP))
+    words.append(f'--config.{key}={value}')
   return words
 
 
 def main_flags(run: Run, folders: Folders) -> list[str]:
   """Returns all flags of vit_jax.main for a run."""
-  overrides = {
-    key: _path(value, folders) if isinstance(value, str) else value
-    for key, value in run.overrides.items()
-  }
   return [
-    *config_flags(dataclasses.replace(run, overrides=overrides)),
+    *config_flags(run, folders),
     f'--workdir={folders.workdir(run.name)}',
     f'--compilation_cache={folders.shared / "compilation_cache"}',
   ]
@@ -54,19 +64,3 @@ def main_flags(run: Run, folders: Folders) -> list[str]:
 def command(run: Run, folders: Folders) -> list[str]:
   """Returns the command that trains and evaluates a run on this machine."""
   return [sys.executable, '-m', 'vit_jax.main', *main_flags(run, folders)]
-
-
-def _path(value: str, folders: Folders) -> str:
-  """Returns the value, with `run:NAME` and `sweep:PATH` replaced by a path."""
-  if value.startswith(OF_RUN):
-    return os.fspath(folders.workdir(value.removeprefix(OF_RUN)))
-  if value.startswith(OF_SWEEP):
-    return os.fspath(folders.shared / value.removeprefix(OF_SWEEP))
-  return value
-
-
-def _text(value: Value) -> str:
-  """Returns a value as text that the flags of a config can parse."""
-  if isinstance(value, bool):
-    return str(value).lower()
-  return value if isinstance(value, str) else repr(value)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import ml_collections
 
 from vit_jax import config as config_lib
-from vit_jax.config import inputs
+from vit_jax import data
 from vit_jax.data import splits
 from vit_jax.sweep.spec import HELD_OUT
 
@@ -59,34 +59,32 @@ def check(
       f'{config.data.train_split!r} shares examples with it.'
     )
   for final, other in finals.items():
+    split = other.data.train_split
     if other.data.dataset != dataset:
       raise ValueError(
         f'{final} trains on {other.data.dataset!r}, but its candidate, {name},'
         f' trains on {dataset!r}.'
       )
-    split = other.data.train_split
     _check_part(where, config, part, split, f'{final} trains on')
     for tested, evaluation in other.evals.items():
+      here = f'evals.{tested}.split={evaluation.split!r}'
       if evaluation.split == config_lib.AUTO:
         raise ValueError(
-          f'{final} has evals.{tested}.split={evaluation.split!r}, which may be'
-          ' the data by which its settings are chosen: pass eval=SPLIT, such as'
-          ' eval=test, in the argument of its config.'
+          f'{final} has {here}, which may be the data by which its settings are'
+          ' chosen: pass eval=SPLIT, such as eval=test, in the argument of its'
+          ' config.'
         )
-      if evaluation.dataset in ('', dataset) and overlap(
-        config, split, evaluation.split
-      ):
+      if evaluation.dataset not in ('', dataset):
+        continue
+      if overlap(config, split, evaluation.split):
         raise ValueError(
           f'{final} trains on {split!r}, and is evaluated on some of the same'
-          f' examples (evals.{tested}.split={evaluation.split!r}).'
+          f' examples ({here}).'
         )
-      if evaluation.dataset in ('', dataset) and overlap(
-        config, part, evaluation.split
-      ):
+      if overlap(config, part, evaluation.split):
         raise ValueError(
           f'{where}, and {final} is evaluated on some of the same examples'
-          f' (evals.{tested}.split={evaluation.split!r}). A choice by a test'
-          ' result biases this result.'
+          f' ({here}). A choice by a test result biases this result.'
         )
 
 
@@ -108,52 +106,20 @@ def overlap(config: ml_collections.ConfigDict, one: str, other: str) -> bool:
   random parts of the same examples might, unless they are slices of the same
   order: `shuffled(train)[:90%]` and `shuffled(train)[90%:]` share none.
   """
-  sizes = _sizes(_Section(config))
+  keys = ('data_dir', 'image_key', 'label_key')
+  options = {key: config.data[key] for key in keys}
+  options['num_classes'] = config.num_classes or 0
+  sizes = _sizes(config.data.dataset, **options)
   if sizes:
     one, other = splits.resolve(one, sizes), splits.resolve(other, sizes)
     return bool(one.shared(other))
   return splits.may_overlap(one, other)
 
 
-class _Section:
-  """A config as a cache key; two keys are equal if the configs' data are."""
-
-  def __init__(self, config: ml_collections.ConfigDict):
-    self.config = config
-    data = config.data
-    self._key = (
-      *(data.dataset, data.data_dir, data.image_key, data.label_key),
-      config.num_classes,
-    )
-
-  def __hash__(self):
-    return hash(self._key)
-
-  def __eq__(self, other):
-    return self._key == other._key
-
-
 @functools.cache
-def _sizes(section: _Section) -> dict[str, int] | None:
+def _sizes(dataset, **options) -> dict[str, int] | None:
   """Returns the data set's split sizes; None if it can't be opened here."""
-  config = section.config
   try:
-    return dict(inputs.open_source(config, config.data.dataset).info.splits)
+    return dict(data.open_source(dataset, **options).info.splits)
   except (ValueError, OSError):
     return None
-
-
-def read(config: ml_collections.ConfigDict, name: str) -> None:
-  """Checks one run's config without reading its data.
-
-  Raises:
-    ValueError: the config is wrong; the message names the run.
-  """
-  if 'stages' in config:
-    raise ValueError(
-      f'{name}: its config has stages, which a run of a sweep must not have.'
-    )
-  try:
-    config_lib.validate(config)
-  except ValueError as error:
-    raise ValueError(f'{name}: {error}') from None

@@ -1,23 +1,15 @@
-"""Reads a sweep file, and checks each run that may become due.
-
-  python -m vit_jax.sweep.reading FILE[:ARGUMENT] [KEY=VALUE ...]
-
-prints `{"studies": ..., "summary": ..., "steps": ...}` as JSON. The launcher
-runs this in a separate process, because configs import JAX, which takes seconds
-and memory.
-"""
+"""Reads a sweep file, and checks each run that may become due."""
 
 import importlib.util
-import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
+from vit_jax import config as config_lib
 from vit_jax.runtime import command_line, installed
-from vit_jax.sweep import commands, spec
+from vit_jax.sweep import commands, held_out, spec
 from vit_jax.sweep.spec import Run, Study, Sweep
 
 
@@ -67,6 +59,9 @@ def override(sweep: Sweep, words: Sequence[str]) -> Sweep:
       for run in runs
     )
 
+  def choosing(study: Study) -> Callable[[Run], tuple[Run, ...]]:
+    return lambda winner: changed(study.finals_of(winner))
+
   studies = []
   for study in sweep.studies:
     runs = list(study.all_runs())
@@ -77,14 +72,9 @@ def override(sweep: Sweep, words: Sequence[str]) -> Sweep:
           f'--set={key}={values[key]}: the runs of {study.name!r} differ in'
           f' this key ({", ".join(sorted(found))}), so --set cannot change it.'
         )
-    finals = study.finals
-    if callable(finals):
-      # The default argument binds this study's own function.
-      finals = lambda winner, make=finals: changed(make(winner))  # noqa: E731
-    elif finals is not None:
-      finals = changed(finals)
+    finals = study.finals and choosing(study)
     studies.append(Study(study.name, changed(study.candidates), finals))
-  return Sweep(tuple(studies), sweep.summary)
+  return Sweep(tuple(studies))
 
 
 def read_config(run: Run) -> ml_collections.ConfigDict:
@@ -107,65 +97,39 @@ def read_config(run: Run) -> ml_collections.ConfigDict:
   return values.config
 
 
-def check(sweep: Sweep) -> dict[str, int]:
+def check(sweep: Sweep) -> None:
   """Reads every config, and checks that studies choose by held-out data only.
-
-  Returns:
-    Run name -> its `total_steps`; 0 if the config gives epochs instead.
 
   Raises:
     ValueError: a config or a choice is wrong; the message names the run.
   """
-  # This imports JAX, which users of `load` alone do not need.
-  from vit_jax.sweep import held_out
-
-  configs: dict[str, ml_collections.ConfigDict] = {}
-  # Most runs of a large sweep differ only in what needs no second check.
+  # Runs that differ in seeds and needed runs only need no second check.
   checked: dict[str, ml_collections.ConfigDict] = {}
 
   def read(run: Run) -> ml_collections.ConfigDict:
-    if run.name not in configs:
-      kind = _kind(run)
-      if kind not in checked:
-        config = read_config(run)
-        held_out.read(config, run.name)
-        checked[kind] = config
-      configs[run.name] = checked[kind]
-    return configs[run.name]
+    same = {
+      key: value
+      for key, value in run.overrides.items()
+      if key != 'seed' and not str(value).startswith(spec.OF_RUN)
+    }
+    kind = repr((run.config, same))
+    if kind not in checked:
+      config = read_config(run)
+      if 'stages' in config:
+        raise ValueError(
+          f'{run.name}: its config has stages, which a run of a sweep must not'
+          ' have.'
+        )
+      try:
+        config_lib.validate(config)
+      except ValueError as error:
+        raise ValueError(f'{run.name}: {error}') from None
+      checked[kind] = config
+    return checked[kind]
 
   for study in sweep.studies:
+    for run in study.all_runs():
+      read(run)
     for candidate in study.candidates:
-      config = read(candidate)
-      finals: Mapping[str, ml_collections.ConfigDict] = {
-        run.name: read(run) for run in study.finals_of(candidate)
-      }
-      held_out.check(candidate.name, config, finals)
-    if not study.candidates:
-      for run in study.finals_of(None):
-        read(run)
-  return {name: config.total_steps or 0 for name, config in configs.items()}
-
-
-def _kind(run: Run) -> str:
-  """Returns what runs share that differ in seeds and needed runs only."""
-  overrides = {
-    key: spec.OF_RUN if str(value).startswith(spec.OF_RUN) else value
-    for key, value in run.overrides.items()
-    if key != 'seed' or type(value) is not int or value not in range(2**32)
-  }
-  return repr((run.config, overrides))
-
-
-def main(words: Sequence[str]) -> None:
-  sweep = override(load(words[0]), words[1:])
-  steps = check(sweep)
-  found = {
-    'studies': spec.to_json(sweep),
-    'summary': sweep.summary is not None,
-    'steps': steps,
-  }
-  json.dump(found, sys.stdout)
-
-
-if __name__ == '__main__':
-  command_line.run(main, arguments='FILE[:ARGUMENT] [KEY=VALUE ...]')
+      finals = {run.name: read(run) for run in study.finals_of(candidate)}
+      held_out.check(candidate.name, read(candidate), finals)

@@ -1,31 +1,19 @@
 """Runs a sweep to its end as the command's flags say."""
 
-import dataclasses
-import json
 import pathlib
 import shlex
-import subprocess
-import sys
-from collections.abc import Mapping
 
 from absl import flags
 
-from vit_jax.sweep import (
-  bring_to_end,
-  commands,
-  local,
-  schedule,
-  spec,
-  state,
-  status,
-)
+from vit_jax.runtime import installed
+from vit_jax.sweep import bring_to_end, commands, reading, schedule, state
+from vit_jax.sweep import table as table_lib
 from vit_jax.sweep.commands import Folders
+from vit_jax.sweep.launchers import local, slurm, tpu_vm
 from vit_jax.sweep.spec import Sweep
 from vit_jax.workdir import files
 
-_WORKDIR = flags.DEFINE_string(
-  'workdir', None, 'Directory of the sweep, on this machine.'
-)
+flags.adopt_module_key_flags(table_lib)
 _RUNS = flags.DEFINE_string(
   'runs',
   None,
@@ -45,9 +33,6 @@ _PARALLEL = flags.DEFINE_integer(
   ' them; on Slurm, all runs.',
   lower_bound=0,
 )
-_RETRIES = flags.DEFINE_integer(
-  'retries', 2, 'How often a failed run is tried again.', lower_bound=0
-)
 _RESTARTS = flags.DEFINE_integer(
   'restarts',
   20,
@@ -60,8 +45,8 @@ _SET = flags.DEFINE_multi_string(
 _SLURM = flags.DEFINE_multi_string(
   'slurm',
   [],
-  'NAME=VALUE: a parameter of submitit.SlurmExecutor, such as partition=gpu,'
-  ' time=600 (minutes), gpus_per_node=1; may be repeated.',
+  'NAME=VALUE: a flag of sbatch, such as partition=gpu, time=600 (minutes),'
+  ' gpus_per_node=1; may be repeated.',
 )
 _TPUS = flags.DEFINE_list(
   'tpus', [], 'Names of TPU VMs that launch/tpu_vm.py has set up.'
@@ -69,39 +54,6 @@ _TPUS = flags.DEFINE_list(
 _DRY_RUN = flags.DEFINE_bool(
   'dry_run', False, 'Check all configs, print the commands, and run nothing.'
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class SweepFile:
-  """The contents of a sweep file, with the keys of --set.
-
-  Attributes:
-    sweep: the sweep without its summary.
-    has_summary: whether the file defines a summary.
-    steps: run name -> its `total_steps`; 0 if the config gives epochs instead.
-  """
-
-  sweep: Sweep
-  has_summary: bool
-  steps: Mapping[str, int]
-
-
-def read_sweep(text: str) -> SweepFile:
-  """Reads and checks a sweep file in a separate process."""
-  words = [text, *_SET.value]
-  result = subprocess.run(
-    [sys.executable, '-m', 'vit_jax.sweep.reading', '--', *words],
-    stdout=subprocess.PIPE,
-    text=True,
-    check=False,
-    process_group=0,  # Only this process handles Ctrl-C.
-  )
-  if result.returncode:
-    sys.exit(1)  # The process has printed the reason.
-  found = json.loads(result.stdout)
-  return SweepFile(
-    spec.from_json(found['studies']), found['summary'], found['steps']
-  )
 
 
 def sets(key: str) -> bool:
@@ -116,35 +68,15 @@ def set_keys() -> list[str]:
 
 def with_overrides(sweep: Sweep) -> Sweep:
   """Returns the sweep with the keys of --set."""
-  from vit_jax.sweep import reading
-
   return reading.override(sweep, _SET.value)
 
 
-def make_launcher(folders: Folders) -> bring_to_end.Launcher:
-  if _LAUNCHER.value == 'slurm':
-    from vit_jax.sweep import slurm
-
-    return slurm.Slurm(folders, _PARALLEL.value, _SLURM.value)
-  if _LAUNCHER.value == 'tpu_vm':
-    from vit_jax.sweep import tpu_vm
-
-    return tpu_vm.TpuVms(folders, _TPUS.value)
-  return local.Local(folders, _PARALLEL.value)
-
-
 def print_commands(sweep: Sweep, folders: Folders) -> None:
-  """Prints the commands of due runs, comments on later ones, and totals."""
+  """Prints the commands of due runs, and totals as a comment."""
   finished = bring_to_end.read_finished(sweep, folders)
   due = schedule.due(sweep, finished)
   for run in due:
     print(shlex.join(['python', *commands.command(run, folders)[1:]]))
-  for run in schedule.held_back(sweep, finished):
-    print(f'# {run.name}: after {", ".join(run.needs)}.')
-  for study in sweep.studies:
-    if schedule.reported(study, finished) is None:
-      finals = study.finals_of(study.candidates[0])
-      print(f'# {study.name}: then {len(finals)} runs of the best of these.')
   every = schedule.expected(sweep, finished)
   done = len(every.keys() & finished.keys())
   later = len(every) - done - len(due)
@@ -161,8 +93,10 @@ def is_dry_run() -> bool:
 
 def folders() -> Folders:
   """Returns the folders of --workdir and --runs."""
-  directory = pathlib.Path(files.absolute(_WORKDIR.value))
-  return Folders(directory, files.absolute(_RUNS.value or _WORKDIR.value))
+  directory = pathlib.Path(files.absolute(table_lib.WORKDIR.value))
+  return Folders(
+    directory, files.absolute(_RUNS.value or table_lib.WORKDIR.value)
+  )
 
 
 def run(text: str, *, table: bool = True) -> None:
@@ -178,37 +112,27 @@ def run(text: str, *, table: bool = True) -> None:
   """
   where = folders()
   directory = where.local
+  sweep = with_overrides(reading.load(text))
+  reading.check(sweep)
   if _DRY_RUN.value:
-    from vit_jax.sweep import reading
-
-    sweep = with_overrides(reading.load(text))
-    reading.check(sweep)
     print_commands(sweep, where)
     return
   directory.mkdir(parents=True, exist_ok=True)
+  if _LAUNCHER.value == 'slurm':
+    launcher = slurm.Slurm(where, _PARALLEL.value, _SLURM.value)
+  elif _LAUNCHER.value == 'tpu_vm':
+    launcher = tpu_vm.TpuVms(where, _TPUS.value)
+  else:
+    launcher = local.Local(where, _PARALLEL.value)
   with state.lock(directory), bring_to_end.signals() as stopped:
-    file = read_sweep(text)
-    sweep = file.sweep
-    state.record(directory, sweep, lambda name: where.workdir(name).exists())
-    limits = schedule.Limits(_RETRIES.value, _RESTARTS.value)
-    launcher = make_launcher(where)
-    view = status.view()
-    try:
-      running = bring_to_end.Launch(
-        sweep, where, launcher, limits, view, file.steps
-      )
-      failed = running.run(stopped)
-    finally:
-      view.close()
-    words = [f'--workdir={directory}', f'--runs={where.shared}']
-    if file.has_summary:
-      words.append(f'--sweep={text}')
-    result = table and subprocess.run(
-      [sys.executable, '-m', 'vit_jax.sweep.table', *words], check=False
-    )
-  if failed:
-    lines = [f'{name} failed, see {where.log(name)}' for name in failed]
-    lines += schedule.blocked(sweep, running.finished, failed)
+    state.record(where, installed.find('sweep', text), sweep)
+    launch = bring_to_end.Launch(sweep, where, launcher, _RESTARTS.value)
+    launch.run(stopped)
+    if table:
+      print(table_lib.write(directory, sweep, launch.finished))
+  if launch.failed:
+    lines = [f'{name} failed, see {where.log(name)}' for name in launch.failed]
+    every = schedule.expected(sweep, launch.finished)
+    if missing := len(every.keys() - {*launch.finished, *launch.failed}):
+      lines.append(f'so {missing} other runs were not started.')
     raise ValueError('\n'.join(['not all runs finished:', *lines]))
-  if table and result.returncode:
-    sys.exit(1)  # The process has printed the reason.

@@ -1,33 +1,12 @@
 """Decides which runs are due, from the sweep and its finished runs only."""
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from vit_jax.sweep import state
 from vit_jax.sweep.spec import Run, Study, Sweep
 
-# Maximum number of blocked runs that a message names.
-_NAMED = 3
-
 # Run name -> final metrics, of each finished run.
 Finished = Mapping[str, Mapping[str, float]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-  """Limits on how often a run is started again.
-
-  Attributes:
-    retries: maximum number of retries after an error of the run.
-    restarts: maximum number of restarts after the run was preempted, lost a
-      host, got stuck or was killed.
-  """
-
-  retries: int = 2
-  restarts: int = 20
-
-  def gave_up(self, attempts: state.Attempts) -> bool:
-    return attempts.failures > self.retries or attempts.restarts > self.restarts
 
 
 def winner(study: Study, finished: Finished) -> Run | None:
@@ -39,18 +18,15 @@ def winner(study: Study, finished: Finished) -> Run | None:
   Raises:
     ValueError: a finished candidate lacks this accuracy; the message names it.
   """
-  if not study.candidates:
-    return None
   # Read the finished ones even if others are not, to find errors early.
-  accuracies = [
-    state.held_out_accuracy(run.name, finished[run.name])
+  accuracies = {
+    run.name: state.held_out_accuracy(run.name, finished[run.name])
     for run in study.candidates
     if run.name in finished
-  ]
-  if len(accuracies) < len(study.candidates):
+  }
+  if not study.candidates or len(accuracies) < len(study.candidates):
     return None
-  best = max(range(len(accuracies)), key=accuracies.__getitem__)
-  return study.candidates[best]
+  return max(study.candidates, key=lambda run: accuracies[run.name])
 
 
 def reported(study: Study, finished: Finished) -> tuple[Run, ...] | None:
@@ -84,17 +60,6 @@ def due(sweep: Sweep, finished: Finished) -> list[Run]:
   ]
 
 
-def held_back(sweep: Sweep, finished: Finished) -> list[Run]:
-  """Returns the known runs that wait for the weights of other runs."""
-  found = {
-    run.name: run
-    for study in sweep.studies
-    for run in known(study, finished)
-    if run.name not in finished and not finished.keys() >= set(run.needs)
-  }
-  return list(found.values())
-
-
 def expected(sweep: Sweep, finished: Finished) -> dict[str, Run]:
   """Returns all runs by name.
 
@@ -112,41 +77,3 @@ def expected(sweep: Sweep, finished: Finished) -> dict[str, Run]:
 def total(sweep: Sweep, finished: Finished) -> int:
   """Returns the number of runs of the sweep."""
   return len(expected(sweep, finished))
-
-
-def blocked(
-  sweep: Sweep, finished: Finished, failed: Sequence[str]
-) -> list[str]:
-  """Returns a line for each study or run whose failure blocks other runs."""
-  lines = []
-  for study in sweep.studies:
-    bad = [run.name for run in study.candidates if run.name in failed]
-    if bad and study.finals is not None:
-      lines.append(
-        f'{study.name}: nothing was chosen, as {", ".join(bad)} failed'
-      )
-  waiting = {run.name: run for run in held_back(sweep, finished)}
-  without: dict[str, list[str]] = {}
-  for name in waiting:
-    for root in _roots(name, waiting, finished):
-      without.setdefault(root, []).append(name)
-  for root, names in without.items():
-    some = ', '.join(names[:_NAMED]) + (', ...' if names[_NAMED:] else '')
-    count = f'{len(names)} run{"s"[: len(names) > 1]}'
-    lines.append(f'without {root}: {count} not started, {some}')
-  return lines
-
-
-def _roots(
-  name: str, waiting: Mapping[str, Run], finished: Finished
-) -> list[str]:
-  """Returns the runs that a run waits for and that wait for no others."""
-  if name not in waiting:
-    return [name]
-  found = [
-    root
-    for need in waiting[name].needs
-    if need not in finished
-    for root in _roots(need, waiting, finished)
-  ]
-  return list(dict.fromkeys(found))

@@ -86,11 +86,9 @@ class Sweep:
 
   Attributes:
     studies: the studies, in the order in which their runs start.
-    summary: turns the frame of `table.gather` into a text below the table.
   """
 
   studies: Sequence[Study]
-  summary: Callable[[Any], str] | None = None
 
 
 def grid(**axes: Sequence[Any]) -> Iterator[dict[str, Any]]:
@@ -111,15 +109,9 @@ def make_run(
     study: the name of its study, which becomes a folder.
     config: `configs/FILE.py[:ARGUMENT]`.
     overrides: config key -> value.
-    **labels: the values in which it differs from the study's other runs.
-
-  Raises:
-    ValueError: there are no labels.
+    **labels: the values in which it differs from the study's other runs, at
+      least one.
   """
-  if not labels:
-    raise ValueError(
-      f'A run of {study!r} has no labels, so it has no name: pass at least one.'
-    )
   leaf = ','.join(f'{key}={value}' for key, value in labels.items())
   return Run(f'{_safe(study)}/{_safe(leaf)}', config, overrides, labels)
 
@@ -136,21 +128,12 @@ def check(sweep: Sweep) -> None:
     ValueError: the sweep is wrong; the message names the study or run.
   """
   names: dict[str, Any] = {}
-  studies = set()
   for study in sweep.studies:
-    if study.name in studies:
-      raise ValueError(f'Two studies are called {study.name!r}.')
-    studies.add(study.name)
-    if study.candidates and study.finals is not None:
-      if not callable(study.finals):
-        raise ValueError(
-          f'Study {study.name!r}: finals is a list, so the candidates would'
-          ' have no effect; make it a function of the chosen candidate.'
-        )
-    elif callable(study.finals):
+    fits = callable(study.finals) == bool(study.candidates)
+    if study.finals is not None and not fits:
       raise ValueError(
-        f'Study {study.name!r}: finals is a function of the chosen candidate,'
-        ' but there are no candidates.'
+        f'Study {study.name!r}: finals must be a function of the chosen'
+        ' candidate if there are candidates, and else a list.'
       )
     runs = list(study.all_runs())
     if not runs:
@@ -168,9 +151,12 @@ def check(sweep: Sweep) -> None:
           f'Two different runs are called {run.name!r}: {names[run.name]} and'
           f' {what}.'
         )
-    if len({run.name for run in study.candidates}) < len(study.candidates):
-      raise ValueError(f'Study {study.name!r} has a candidate twice.')
-  _check_nesting(names)
+  for name in names:
+    for outer in names:
+      if name.startswith(f'{outer}/'):
+        raise ValueError(
+          f'The run {name!r} would lie in the work directory of {outer!r}.'
+        )
   _check_needs(sweep)
 
 
@@ -181,83 +167,18 @@ def _check_needs(sweep: Sweep) -> None:
   for study in sweep.studies:
     finals = () if callable(study.finals) else study.finals_of(None)
     certain |= {run.name: run for run in (*study.candidates, *finals)}
+  ready: set[str] = set()
+  while more := {
+    name
+    for name, run in certain.items()
+    if name not in ready and ready >= set(run.needs)
+  }:
+    ready |= more
   for study in sweep.studies:
     for run in study.all_runs():
-      before, waiting = set(), list(run.needs)
-      while waiting:
-        name = waiting.pop()
-        if name not in certain:
-          raise ValueError(
-            f'{run.name} starts from {OF_RUN}{name}, but only these runs are'
-            f' certain to run: {", ".join(sorted(certain))}.'
-          )
-        if name == run.name:
-          raise ValueError(
-            f'{run.name} starts from its own weights, directly or through'
-            ' other runs.'
-          )
-        if name not in before:
-          before.add(name)
-          waiting += certain[name].needs
-
-
-def _check_nesting(names: Mapping[str, Any]) -> None:
-  """Raises ValueError if a run lies in the work directory of another run."""
-  for name in names:
-    parts = name.split('/')
-    for length in range(1, len(parts)):
-      outer = '/'.join(parts[:length])
-      if outer in names:
+      if bad := [name for name in run.needs if name not in ready]:
         raise ValueError(
-          f'The run {name!r} would lie in the work directory of {outer!r}.'
+          f'{run.name} starts from {OF_RUN}{bad[0]}, but only these runs are'
+          ' certain to run, and need no run that waits for itself:'
+          f' {", ".join(sorted(ready))}.'
         )
-
-
-# As JSON ---------------------------------------------------------------------
-
-
-def to_json(sweep: Sweep) -> list[dict[str, Any]]:
-  """Returns the studies, with each candidate's finals, as JSON values."""
-  return [
-    {
-      'name': study.name,
-      'candidates': [dataclasses.asdict(run) for run in study.candidates],
-      'finals': study.finals is not None
-      and [
-        [dataclasses.asdict(run) for run in study.finals_of(winner)]
-        for winner in study.candidates or (None,)
-      ],
-    }
-    for study in sweep.studies
-  ]
-
-
-def from_json(studies: Sequence[Mapping[str, Any]]) -> Sweep:
-  """Returns the sweep that `to_json` wrote, without its summary."""
-
-  def runs(values):
-    return tuple(_run(**value) for value in values)
-
-  result = []
-  for study in studies:
-    candidates = runs(study['candidates'])
-    finals = None
-    if study['finals'] is not False:
-      lists = [runs(values) for values in study['finals']]
-      if candidates:
-        names = [run.name for run in candidates]
-        table = dict(zip(names, lists, strict=True))
-        finals = lambda winner, table=table: table[winner.name]  # noqa: E731
-      else:
-        finals = lists[0]
-    result.append(Study(study['name'], candidates, finals))
-  return Sweep(tuple(result))
-
-
-def _run(name, config, overrides, labels) -> Run:
-  # Configs have tuples, which JSON stores as lists.
-  overrides = {
-    key: tuple(value) if isinstance(value, list) else value
-    for key, value in overrides.items()
-  }
-  return Run(name, config, overrides, labels)

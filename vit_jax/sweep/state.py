@@ -2,12 +2,10 @@
 
 A run's own directory tells whether it has finished, and holds its metrics. Two
 files hold the rest: SWEEPDIR/events.jsonl has a line for each start and end of
-a run, and SWEEPDIR/sweep.json describes the runs.
+a run, and SWEEPDIR/sweep.json names the sweep and describes the runs.
 """
 
-import collections
 import contextlib
-import dataclasses
 import fcntl
 import json
 import math
@@ -15,33 +13,18 @@ import os
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO, Any
+from typing import Any
 
 from etils import epath
 
+from vit_jax import config as config_lib
+from vit_jax import results
 from vit_jax.runtime import json_text
-from vit_jax.sweep import spec
+from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import HELD_OUT, Sweep
 from vit_jax.workdir import files
 
 _SWEEP = 'sweep.json'
-# Exit codes after which a run restarts (see `errors`); so does a killed run.
-RESTARTABLE = (75, 76, 77)
-
-
-@dataclasses.dataclass
-class Attempts:
-  """Counts of a run's ends before it had finished, and its present handle.
-
-  Attributes:
-    failures: number of ends by an error of the run.
-    restarts: number of ends with a restartable code or by a signal.
-    handle: the launcher's handle; None if the run is not running.
-  """
-
-  failures: int = 0
-  restarts: int = 0
-  handle: str | None = None
 
 
 class InUseError(ValueError):
@@ -67,16 +50,19 @@ def lock(
   Raises:
     InUseError: another process holds the lock.
   """
-  path = local / name
   end = time.monotonic() + wait
-  with path.open('a+') as file:
-    while not _locked(file):
-      if time.monotonic() >= end:
-        file.seek(0)
-        raise InUseError(
-          f'{local} is in use by another {holder} ({file.read().strip()}). Wait'
-          ' for it, end it, or choose another --workdir.'
-        )
+  with (local / name).open('a+') as file:
+    while True:
+      try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        break
+      except BlockingIOError:
+        if time.monotonic() >= end:
+          file.seek(0)
+          raise InUseError(
+            f'{local} is in use by another {holder} ({file.read().strip()}).'
+            ' Wait for it, end it, or choose another --workdir.'
+          ) from None
       time.sleep(0.2)
     file.truncate(0)
     file.write(f'process {os.getpid()} on {os.uname().nodename}')
@@ -84,107 +70,57 @@ def lock(
     yield
 
 
-def _locked(file: IO[str]) -> bool:
-  """Locks a file; returns False if another process holds the lock."""
-  try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    return False
-  return True
-
-
 class Events:
-  """Reads and appends the starts and ends of runs, in events.jsonl."""
+  """Reads and appends the starts and ends of runs, in events.jsonl.
+
+  Attributes:
+    handles: run name -> the launcher's handle, of the runs that have started
+      and not ended.
+  """
 
   def __init__(self, local: pathlib.Path):
     """Reads the events of earlier launchers; ignores damaged lines."""
     self._path = local / 'events.jsonl'
-    self.attempts = collections.defaultdict(Attempts)
-    # Run name -> seconds from its last start to its successful end.
-    self.seconds: dict[str, float] = {}
-    self._started: dict[str, float] = {}
-    exists = self._path.exists()
-    text = self._path.read_bytes().decode(errors='replace') if exists else ''
+    self.handles: dict[str, str] = {}
+    text = files.content(epath.Path(self._path)).decode(errors='replace')
     for line in text.splitlines():
       # A launcher that died may have left a damaged line.
       with contextlib.suppress(ValueError, KeyError, TypeError):
-        self._take(json_text.loads(line))
-    # The next event must begin on a new line.
-    self._file = self._path.open('a')
-    if text and not text.endswith('\n'):
-      self._file.write('\n')
+        self._take(**json_text.loads(line))
 
-  def started(self, name: str, handle: str) -> None:
-    """Records the start of a run."""
-    self._note(run=name, handle=handle)
+  def note(self, **event: Any) -> None:
+    """Records an event.
 
-  def ended(self, name: str, code: int) -> None:
-    """Records the exit code of a run; negative for a signal."""
-    self._note(run=name, code=code)
-
-  def over(self) -> None:
-    """Records that the launcher is done; the next one retries failed runs."""
-    self._note(over=True)
-
-  def close(self) -> None:
-    self._file.close()
-
-  def _note(self, **event: Any) -> None:
+    Args:
+      **event: `run`, its name, with the `handle` of its start, or the exit
+        `code` of its end, negative for a signal.
+    """
     event['time'] = round(time.time(), 3)
-    self._file.write(json.dumps(event) + '\n')
-    self._file.flush()
-    self._take(event)
+    with self._path.open('a') as file:
+      # The line before may be damaged, too.
+      file.write(f'\n{json.dumps(event)}')
+    self._take(**event)
 
-  def _take(self, event: Mapping[str, Any]) -> None:
-    if 'over' in event:
-      self.attempts.clear()
-      return
-    name = event['run']
-    attempts = self.attempts[name]
-    if 'handle' in event:
-      attempts.handle = event['handle']
-      self._started[name] = event['time']
-      return
-    attempts.handle = None
-    code = event['code']
-    if code in RESTARTABLE or code < 0:
-      attempts.restarts += 1
-    elif code:
-      attempts.failures += 1
-    elif name in self._started:
-      self.seconds[name] = event['time'] - self._started[name]
+  def _take(self, run='', handle=None, **_) -> None:
+    if handle is None:
+      self.handles.pop(run, None)
+    else:
+      self.handles[run] = handle
 
 
 def final_metrics(workdir: epath.Path) -> dict[str, float] | None:
   """Returns the metrics of a finished run's last step; None if not finished.
 
-  A run is finished once `DONE` names the last step of its config. `results`
-  reads the same metrics, but imports JAX.
+  A run is finished once `DONE` names the last step of its config.
   """
   try:
-    done = (workdir / 'DONE').read_text().strip()
-    total = json_text.loads((workdir / 'config.json').read_text())[
-      'total_steps'
-    ]
-    text = (workdir / 'metrics.jsonl').read_bytes().decode(errors='replace')
-  except (FileNotFoundError, ValueError, TypeError, KeyError):
+    done = results.finished_at(workdir)
+    config = config_lib.load(workdir) if done is not None else None
+  except ValueError:
     return None  # A restarted run reports a damaged file itself.
-  if done != str(total):
+  if not config or done != config.get('total_steps'):
     return None
-  final: dict[str, float] = {}
-  for line in text.splitlines():
-    with contextlib.suppress(ValueError):
-      row = json_text.loads(line)
-      if isinstance(row, dict) and row.get('step') == total:
-        # A later row replaces all metrics of the evaluations that it contains.
-        again = {key.partition('/')[0] for key in row if '/' in key}
-        kept = {
-          key: value
-          for key, value in final.items()
-          if key.partition('/')[0] not in again
-        }
-        final = kept | row
-  return final
+  return results.final_metrics(workdir)
 
 
 def held_out_accuracy(name: str, metrics: Mapping[str, float]) -> float:
@@ -207,23 +143,25 @@ def held_out_accuracy(name: str, metrics: Mapping[str, float]) -> float:
   )
 
 
-def record(
-  local: pathlib.Path, sweep: Sweep, started: Callable[[str], bool]
-) -> None:
-  """Records the runs, so that no run resumes with different settings.
+def record(folders: Folders, file: str, sweep: Sweep) -> None:
+  """Records a sweep, so that no run resumes with different settings.
 
   Args:
-    local: the sweep's directory.
+    folders: the sweep's folders.
+    file: `PATH[:ARGUMENT]` of the sweep's file.
     sweep: the sweep to run.
-    started: returns whether the run of a name has a work directory.
 
   Raises:
     ValueError: a run was started with another config or other overrides.
   """
-  path = local / _SWEEP
-  runs = check_same_runs(local, sweep, started)
-  found = {'studies': spec.to_json(sweep), 'runs': runs}
-  with files.atomic(path) as temporary:
+  found = {
+    'sweep': os.path.abspath(file),
+    'shared': os.fspath(folders.shared),
+    'runs': check_same_runs(
+      folders.local, sweep, lambda name: folders.workdir(name).exists()
+    ),
+  }
+  with files.atomic(folders.local / _SWEEP) as temporary:
     temporary.write_text(json.dumps(found, indent=2) + '\n')
 
 
@@ -232,7 +170,10 @@ def check_same_runs(
 ) -> dict[str, dict[str, Any]]:
   """Checks that a directory's recorded runs have the settings of a sweep.
 
-  The arguments are those of `record`.
+  Args:
+    local: the sweep's directory.
+    sweep: the sweep to run.
+    started: returns whether the run of a name has a work directory.
 
   Returns:
     Run name -> config and overrides, of the recorded runs and of the sweep.
@@ -240,8 +181,7 @@ def check_same_runs(
   Raises:
     ValueError: a run was started with another config or other overrides.
   """
-  path = local / _SWEEP
-  old = _read(path).get('runs', {}) if path.exists() else {}
+  old = _read(local).get('runs', {})
   new = {}
   for study in sweep.studies:
     for run in study.all_runs():
@@ -256,17 +196,26 @@ def check_same_runs(
   return old | new
 
 
-def recorded(local: pathlib.Path) -> Sweep:
-  """Returns a directory's last started sweep, without its summary.
+def recorded(local: pathlib.Path) -> tuple[str, Folders]:
+  """Returns the sweep that was last started in a directory.
+
+  Returns:
+    `PATH[:ARGUMENT]` of its file, and its folders.
 
   Raises:
-    ValueError: the directory holds no sweep.
+    ValueError: the directory does not name a sweep.
   """
+  found = _read(local)
+  if 'sweep' not in found:
+    raise ValueError(
+      f'{local} names no sweep. If one was started there with an older version,'
+      ' start it again: finished runs stay.'
+    )
+  return found['sweep'], Folders(local, epath.Path(found['shared']))
+
+
+def _read(local: pathlib.Path) -> dict[str, Any]:
   path = local / _SWEEP
   if not path.exists():
-    raise ValueError(f'{local} holds no sweep.')
-  return spec.from_json(_read(path).get('studies', []))
-
-
-def _read(path: pathlib.Path) -> dict[str, Any]:
+    return {}
   return files.read_object(path, 'restore it, or use another --workdir')

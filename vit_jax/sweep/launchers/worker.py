@@ -1,8 +1,9 @@
-"""Becomes a run: `python -m vit_jax.sweep.worker PARENT CORES COMMAND...`.
+"""Becomes a run: ties this process to its launcher, then runs a command.
 
-Ties this process to the life of the launcher PARENT and to CORES, such as
-`0,1`, and then executes the command, which inherits both. Standard output is
-the run's log.
+  python -m vit_jax.sweep.launchers.worker PARENT CORES COMMAND...
+
+This process ends with the launcher PARENT, and uses only CORES, such as `0,1`.
+The command inherits both. Standard output is the run's log.
 """
 
 import ctypes

@@ -3,12 +3,13 @@
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 import time
 
 import pytest
 
-from tests.sweep import slurm_cluster
+from tests.launch.worker import slurm_cluster
 
 pytestmark = [
   pytest.mark.slurm,
@@ -17,7 +18,7 @@ pytestmark = [
     reason='needs Slurm (apt-get install slurm-wlm), and root to start it',
   ),
 ]
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 SAVES = """
 trap 'sleep 1; echo saved; exit 75' TERM
 echo ready
@@ -112,3 +113,36 @@ def test_a_cancelled_job_saves_and_is_not_requeued(submit):
   text = submit.output()
   assert text.count('saved') == 2
   assert 'slurm.sbatch: stopped code=75' in text
+
+
+SWEEP = """
+from vit_jax.sweep import Study, Sweep, make_run
+
+def get_sweep(argument):
+  small = {'total_steps': 4, 'schedule.warmup_steps': 2}
+  return Sweep([Study('a', finals=[
+    make_run('a', 'configs/quickstart.py:scratch', {**small, 'seed': i}, seed=i)
+    for i in range(2)
+  ])])
+"""
+
+
+def test_a_sweep_whose_launcher_is_killed_repeats_nothing(cluster, tmp_path):
+  (tmp_path / 'sweep.py').write_text(SWEEP)
+  words = [
+    *(sys.executable, '-m', 'vit_jax.sweep', f'--workdir={tmp_path}/sweep'),
+    *(f'--sweep={tmp_path}/sweep.py', '--launcher=slurm', '--slurm=time=10'),
+  ]
+  options = dict(cwd=ROOT, env=cluster | {'JAX_PLATFORMS': 'cpu'})
+  events = tmp_path / 'sweep' / 'events.jsonl'
+  launcher = subprocess.Popen(words, **options)
+  while not events.exists() or events.read_text().count('handle') < 2:
+    assert launcher.poll() is None
+    time.sleep(0.2)
+  launcher.kill()
+  launcher.wait()
+  done = subprocess.run(words, **options, capture_output=True, text=True)
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert '[2 of 2 done, 0 running]' in done.stdout
+  text = events.read_text()
+  assert (text.count('handle'), text.count('"code": 0')) == (2, 2)

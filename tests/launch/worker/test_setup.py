@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.launch.machine import ROOT, run
+from tests.launch.worker.conftest import ROOT, run
 
 PYTHON = platform.python_version()
 PYTHON_VERSION = PYTHON.rpartition('.')[0]

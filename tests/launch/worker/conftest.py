@@ -1,10 +1,13 @@
-"""Stand-ins for the programs that the scripts of a slice's machine use."""
+"""A machine of a slice, with stand-ins for the programs of its scripts."""
 
 import os
 import pathlib
 import subprocess
+import sys
 
-ROOT = pathlib.Path(__file__).parents[2]
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[3]
 SCRIPTS = ROOT / 'launch' / 'worker'
 
 # Those for systemd know one unit, which is active while `$HOME/active` exists.
@@ -63,3 +66,19 @@ def run(script, *words, code=0, **variables):
   )
   assert result.returncode == code, result.stdout + result.stderr
   return result.stdout + result.stderr
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+  """Provides a machine: its HOME, with stand-ins for its programs on PATH."""
+  folder = tmp_path / 'bin'
+  folder.mkdir()
+  for name, text in STAND_INS.items():
+    (folder / name).write_text(f'#!/bin/bash\nset -eu\n{text}\n')
+    (folder / name).chmod(0o755)
+  monkeypatch.setenv('PATH', f'{folder}{os.pathsep}{os.environ["PATH"]}')
+  monkeypatch.setenv('HOME', str(tmp_path))
+  monkeypatch.setenv('HOSTNAME', 't1v-n-1-w-3')
+  monkeypatch.setenv('PYTHON', sys.executable)
+  monkeypatch.delenv('VIT_JAX_HOME', raising=False)
+  return tmp_path

@@ -8,7 +8,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 LOCKS = ROOT / 'launch' / 'locks'
 # Lock file -> the extras whose packages it has.
 EXTRAS = {

@@ -4,10 +4,11 @@ import glob
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from vit_jax.sweep import commands
 from vit_jax.sweep.commands import Folders
+from vit_jax.sweep.launchers import worker
 from vit_jax.sweep.spec import Run
 
 # Number of chips per process -> their topology, as libtpu expects it.
@@ -31,34 +32,26 @@ class Local:
   interval = 0.1  # Seconds between polls.
   survives = False
 
-  def __init__(
-    self,
-    folders: Folders,
-    parallel: int,
-    *,
-    command: Callable[[Run, Folders], Sequence[str]] = commands.command,
-  ):
+  def __init__(self, folders: Folders, parallel: int):
     """Divides the machine into slots.
 
     Args:
       folders: the sweep's folders.
       parallel: the number of runs at a time; 0: one for each GPU or TPU chip,
         or one on a machine without them.
-      command: makes the command of a run.
 
     Raises:
       ValueError: the accelerators can't be divided by that number.
     """
     kind, devices = accelerators()
     self.slots = parallel or max(len(devices), 1)
-    self._environments = [
-      environment(kind, part) if self.slots > 1 else {}
-      for part in divide(devices, self.slots, kind)
-    ]
+    self._environments = environments(kind, devices, self.slots)
     self._defaults = KEEP_MEMORY if kind == 'cpu' else {}
-    self._cores = divide_cores(cores(), self.slots)
+    cores = range(os.cpu_count() or 1)
+    if hasattr(os, 'sched_getaffinity'):  # Those that this process may use.
+      cores = sorted(os.sched_getaffinity(0))
+    self._cores = divide_cores(cores, self.slots)
     self._folders = folders
-    self._command = command
     self._processes: dict[str, tuple[int, subprocess.Popen]] = {}
 
   def start(self, run: Run) -> str:
@@ -70,9 +63,9 @@ class Local:
     with log.open('ab') as file:
       process = subprocess.Popen(
         [
-          *(sys.executable, '-m', 'vit_jax.sweep.worker', str(os.getpid())),
+          *(sys.executable, '-m', worker.__name__, str(os.getpid())),
           ','.join(map(str, self._cores[slot])),
-          *self._command(run, self._folders),
+          *commands.command(run, self._folders),
         ],
         stdin=subprocess.DEVNULL,
         stdout=file,
@@ -97,13 +90,6 @@ class Local:
     self._processes[handle][1].terminate()
 
 
-def cores() -> list[int]:
-  """Returns the cores that this process may use."""
-  if hasattr(os, 'sched_getaffinity'):
-    return sorted(os.sched_getaffinity(0))
-  return list(range(os.cpu_count() or 1))
-
-
 def divide_cores(ids: Sequence[int], slots: int) -> list[list[int]]:
   """Splits cores as evenly as possible; slots share cores if there are too few.
 
@@ -115,14 +101,12 @@ def divide_cores(ids: Sequence[int], slots: int) -> list[list[int]]:
   return [list(ids[bounds[i] : bounds[i + 1]]) for i in range(slots)]
 
 
-def accelerators(
-  variables: Mapping[str, str] = os.environ,
-) -> tuple[str, list[str]]:
+def accelerators() -> tuple[str, list[str]]:
   """Returns the kind, `gpu`, `tpu` or `cpu`, and the devices for the runs.
 
   It reads the system's device files, because JAX would reserve the devices.
   """
-  if variables.get('JAX_PLATFORMS') == 'cpu':
+  if os.environ.get('JAX_PLATFORMS') == 'cpu':
     return 'cpu', []
   for kind, variable, patterns in (
     ('gpu', 'CUDA_VISIBLE_DEVICES', ['/dev/nvidia[0-9]*']),
@@ -131,20 +115,22 @@ def accelerators(
     found = [path for pattern in patterns for path in glob.glob(pattern)]
     if found:
       ids = [str(index) for index in range(len(found))]
-      named = variables.get(variable)
+      named = os.environ.get(variable)
       return kind, ids if named is None else [i for i in named.split(',') if i]
   return 'cpu', []
 
 
-def divide(ids: Sequence[str], slots: int, kind: str) -> list[list[str]]:
-  """Splits devices evenly.
+def environments(
+  kind: str, ids: Sequence[str], slots: int
+) -> list[dict[str, str]]:
+  """Returns each slot's variables that make only its devices visible.
 
   Raises:
     ValueError: the slots would get different numbers of devices, or a number of
       TPU chips that one process can't have.
   """
   if slots == 1 or not ids:
-    return [list(ids) for _ in range(slots)]
+    return [{} for _ in range(slots)]
   each, rest = divmod(len(ids), slots)
   if rest or (kind == 'tpu' and each not in _TPU_BOUNDS):
     raise ValueError(
@@ -152,18 +138,15 @@ def divide(ids: Sequence[str], slots: int, kind: str) -> list[list[str]]:
       f' cannot be divided among {slots} runs. Choose another number, or set'
       ' JAX_PLATFORMS=cpu for runs on the CPU.'
     )
-  return [list(ids[i * each : (i + 1) * each]) for i in range(slots)]
-
-
-def environment(kind: str, ids: Sequence[str]) -> dict[str, str]:
-  """Returns the variables that make only these devices visible to a process."""
+  parts = [','.join(ids[i * each : (i + 1) * each]) for i in range(slots)]
   if kind == 'gpu':
-    return {'CUDA_VISIBLE_DEVICES': ','.join(ids)}
-  if kind == 'tpu':
-    return {
-      'TPU_VISIBLE_CHIPS': ','.join(ids),
-      'TPU_VISIBLE_DEVICES': ','.join(ids),  # Its name in older versions.
-      'TPU_CHIPS_PER_PROCESS_BOUNDS': _TPU_BOUNDS[len(ids)],
+    return [{'CUDA_VISIBLE_DEVICES': part} for part in parts]
+  return [
+    {
+      'TPU_VISIBLE_CHIPS': part,
+      'TPU_VISIBLE_DEVICES': part,  # Its name in older versions.
+      'TPU_CHIPS_PER_PROCESS_BOUNDS': _TPU_BOUNDS[each],
       'TPU_PROCESS_BOUNDS': '1,1,1',
     }
-  return {}
+    for part in parts
+  ]

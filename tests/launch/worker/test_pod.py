@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-POD = pathlib.Path(__file__).parents[2] / 'launch' / 'worker' / 'pod.sh'
+POD = pathlib.Path(__file__).parents[3] / 'launch' / 'worker' / 'pod.sh'
 # Stands in for Python: record.py fails, vit_jax.main runs `$FOLDER/program`.
 PYTHON = """#!/bin/bash
 printf '%s\\n' "$*" >> "$FOLDER/calls"
@@ -44,6 +44,7 @@ def begin(tmp_path):
           PATH=f'{tmp_path}{os.pathsep}{os.environ["PATH"]}',
           JOB_COMPLETION_INDEX='1',
           LOST_PAUSE='0',
+          HUGE_PAGES_FILE=str(tmp_path / 'huge'),
         )
         | variables,
         start_new_session=True,
@@ -70,13 +71,16 @@ def wait_for(path):
 )
 def test_the_first_pod_records_the_code(tmp_path, begin, index, slice_index):
   # record.py fails here, which must not keep the run from starting.
-  process = begin('exit 0', JOB_COMPLETION_INDEX=index, SLICE_INDEX=slice_index)
+  process = begin(
+    'exit 0', JOB_COMPLETION_INDEX=index, MEGASCALE_SLICE_ID=slice_index
+  )
   assert process.wait(timeout=20) == 0
   train = '-m vit_jax.main --config=x --workdir=gs://b/r'
   record = f'launch/worker/record.py gs://b/r python {train}'
   first = [record] if index == slice_index == '0' else []
   calls = (tmp_path / 'calls').read_text().splitlines()
   assert calls == [*first, train]
+  assert (tmp_path / 'huge').read_text() == 'always\n'
 
 
 @pytest.mark.parametrize(

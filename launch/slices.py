@@ -1,0 +1,122 @@
+"""Requests, looks at and deletes a slice of Cloud TPU: a queued resource."""
+
+import dataclasses
+import shlex
+from collections.abc import Sequence
+
+from vit_jax import topology
+from vit_jax.launch.shell import Shell
+
+_TPU = ('gcloud', 'compute', 'tpus')
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+  """A queued resource, which has one TPU VM ("node") of the same name."""
+
+  name: str
+  zone: str
+  project: str
+  internal_ip: bool = False
+
+  @property
+  def place(self) -> list[str]:
+    return [f'--zone={self.zone}', f'--project={self.project}']
+
+  @property
+  def own_delete(self) -> str:
+    """The command of tpu_vm.py that deletes it."""
+    words = ('python', 'launch/tpu_vm.py', 'delete', f'--name={self.name}')
+    return shlex.join([*words, *self.place])
+
+  def delete(self, shell: Shell) -> None:
+    """Deletes the queued resource and its TPU VM.
+
+    Raises:
+      CommandError: it may be left.
+    """
+    # --force also deletes the TPU VM, which otherwise must be deleted first.
+    shell.run(
+      [
+        *(*_TPU, 'queued-resources', 'delete', self.name, *self.place),
+        *('--force', '--quiet'),
+      ]
+    )
+
+  def states(self, shell: Shell) -> tuple[str | None, str, str]:
+    """Returns the states of the request and the VM, and the VM's health.
+
+    The first is None if there is no request of that name. The others are '' if
+    there is no VM.
+    """
+    queue = self._find(shell, 'queued-resources')
+    node = self._find(shell, 'tpu-vm') or {}
+    state = None if queue is None else queue.get('state', {}).get('state', '')
+    return state, node.get('state', ''), node.get('health', '')
+
+  def _find(self, shell, kind):
+    rows = shell.read_json([*_TPU, kind, 'list', *self.place])
+    return next(
+      (row for row in rows if row['name'].rpartition('/')[2] == self.name), None
+    )
+
+
+def create_command(
+  target: Target, wanted: topology.Slice, args
+) -> Sequence[str]:
+  """Returns the gcloud command that requests a slice.
+
+  Args:
+    target: the name and place of the slice.
+    wanted: the slice.
+    args: the parsed flags, which say how to request it (`flags.FLAGS`).
+
+  Raises:
+    ValueError: Google offers no such slice as TPU VMs, or two flags exclude
+      each other.
+  """
+  if not wanted.accelerator_type:
+    raise ValueError(
+      f'--accelerator={args.accelerator}: Google offers no Cloud TPU VMs of'
+      ' this generation; use launch/gke.py.'
+    )
+  kinds = ('spot', 'reserved', 'flex_start')
+  given = [f'--{name}' for name in kinds if getattr(args, name)]
+  if len(given) > 1:
+    raise ValueError(f'{" and ".join(given)} exclude each other.')
+  image = args.runtime_version or wanted.generation.runtime_version
+  # Only gcloud's alpha commands have flex-start.
+  program = ('gcloud', 'alpha', *_TPU[1:]) if args.flex_start else _TPU
+  options = {
+    'valid-until-duration': args.valid_until,
+    'internal-ips': target.internal_ip,
+    'network': args.network,
+    'subnetwork': args.subnetwork,
+    'service-account': args.service_account,
+  }
+  if args.flex_start:
+    given = ['--provisioning-model=flex-start']
+    given.append(f'--max-run-duration={args.max_run_duration}')
+  return [
+    *(*program, 'queued-resources', 'create', target.name, *target.place),
+    f'--node-id={target.name}',
+    f'--accelerator-type={wanted.accelerator_type}',
+    f'--runtime-version={image}',
+    *given,
+    *(
+      f'--{name}' if value is True else f'--{name}={value}'
+      for name, value in options.items()
+      if value
+    ),
+  ]
+
+
+def cost(wanted: topology.Slice) -> str:
+  """Returns a text on the chip-hours of an hour and a day."""
+  return (
+    f'{wanted.accelerator_type} ({wanted}): {wanted.chips} chips,'
+    f' {wanted.cores} TensorCores, {wanted.hosts} machine(s).\n'
+    f'It costs {wanted.chips:,} chip-hours an hour and {24 * wanted.chips:,} a'
+    ' day, from ACTIVE until it is deleted, used or not. Prices:'
+    ' https://cloud.google.com/tpu/pricing'
+  )
