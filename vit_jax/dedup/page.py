@@ -3,8 +3,8 @@
 import html
 from collections.abc import Sequence
 
+from vit_jax import pages
 from vit_jax.dedup import report, work
-from vit_jax.inspection.mistakes import style, thumbnails
 from vit_jax.runtime import errors
 from vit_jax.workdir import files
 
@@ -12,6 +12,8 @@ FILE = 'pairs.html'
 _escape = html.escape
 
 _CSS = """\
+h2 { margin: 2.5rem 0 0.25rem; }
+p { max-width: 46rem; margin: 0.25rem 0 0.75rem; }
 .cards { grid-template-columns: repeat(auto-fill, minmax(20rem, 1fr)); }
 .cards .two { display: grid; grid-template-columns: 1fr 1fr; gap: 0.4rem; }
 .cards .two small { text-align: center; }
@@ -62,7 +64,7 @@ def write(
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Near-duplicates</title>
 <style>
-{style.CSS}{_CSS}</style>
+{pages.STYLE.read_text()}{_CSS}</style>
 </head>
 <body>
 <h1>Near-duplicates</h1>
@@ -114,7 +116,7 @@ def _image(images, index: int) -> str:
   name = _escape(images.name(index))
   end = _escape('/'.join(images.name(index).split('/')[-2:]))
   try:
-    uri = thumbnails.data_uri(images.colour(index))
+    uri = pages.small_picture(images.colour(index))
   except (ValueError, OSError, errors.ReadError):
     picture = '<span class="none">no picture</span>'
   else:

@@ -158,7 +158,7 @@ def filters(images: np.ndarray, *, into: Any = None) -> Any:
 
   Args:
     images: [components, P, P, 1 or 3] in 0..1, see
-      `learned_embeddings.filters`.
+      `views.filters`.
     into: see the module's docstring.
   """
   across = min(7, len(images))
@@ -192,7 +192,7 @@ def position_similarity(
 
   Args:
     similarity: [rows, columns, rows, columns] in -1..1, see
-      `learned_embeddings.position_similarity`.
+      `views.position_similarity`.
     title: the title above the maps.
     into: see the module's docstring.
   """

@@ -2,25 +2,29 @@
 
 import contextlib
 import http.server
-import importlib.resources
 import ipaddress
 import json
+import pathlib
 import re
+import socket
 import urllib.parse
 from collections.abc import Sequence
 
 from absl import logging
 from etils import epath
 
+from vit_jax import pages
 from vit_jax.compare.live import reading
 
 # Used if the user names no port; the next ones if it is taken.
 PORT = 6008
 _TRIES = 20
+_HERE = pathlib.Path(__file__).parent
 _FILES = {
-  '/': ('page.html', 'text/html'),
-  '/page.css': ('page.css', 'text/css'),
-  '/page.js': ('page.js', 'text/javascript'),
+  '/': (_HERE / 'page.html', 'text/html'),
+  '/page.css': (_HERE / 'page.css', 'text/css'),
+  '/page.js': (_HERE / 'page.js', 'text/javascript'),
+  '/style.css': (pages.STYLE, 'text/css'),
 }
 # The page loads nothing from elsewhere, and runs no script but its own.
 _POLICY = (
@@ -57,9 +61,9 @@ def serve(
     )
     if not _is_local(host):
       logging.warning(
-        'The page has no password: all who reach %s can read names and'
-        ' metrics.',
-        f'port {server.server_port} of this machine',
+        'The page has no password: all who reach port %d of this machine can'
+        ' read names and metrics.',
+        server.server_port,
       )
     server.serve_forever()
 
@@ -101,8 +105,6 @@ class _Server(http.server.ThreadingHTTPServer):
     self.watcher, self.metrics = watcher, list(metrics)
     self.only_local = _is_local(address[0])
     if ':' in address[0]:
-      import socket
-
       self.address_family = socket.AF_INET6
     super().__init__(address, _Handler)
 
@@ -113,24 +115,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
   def do_GET(self):
     # Another site's page could give its own name this machine's address, and
     # then read the answers.
-    host = self.headers.get('Host', '')
-    try:
-      asked = urllib.parse.urlsplit(f'//{host}').hostname
-    except ValueError:
-      asked = None
-    if self.server.only_local and not _is_local(asked or ''):
+    asked = re.sub(r':\d*$', '', self.headers.get('Host', '')).strip('[]')
+    if self.server.only_local and not _is_local(asked):
       self.send_error(403, 'Ask for localhost')
       return
     url = urllib.parse.urlsplit(self.path)
     if url.path == '/data.json':
-      since = dict(urllib.parse.parse_qsl(url.query)).get('since', '')
-      since = int(since) if re.fullmatch('[0-9]{1,18}', since) else 0
-      news = self.server.watcher.news(since)
+      since = re.fullmatch('since=([0-9]{1,18})', url.query)
+      news = self.server.watcher.news(int(since[1]) if since else 0)
       news['only'] = self.server.metrics
       self._send(json.dumps(news, allow_nan=False).encode(), 'application/json')
     elif url.path in _FILES:
-      name, kind = _FILES[url.path]
-      file = importlib.resources.files(__package__) / name
+      file, kind = _FILES[url.path]
       self._send(file.read_bytes(), kind)
     else:
       self.send_error(404)
