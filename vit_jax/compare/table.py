@@ -12,12 +12,7 @@ from vit_jax.runtime import printable
 
 _CONFIG = 'config.'
 # Keys that rarely explain a difference in results: the table leaves them out.
-_UNINTERESTING = (
-  *('evals.', 'log.', 'checkpoint.', 'guard.', 'profile.'),
-  *('data.data_dir', 'data.num_examples', 'data.threads', 'data.workers'),
-  *('data.prefetch', 'data.max_pixels', 'data.uneven_classes'),
-  'init.max_inflation',
-)
+_UNINTERESTING = (*config_lib.FREE_KEYS, 'data.num_examples', 'data.max_pixels')
 # Keys to tell of even if all runs have the same value, and to show first if
 # they differ.
 _INTERESTING = (
@@ -135,18 +130,12 @@ def _heading(runs: pd.DataFrame, folder: str, width: int) -> str:
 def _differing(runs: pd.DataFrame) -> list[str]:
   """Returns the keys in which the runs differ, the most interesting first."""
   keys = [c.removeprefix(_CONFIG) for c in runs if c.startswith(_CONFIG)]
-  return sorted(
-    (
-      key
-      for key in keys
-      if not key.startswith(_UNINTERESTING) and _differs(runs, key)
-    ),
-    # Those that do not change what is computed come last.
-    key=lambda key: (
-      (*_INTERESTING, key).index(key),
-      key.startswith(config_lib.FREE_KEYS),
-    ),
-  )
+  found = [
+    key
+    for key in keys
+    if not key.startswith(_UNINTERESTING) and _differs(runs, key)
+  ]
+  return sorted(found, key=lambda key: (*_INTERESTING, key).index(key))
 
 
 def _differs(runs: pd.DataFrame, key: str) -> bool:

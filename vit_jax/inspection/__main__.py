@@ -105,12 +105,9 @@ def main(words: Sequence[str]) -> None:
   images = subject.read_images(paths, looked_into.preprocess, problems)
   read = [path for path in paths if path not in problems]
   gallery.draw_all(looked_into, read, images, to, _ROLLOUTS.value)
+  for path, reason in problems.items():
+    logging.warning('Not read: %s: %s', printable.name(str(path)), reason)
   if problems:
-    for path, reason in problems.items():
-      logging.warning('Not read: %s: %s', printable.name(str(path)), reason)
-    logging.warning(
-      '%d of %d images could not be read.', len(problems), len(paths)
-    )
     sys.exit(command_line.UNREADABLE)
 
 

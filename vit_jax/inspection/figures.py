@@ -116,16 +116,15 @@ def attention_distance(
   top = max([0.58 * image_width, *(1.05 * d.max() for d in distances.values())])
   for axes, (name, values) in zip(panels, distances.items(), strict=True):
     depth, heads = values.shape
-    for head in range(heads):
-      axes.scatter(
-        range(depth),
-        values[:, head],
-        s=16,
-        color=colours(0.9 * head / max(1, heads - 1)),
-        edgecolors='white',
-        linewidths=0.3,
-        zorder=2,
-      )
+    axes.scatter(
+      np.tile(range(depth), heads),
+      values.T.ravel(),
+      s=16,
+      color=np.repeat(colours(np.linspace(0, 0.9, heads)), depth, axis=0),
+      edgecolors='white',
+      linewidths=0.3,
+      zorder=2,
+    )
     axes.axhline(
       uniform[name], color='0.4', linestyle='--', linewidth=1, zorder=1
     )
@@ -200,10 +199,9 @@ def position_similarity(
   # All maps are tiles of one picture: hundreds of axes would take minutes.
   gap = max(1, round(0.12 * max(rows, columns)))
   high, wide = rows + gap, columns + gap
-  canvas = np.full((rows * high - gap, columns * wide - gap), np.nan)
-  for row, column in np.ndindex(rows, columns):
-    top, left = row * high, column * wide
-    canvas[top : top + rows, left : left + columns] = similarity[row, column]
+  around = ((0, 0), (0, 0), (0, gap), (0, gap))
+  tiles = np.pad(similarity, around, constant_values=np.nan).swapaxes(1, 2)
+  canvas = tiles.reshape(rows * high, columns * wide)[:-gap, :-gap]
   height, width = (4.2 * n / max(canvas.shape) for n in canvas.shape)
   size = (max(2.4, width) + 1.2, max(1.3, height) + 0.7)
   figure = into
@@ -259,14 +257,13 @@ def _number(axes: Any, number: int, size: float) -> None:
   """Writes a number into the corner so that it is readable on any image."""
   from matplotlib import patheffects
 
-  text = axes.text(
+  stroke = patheffects.withStroke(linewidth=1.5, foreground='black')
+  axes.text(
     *(0.04, 0.95),
     str(number),
     transform=axes.transAxes,
     va='top',
     fontsize=size,
     color='white',
-  )
-  text.set_path_effects(
-    [patheffects.withStroke(linewidth=1.5, foreground='black')]
+    path_effects=[stroke],
   )

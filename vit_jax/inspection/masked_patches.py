@@ -19,7 +19,6 @@ from vit_jax.models.vit import MASK
 from vit_jax.pages import drawing
 
 _GREY = 128
-_TITLES = ('input', 'prediction', 'image')
 
 
 def pictures(
@@ -70,16 +69,14 @@ def draw(seen: np.ndarray, prediction: np.ndarray, images: np.ndarray):
     ValueError: matplotlib is not installed.
   """
   drawing.check_matplotlib()
-  count = len(images)
-  figure = drawing.new_figure((6, 2 * count))
-  axes = figure.subplots(count, 3, squeeze=False)
-  for column, title, shown in zip(
-    axes.T, _TITLES, (seen, prediction, images), strict=True
-  ):
+  figure = drawing.new_figure((6, 2 * len(images)))
+  axes = figure.subplots(len(images), 3, squeeze=False)
+  titled = {'input': seen, 'prediction': prediction, 'image': images}
+  for column, (title, shown) in zip(axes.T, titled.items(), strict=True):
     column[0].set_title(title)
     for ax, image in zip(column, shown, strict=True):
-      if image.shape[-1] == 2:  # Two channels have no colours to show.
-        image = image[..., :1]
+      # Two channels have no colours to show.
+      image = image[..., :1] if image.shape[-1] == 2 else image
       ax.imshow(image, cmap='gray', vmin=0, vmax=255)
       ax.axis('off')
   return figure

@@ -64,16 +64,14 @@ def test_other_requests_are_refused(served):
 
 
 @pytest.mark.gate
-def test_the_command(tmp_path):
+def test_the_command(tmp_path, command):
   runs.make(tmp_path / 'a', [1])
-  words = [sys.executable, '-m', 'vit_jax.compare', tmp_path, '--serve=0']
-  refused = subprocess.run(
-    [*words, '--csv=a.csv'], capture_output=True, text=True, check=False
-  )
+  words = ('vit_jax.compare', tmp_path, '--serve=0')
+  refused = command(*words, '--csv=a.csv')
   assert refused.returncode == 1
   assert refused.stderr.startswith('error: --serve')
   with subprocess.Popen(
-    [*words, '--host=0.0.0.0'],
+    [sys.executable, '-m', *words, '--host=0.0.0.0'],
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,

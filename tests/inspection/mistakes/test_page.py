@@ -1,7 +1,8 @@
 """Guards: the page on mistakes shows the evaluator's numbers and the images."""
 
 import base64
-import html.parser
+import itertools
+import re
 import shutil
 
 import cv2
@@ -21,27 +22,9 @@ pytestmark = pytest.mark.usefixtures('programs')
 NAMES = ['cat <script>alert(1)', 'dog & "co"', 'emu']
 
 
-class _Elements(html.parser.HTMLParser):
-  """Counts the elements of a page, and checks that they are closed."""
-
-  VOID = ('meta', 'img', 'line', 'rect')
-
-  def __init__(self, text):
-    super().__init__()
-    self.open, self.images, self.seen = [], [], []
-    self.feed(text)
-    assert self.open == []
-
-  def handle_starttag(self, tag, attrs):
-    self.seen.append(tag)
-    if tag == 'img':
-      self.images.append(dict(attrs)['src'])
-    if tag not in self.VOID:
-      self.open.append(tag)
-
-  def handle_endtag(self, tag):
-    if tag not in self.VOID:
-      assert self.open.pop() == tag
+def _images(folder):
+  """Returns the sources of a page's images."""
+  return re.findall('<img src="(.*?)"', (folder / 'index.html').read_text())
 
 
 @pytest.fixture(scope='module')
@@ -49,14 +32,12 @@ def run(tmp_path_factory):
   """A run on a folder with evil names and one unreadable test image."""
   folder = tmp_path_factory.mktemp('run')
   rng = np.random.default_rng(0)
-  for split, count in (('train', 8), ('test', 12)):
-    for name in NAMES:
-      place = folder / 'images' / split / name
-      place.mkdir(parents=True)
-      for i in range(count):
-        pixels = rng.integers(0, 256, (12, 8, 3), np.uint8)
-        file = cv2.imencode('.png', pixels)[1].tobytes()
-        (place / f'{i:02}&.png').write_bytes(file)
+  for split, name in itertools.product(('train', 'test'), NAMES):
+    place = folder / 'images' / split / name
+    place.mkdir(parents=True)
+    for i in range(12):
+      pixels = rng.integers(0, 256, (12, 8, 3), np.uint8)
+      cv2.imwrite(str(place / f'{i:02}&.png'), pixels)
   (place / '05&.png').write_bytes(b'broken')
   config = tiny_config(
     {
@@ -77,9 +58,9 @@ def test_the_page_has_the_evaluators_numbers_and_the_images(run, tmp_path):
   table, facts = predictions.read(mistakes.find(run))
   expected = results.final_metrics(run)
   text = (tmp_path / 'index.html').read_text()
-  elements = _Elements(text)
-  assert elements.seen.count('script') == 1
-  assert len(elements.images) == 5
+  assert text.count('<script') == 1
+  images = _images(tmp_path)
+  assert len(images) == 5
   for needed in (
     f'{100 * expected["test/accuracy"]:.2f}%',
     f'{expected["test/ece"]:.4f}',
@@ -92,7 +73,7 @@ def test_the_page_has_the_evaluators_numbers_and_the_images(run, tmp_path):
   assert 'http' not in text
   wrong = table[table['counted'] & ~table['correct']]
   first = wrong.sort_values('confidence', ascending=False).iloc[0]
-  _, encoded = elements.images[0].split(',')
+  _, encoded = images[0].split(',')
   image = cv2.imdecode(np.frombuffer(base64.b64decode(encoded), np.uint8), 1)
   np.testing.assert_array_equal(image, cv2.imread(first['name']))
   classes = pd.read_csv(tmp_path / 'classes.csv')
@@ -109,8 +90,7 @@ def test_missing_and_moved_data(run, tmp_path):
 
   def images(**options):
     lines = mistakes.write(copy, tmp_path / 'page', worst=4, **options)
-    text = (tmp_path / 'page/index.html').read_text()
-    return len(_Elements(text).images), len(lines.splitlines())
+    return len(_images(tmp_path / 'page')), len(lines.splitlines())
 
   assert images(dataset=f'folder:{moved}') == (4, 1)
   # Another image in the place of one that was evaluated is not shown.

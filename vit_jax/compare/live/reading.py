@@ -70,18 +70,12 @@ class WatchedRun:
     changed: the look at which `news` last changed.
   """
 
-  def __init__(self, name: str, workdir: epath.Path):
-    """Reads nothing yet.
-
-    Args:
-      name: the name to show.
-      workdir: the run's work directory.
-    """
+  def __init__(self, workdir: epath.Path):
     self.in_bucket = buckets.is_store(workdir)
     self.tried, self.read, self.failed = -math.inf, None, False
     self.news: dict[str, Any] | None = None
     self.changed = 0
-    self._name, self._workdir = name, workdir
+    self._workdir = workdir
     self._begin()
 
   def _begin(self) -> None:
@@ -111,11 +105,17 @@ class WatchedRun:
         self._offset, self._tail = self._offset + len(line), line
         with contextlib.suppress(ValueError):  # A damaged line.
           self._add(metrics.parse(line))
-    news = self._facts()
-    if self.news and before == (self._offset, news['state']):
+    state = self._state()
+    if self.news and before == (self._offset, state):
       return False
-    curves = {key: thinned(values) for key, values in self._curves.items()}
-    self.news = news | {'curves': curves}
+    total = (config_lib.load(self._workdir) or {}).get('total_steps')
+    self.news = {
+      'state': state,
+      'heard': self._latest.get('unix_time'),
+      'total': total if isinstance(total, int) else None,
+      'latest': self._latest.copy(),
+      'curves': {key: thinned(values) for key, values in self._curves.items()},
+    }
     return True
 
   def _add(self, row: dict[str, float]) -> None:
@@ -129,24 +129,13 @@ class WatchedRun:
       if key not in _NO_CURVE and not key.endswith('_seconds'):
         self._curves.setdefault(key, array.array('d')).extend((*point, value))
 
-  def _facts(self) -> dict[str, Any]:
-    """Returns the run's state and latest numbers."""
-    heard = self._latest.get('unix_time')
-    total = (config_lib.load(self._workdir) or {}).get('total_steps')
+  def _state(self) -> str:
     if results.finished_at(self._workdir) is not None:
-      state = 'finished'
-    else:
-      held = None if self.in_bucket else ownership.is_held(self._workdir)
-      if held is None:
-        held = heard is not None and time.time() - heard < _SILENT
-      state = 'running' if held else 'stopped'
-    return {
-      'name': self._name,
-      'state': state,
-      'heard': heard,
-      'total': total if isinstance(total, int) else None,
-      'latest': self._latest.copy(),
-    }
+      return 'finished'
+    held = None if self.in_bucket else ownership.is_held(self._workdir)
+    if held is None:
+      held = time.time() - self._latest.get('unix_time', 0) < _SILENT
+    return 'running' if held else 'stopped'
 
 
 class Watcher:
@@ -178,7 +167,7 @@ class Watcher:
 
   def _find(self) -> None:
     self._runs = {
-      name: self._runs.get(name) or WatchedRun(name, workdir)
+      name: self._runs.get(name) or WatchedRun(workdir)
       for name, workdir in frames.find(*self._folders).items()
     }
 

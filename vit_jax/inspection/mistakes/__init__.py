@@ -66,10 +66,7 @@ def write(
   """
   path, to = find(path), files.absolute(to)
   table, facts = predictions.read(path)
-  try:
-    numbers = tally.compute(table, facts)
-  except ValueError as error:
-    raise ValueError(f'{path}: {error}') from error
+  numbers = tally.compute(table, facts)
   shown = numbers['wrong'][:worst]
   found, note = pictures.read(
     path.parent.parent,
@@ -89,9 +86,8 @@ def write(
     named = rows.assign(**{key: rows[key].map(names) for key in columns})
     (to / f'{name}.csv').write_text(named.to_csv(index=False))
   line = (
-    f'{len(numbers["wrong"]):,} mistakes on'
-    f' {numbers["counts"]["counted"]:,} images (accuracy'
-    f' {100 * numbers["metrics"]["accuracy"]:.2f}%): {page}'
+    f'{len(numbers["wrong"]):,} mistakes on {numbers["counts"]["counted"]:,}'
+    f' images (accuracy {numbers["metrics"]["accuracy"]:.2%}): {page}'
   )
   return f'{line}\n{note}'.rstrip()
 

@@ -41,7 +41,8 @@ def compute(table: pd.DataFrame, facts: Mapping[str, Any]) -> dict[str, Any]:
   }
   if not counts['counted']:
     raise ValueError(
-      f'none of the {len(table)} examples is readable and labelled.'
+      f'none of the {len(table)} examples of the evaluation'
+      f' {facts["evaluation"]!r} is readable and labelled.'
     )
   counted = table[table['counted']]
   several_labels = 'labels' in table
