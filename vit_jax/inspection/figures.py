@@ -116,15 +116,16 @@ def attention_distance(
   top = max([0.58 * image_width, *(1.05 * d.max() for d in distances.values())])
   for axes, (name, values) in zip(panels, distances.items(), strict=True):
     depth, heads = values.shape
-    axes.scatter(
-      np.tile(range(depth), heads),
-      values.T.ravel(),
-      s=16,
-      color=np.repeat(colours(np.linspace(0, 0.9, heads)), depth, axis=0),
-      edgecolors='white',
-      linewidths=0.3,
-      zorder=2,
-    )
+    for head in range(heads):
+      axes.scatter(
+        range(depth),
+        values[:, head],
+        s=16,
+        color=colours(0.9 * head / max(1, heads - 1)),
+        edgecolors='white',
+        linewidths=0.3,
+        zorder=2,
+      )
     axes.axhline(
       uniform[name], color='0.4', linestyle='--', linewidth=1, zorder=1
     )

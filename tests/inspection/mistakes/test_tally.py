@@ -64,14 +64,6 @@ def test_groups_are_the_classes_that_are_confused():
   assert max(map(len, found['groups']['members'])) <= 8
 
 
-def test_calibration_is_that_of_the_definition():
-  found = _numbers([0, 0, 0, 1], [0, 1, 0, 1], [0.31, 0.32, 0.9, 0.99])
-  # (4/15, 5/15], (13/15, 14/15] and (14/15, 1].
-  assert np.flatnonzero(found['bins'][0]).tolist() == [4, 13, 14]
-  expected = (abs(1 - 0.63) + 0.1 + 0.01) / 4
-  assert found['metrics']['ece'] == pytest.approx(expected, rel=1e-6)
-
-
 def test_an_image_with_several_labels_counts_once():
   found = _numbers([(0, 1), (0, 1), (2,)], [1, 2, 0], [0.1, 0.2, 0.3])
   assert found['several_labels']

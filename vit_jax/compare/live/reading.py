@@ -20,8 +20,8 @@ from vit_jax.workdir import buckets, files, metrics, ownership
 
 # The most points of a curve: about one per pixel.
 POINTS = 600
-# Seconds between looks at local files, and at those in a bucket, which are read
-# as a whole each time.
+# Seconds between looks at local files, and if runs are in a bucket, whose files
+# are read as a whole each time.
 PAUSE, PAUSE_OF_BUCKETS = 3.0, 30.0
 # Without a lock to tell, a run that is silent for this long counts as stopped.
 _SILENT = 900.0
@@ -63,8 +63,8 @@ class WatchedRun:
 
   Attributes:
     in_bucket: whether it is in an object store.
-    tried: when the last read began, in seconds of `time.monotonic`.
-    read: when a read last ended without an error; None before.
+    read: when a read last ended without an error, in seconds of
+      `time.monotonic`; None before.
     failed: whether a read has failed.
     news: what `Watcher.news` tells of the run; None before the first read.
     changed: the look at which `news` last changed.
@@ -72,7 +72,7 @@ class WatchedRun:
 
   def __init__(self, workdir: epath.Path):
     self.in_bucket = buckets.is_store(workdir)
-    self.tried, self.read, self.failed = -math.inf, None, False
+    self.read, self.failed = None, False
     self.news: dict[str, Any] | None = None
     self.changed = 0
     self._workdir = workdir
@@ -163,7 +163,8 @@ class Watcher:
   def _follow(self) -> None:
     while True:
       self.look()
-      time.sleep(PAUSE)
+      in_bucket = any(run.in_bucket for run in self._runs.values())
+      time.sleep(PAUSE_OF_BUCKETS if in_bucket else PAUSE)
 
   def _find(self) -> None:
     self._runs = {
@@ -177,10 +178,6 @@ class Watcher:
     with contextlib.suppress(OSError, ValueError):
       self._find()
     for name, run in self._runs.items():
-      now = time.monotonic()
-      if now - run.tried < PAUSE_OF_BUCKETS * run.in_bucket:
-        continue
-      run.tried = now
       try:
         if run.look():
           run.changed = self._look = self._look + 1

@@ -2,11 +2,9 @@
 
 import contextlib
 import http.server
-import ipaddress
 import json
 import pathlib
 import re
-import socket
 import urllib.parse
 from collections.abc import Sequence
 
@@ -19,6 +17,7 @@ from vit_jax.compare.live import reading
 # Used if the user names no port; the next ones if it is taken.
 PORT = 6008
 _TRIES = 20
+_LOCAL = ('127.0.0.1', 'localhost')
 _HERE = pathlib.Path(__file__).parent
 _FILES = {
   '/': (_HERE / 'page.html', 'text/html'),
@@ -52,14 +51,13 @@ def serve(
     ValueError: there are no runs, or the address cannot be used.
   """
   server = open_server(folders, metrics, host, port)
-  shown = f'[{host}]' if ':' in host else host
   with server, contextlib.suppress(KeyboardInterrupt):
     server.watcher.start()
     print(
-      f'http://{shown}:{server.server_port}/ shows the runs. Ctrl-C ends it.',
+      f'http://{host}:{server.server_port}/ shows the runs. Ctrl-C ends it.',
       flush=True,
     )
-    if not _is_local(host):
+    if host not in _LOCAL:
       logging.warning(
         'The page has no password: all who reach port %d of this machine can'
         ' read names and metrics.',
@@ -89,13 +87,6 @@ def open_server(
   )
 
 
-def _is_local(host: str) -> bool:
-  try:
-    return host == 'localhost' or ipaddress.ip_address(host).is_loopback
-  except ValueError:
-    return False
-
-
 class _Server(http.server.ThreadingHTTPServer):
   """Answers with the page and its data."""
 
@@ -103,9 +94,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
   def __init__(self, address, watcher: reading.Watcher, metrics: Sequence[str]):
     self.watcher, self.metrics = watcher, list(metrics)
-    self.only_local = _is_local(address[0])
-    if ':' in address[0]:
-      self.address_family = socket.AF_INET6
+    self.only_local = address[0] in _LOCAL
     super().__init__(address, _Handler)
 
 
@@ -115,8 +104,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
   def do_GET(self):
     # Another site's page could give its own name this machine's address, and
     # then read the answers.
-    asked = re.sub(r':\d*$', '', self.headers.get('Host', '')).strip('[]')
-    if self.server.only_local and not _is_local(asked):
+    asked = self.headers.get('Host', '').partition(':')[0]
+    if self.server.only_local and asked not in _LOCAL:
       self.send_error(403, 'Ask for localhost')
       return
     url = urllib.parse.urlsplit(self.path)
