@@ -36,11 +36,6 @@ def draw_all(
     print(
       f'{len(own)} blocks have position embeddings; the figure shows block 0.'
     )
-
-  def uniform():
-    grid = of.model.token_grid(of.image_size)
-    return attention_maps.uniform_distances(grid, of.image_size)[0]
-
   # Name -> what is measured, the column of its numbers, and how it is drawn.
   kinds = {
     'filters': (lambda: views.filters(of), 'value', figures.filters),
@@ -60,7 +55,11 @@ def draw_all(
       lambda distances: figures.attention_distance(
         {title: distances},
         of.image_size[1],
-        uniform={title: uniform()},
+        uniform={
+          title: attention_maps.uniform_distances(
+            of.model.token_grid(of.image_size), of.image_size
+          )[0]
+        },
       ),
     ),
   }

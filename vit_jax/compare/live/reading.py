@@ -87,7 +87,7 @@ class WatchedRun:
 
   def look(self) -> bool:
     """Reads the new rows; returns whether anything has changed."""
-    before = self._offset, (self.news or {}).get('state')
+    before = self._offset, self._tail, (self.news or {}).get('state')
     path = self._workdir / metrics.FILE
     with (
       io.BytesIO(files.content(path))
@@ -106,7 +106,7 @@ class WatchedRun:
         with contextlib.suppress(ValueError):  # A damaged line.
           self._add(metrics.parse(line))
     state = self._state()
-    if self.news and before == (self._offset, state):
+    if self.news and before == (self._offset, self._tail, state):
       return False
     total = (config_lib.load(self._workdir) or {}).get('total_steps')
     self.news = {
