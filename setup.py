@@ -190,7 +190,7 @@ setuptools.setup(
     'vit_jax.launch': ['**/*'],
     'vit_jax.compare.live': ['page.*'],
     'vit_jax.dedup': ['page.html'],
-    'vit_jax.inspection.mistakes': ['page.html'],
+    'vit_jax.inspection.mistakes': ['page.*'],
     'vit_jax.pages': ['*.html', '*.css'],
     'vit_jax.paper': ['*.mplstyle', '*.json'],
     'vit_jax.paper.page': ['page.*'],

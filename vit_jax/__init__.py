@@ -2,21 +2,25 @@
 
 import importlib
 import pathlib
+import sys
 
 __version__ = '0.1.0'
 
 # The documented names such as `vit_jax.models.build` need no import of their
 # own.
 _ROOMS = (
-  *('compare', 'config', 'data', 'evaluators', 'features', 'inspect'),
-  *('interop', 'models', 'predict', 'results'),
+  *('compare', 'config', 'data', 'evaluators', 'features', 'interop'),
+  *('models', 'predict', 'results'),
 )
 
 # In a checkout, `vit_jax.configs` and `vit_jax.launch` lie beside this folder.
 # In an installed package, they lie inside it (setup.py).
 if not pathlib.Path(__file__).with_name('configs').is_dir():
   __path__.append(str(pathlib.Path(__file__).parents[1]))
-__path__.append(str(pathlib.Path(__file__).with_name('aliases')))
+# `vit_jax.inspect` is the public name of `inspection`. A file of that name here
+# would replace the standard library's for each program beside it.
+inspect = importlib.import_module('vit_jax.inspection')
+sys.modules['vit_jax.inspect'] = inspect
 
 
 def __getattr__(name: str):

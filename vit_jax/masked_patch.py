@@ -14,19 +14,24 @@ from collections.abc import Sequence
 from absl import flags
 
 from vit_jax.inspection import masked_patches
+from vit_jax.pages import drawing
 from vit_jax.runtime import command_line
 
 _PLOT = flags.DEFINE_string(
   'plot', None, 'File for the picture: .png, .pdf or .svg.'
 )
-_IMAGES = flags.DEFINE_integer('images', 8, 'How many images to show.')
+_IMAGES = flags.DEFINE_integer(
+  'images', 8, 'How many images to show.', lower_bound=1
+)
 
 
 def main(folders: Sequence[str]) -> None:
   """Writes the picture of one run."""
   if len(folders) > 1:
     raise ValueError(f'{folders} are several runs; expected one DIR.')
-  masked_patches.save_run(folders[0], _PLOT.value, _IMAGES.value)
+  drawing.check_matplotlib()
+  *pictures, _ = masked_patches.predict_pictures(folders[0], _IMAGES.value)
+  masked_patches.draw(*pictures).savefig(_PLOT.value, dpi=150)
   print(f'Wrote {_PLOT.value}.')
 
 

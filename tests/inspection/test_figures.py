@@ -1,7 +1,6 @@
 """Guards: each figure shows the given numbers at the right places."""
 
 import numpy as np
-import pytest
 
 from vit_jax.inspection import figures
 
@@ -31,14 +30,10 @@ def test_overlay_is_the_image_where_most_is_attended_to_and_black_elsewhere():
   )
 
 
-@pytest.mark.parametrize('count, across, down', [(1, 1, 1), (6, 2, 3)])
-def test_rollout_has_each_image_beside_its_overlay(count, across, down):
-  images, maps = _images(count), np.random.default_rng(1).random((count, 2, 4))
-  figure = figures.rollout(images, maps, numbered=True)
-  axes = figure.axes
-  assert len(axes) == 2 * count
-  for i in range(count):
-    left, right = axes[2 * i : 2 * i + 2]
+def test_rollout_has_each_image_beside_its_overlay():
+  images, maps = _images(6), np.random.default_rng(1).random((6, 2, 4))
+  axes = figures.rollout(images, maps, numbered=True).axes
+  for i, (left, right) in enumerate(zip(axes[::2], axes[1::2], strict=True)):
     np.testing.assert_allclose(
       left.images[0].get_array(), images[i] / 255, atol=1e-6
     )
@@ -46,21 +41,11 @@ def test_rollout_has_each_image_beside_its_overlay(count, across, down):
       right.images[0].get_array(), figures.overlay(images[i], maps[i])
     )
     assert [text.get_text() for text in left.texts] == [str(i + 1)]
-    assert not right.texts
-    # Both are side by side, inside the figure, with the images' aspect ratio.
-    a, b = left.get_position(), right.get_position()
-    assert 0 < a.x0 < a.x1 < b.x0 < b.x1 < 1
-    assert 0 < a.y0 == b.y0 < a.y1 < 1
-    width, height = figure.get_size_inches()
-    assert a.width * width == pytest.approx(2 * a.height * height)
-  assert len({round(a.get_position().x0, 6) for a in axes}) == 2 * across
-  assert len({round(a.get_position().y0, 6) for a in axes}) == down
-  # The pairs are ordered row by row from the top left.
-  places = [(-a.get_position().y0, a.get_position().x0) for a in axes]
+  # The pictures are ordered row by row from the top left: three rows of two.
+  corners = [axis.get_position().get_points()[0] for axis in axes]
+  places = [(-round(y, 6), x) for x, y in corners]
   assert places == sorted(places)
-  titles = [a.get_title() for a in axes]
-  assert titles[: 2 * across] == ['Input', 'Attention'] * across
-  assert not any(titles[2 * across :])
+  assert len({y for y, _ in places}) == 3
 
 
 def test_position_similarity_has_a_map_for_each_patch_at_its_place():

@@ -1,5 +1,6 @@
 """Reads work directories into pandas frames."""
 
+import math
 from collections.abc import Iterator, Mapping
 
 import pandas as pd
@@ -92,17 +93,14 @@ def _excluded(workdir: epath.Path) -> dict[str, str]:
   """Returns what a run's data leave out by lists; {} if it is nothing."""
   path = workdir / files.DATA
   digests = files.read_object(path, 'delete it') if path.exists() else {}
-  notes = {
-    use: exclusion.note(digest)
+  notes = [
+    f'{use}: {note}'
     for use, digest in digests.items()
     if isinstance(digest, Mapping)
-  }
-  text = '; '.join(
-    f'{use}: {note}'
-    for use, note in notes.items()
-    if note and not note.startswith('0 ')
-  )
-  return {'excluded': text} if text else {}
+    and (note := exclusion.note(digest))
+    and not note.startswith('0 ')
+  ]
+  return {'excluded': '; '.join(notes)} if notes else {}
 
 
 def load_curves(*folders: epath.PathLike) -> pd.DataFrame:
@@ -132,16 +130,16 @@ def _curve(workdir: epath.Path) -> list[dict[str, float]]:
     merged.setdefault(row['step'], {}).update(row)
   rows, before, device_hours = [], 0.0, 0.0
   for row in merged.values():
-    hours = _hours(row)
-    device_hours += (hours - before) * row.get(goodput.DEVICES, float('nan'))
-    before = hours
-    rows.append(row | {'hours': hours, 'device_hours': device_hours})
+    now = hours(row)
+    device_hours += (now - before) * row.get(goodput.DEVICES, math.nan)
+    before = now
+    rows.append(row | {'hours': now, 'device_hours': device_hours})
   return rows
 
 
-def _hours(row: Mapping[str, float]) -> float:
-  seconds = [row.get(goodput.key(name), float('nan')) for name in _TRAINING]
-  return sum(seconds) / 3600
+def hours(row: Mapping[str, float]) -> float:
+  """Returns the hours of training up to a row; NaN if it has no times."""
+  return sum(row.get(goodput.key(part), math.nan) for part in _TRAINING) / 3600
 
 
 def _hashable(value):

@@ -1,9 +1,10 @@
 """The table of runs on a terminal: as wide as the terminal, and no wider."""
 
-import itertools
+import os
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
 from vit_jax import config as config_lib
@@ -11,12 +12,7 @@ from vit_jax.runtime import printable
 
 _CONFIG = 'config.'
 # Keys that rarely explain a difference in results: the table leaves them out.
-_UNINTERESTING = (
-  *('evals.', 'log.', 'checkpoint.', 'guard.', 'profile.'),
-  *('data.data_dir', 'data.num_examples', 'data.threads', 'data.workers'),
-  *('data.prefetch', 'data.max_pixels', 'data.uneven_classes'),
-  'init.max_inflation',
-)
+_UNINTERESTING = (*config_lib.FREE_KEYS, 'data.num_examples', 'data.max_pixels')
 # Keys to tell of even if all runs have the same value, and to show first if
 # they differ.
 _INTERESTING = (
@@ -28,7 +24,6 @@ _INTERESTING = (
 # not metrics.
 _NOT_METRICS = ('run', 'finished', 'step', 'excluded')
 _LONGEST = 20  # Characters of a config value; of a run's name 40% of the width.
-_GAP = '  '
 _CUT = '..'
 
 
@@ -60,7 +55,7 @@ def render(
   *,
   all_metrics: bool = False,
 ) -> str:
-  """Returns the table: the run, its metrics, its progress, what differs.
+  """Returns the table: the run, its progress, its metrics, what differs.
 
   What is equal in all runs, and the columns without room, are named in lines
   above and below.
@@ -73,108 +68,74 @@ def render(
       the first is always shown.
   """
   names, folder = _names(list(runs['run']), max(width * 2 // 5, 16))
-  first, steps = ['', 'run', *names], ['', 'step', *_steps(runs)]
-  measured, more_metrics, room = _fitting(
-    {name: _header(name) + _metric(runs[name]) for name in metrics},
-    width - _width(first) - len(_GAP) - _width(steps),
-    always=len(metrics) if all_metrics else 1,
-  )
-  keys = {}
+  cells = {'step': _steps(runs)} | {m: _metric(runs[m]) for m in metrics}
+  least = len(cells) if all_metrics else min(2, len(cells))
   for key in _differing(runs):
     values = [_value(value) for value in runs[_CONFIG + key]]
-    keys[key] = _header(key) + _shortened(values, _LONGEST)
-  differing, more_keys, _ = _fitting(keys, room)
-  columns = [first, *measured, steps, *differing]
+    cells[key] = _shortened(values, _LONGEST)
+  heads = [_header(name) for name in cells]
+  widths = [
+    1 + max(map(len, (*head, *(f' {cell}' for cell in column))))
+    for head, column in zip(heads, cells.values(), strict=True)
+  ]
+  room = width - max(map(len, (*names, 'run')))
+  fitting = max(least, int((np.cumsum(widths) <= room).sum()))
+  frame = pd.DataFrame(cells, index=names).iloc[:, :fitting]
+  frame.columns = pd.MultiIndex.from_tuples(heads[:fitting], names=['', 'run'])
   lines = [_heading(runs, folder, width)] if len(runs) > 1 else []
-  rows = list(zip(*columns, strict=True))
-  widths = [_width(column) for column in columns]
-  for row in rows if any(rows[0]) else rows[1:]:
-    cells = [row[0].ljust(widths[0])]
-    cells += [c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)]
-    lines.append(_GAP.join(cells).rstrip())
-  for what, left_out, remedy in (
-    ('metrics', more_metrics, '--metric=NAME,NAME chooses some.'),
-    ('keys that differ', more_keys, '--csv=FILE writes all.'),
-  ):
-    if left_out:
-      note = f'No room for more {what}: {", ".join(left_out)}. {remedy}'
-      lines += textwrap.wrap(note, width, break_on_hyphens=False)
-  for note in _excluded(runs, names):
+  for line in frame.to_string(sparsify=False).splitlines():
+    lines += filter(None, [line.rstrip()])
+  notes = _excluded(runs, names)
+  if left_out := list(cells)[fitting:]:
+    notes.insert(
+      0,
+      f'No room for {", ".join(left_out)}. --metric=NAME,NAME chooses metrics,'
+      ' --csv=FILE writes all.',
+    )
+  for note in notes:
     lines += textwrap.wrap(note, width, break_on_hyphens=False)
   return printable.text('\n'.join(lines))
 
 
 def _excluded(runs: pd.DataFrame, names: Sequence[str]) -> list[str]:
   """Returns sentences on what the data of runs leave out by lists."""
-  by_note: dict[str, list[str]] = {}
-  if 'excluded' in runs:
-    for name, note in zip(names, runs['excluded'], strict=True):
-      if not pd.isna(note):
-        by_note.setdefault(note, []).append(name)
+  if 'excluded' not in runs:
+    return []
+  by_note = pd.Series(names).groupby(runs['excluded'].array, sort=False)
   return [
     f'{note}.' if len(of) == len(names) else f'{", ".join(of)}: {note}.'
-    for note, of in by_note.items()
+    for note, of in by_note
   ]
-
-
-def _fitting(
-  columns: Mapping[str, list[str]], room: int, always: int = 0
-) -> tuple[list[list[str]], list[str], int]:
-  """Chooses the columns that fit, and the first `always` in any case.
-
-  Returns:
-    These columns, the names of the others, and the room that is left.
-  """
-  shown, others = [], []
-  for number, (name, column) in enumerate(columns.items()):
-    needed = _width(column) + len(_GAP)
-    if needed > room and number >= always:
-      others.append(name)
-    else:
-      room -= needed
-      shown.append(column)
-  return shown, others, room
 
 
 def _heading(runs: pd.DataFrame, folder: str, width: int) -> str:
   """Returns a line on what the runs have in common."""
-  parts = [f'{len(runs)} runs']
-  if folder:
-    parts[0] += f' in {folder}'
-  if runs['finished'].all():
-    parts[0] += ', all finished'
+  line = f'{len(runs)} runs' + f' in {folder}' * bool(folder)
+  line += ', all finished' * bool(runs['finished'].all())
   same = [
-    f'{key}={_shortened([_value(runs[_CONFIG + key][0])], _LONGEST)[0]}'
+    f'{key}={_shortened([value], _LONGEST)[0]}'
     for key in _INTERESTING
-    if _CONFIG + key in runs and not _differs(runs, key)
+    if _CONFIG + key in runs
+    and not _differs(runs, key)
+    and (value := _value(runs[_CONFIG + key][0])) != '-'
   ]
-  line = f'{parts[0]}. The same in all: '
-  shown = [part for part in same if not part.endswith('=-')]
-  while shown and len(line) + len(', '.join(shown)) > width:
-    shown.pop()
-  return line + ', '.join(shown) if shown else f'{parts[0]}.'
+  if not same:
+    return f'{line}.'
+  line += f'. The same in all: {", ".join(same)}'
+  return textwrap.shorten(
+    line, width, placeholder=' ...', break_on_hyphens=False
+  )
 
 
 def _differing(runs: pd.DataFrame) -> list[str]:
   """Returns the keys in which the runs differ, the most interesting first."""
-  keys = [
-    column.removeprefix(_CONFIG)
-    for column in runs
-    if column.startswith(_CONFIG)
-  ]
-  keys = [
+  keys = [c.removeprefix(_CONFIG) for c in runs if c.startswith(_CONFIG)]
+  found = [
     key
     for key in keys
     if not key.startswith(_UNINTERESTING) and _differs(runs, key)
   ]
-
-  def interest(key):
-    if key in _INTERESTING:
-      return 0, _INTERESTING.index(key)
-    # Those that do not change what is computed come last.
-    return 1 + key.startswith(config_lib.FREE_KEYS), keys.index(key)
-
-  return sorted(keys, key=interest)
+  return sorted(found, key=lambda key: (*_INTERESTING, key).index(key))
 
 
 def _differs(runs: pd.DataFrame, key: str) -> bool:
@@ -186,42 +147,28 @@ def _names(names: Sequence[str], longest: int) -> tuple[list[str], str]:
   folder = ''
   if len(names) > 1:
     parts = [name.split('/')[:-1] for name in names]
-    folder = ''.join(f'{part}/' for part in parts[0][: _equal(parts)])
+    # Lists are compared item by item.
+    same = os.path.commonprefix(parts)  # noqa: RUF071
+    folder = ''.join(f'{part}/' for part in same)
   return _shortened([n.removeprefix(folder) for n in names], longest), folder
 
 
 def _shortened(texts: Sequence[str], longest: int) -> list[str]:
   """Cuts long texts in the middle, unless two different ones become equal."""
-  if max(map(len, texts)) <= longest:
-    return list(texts)
-  different = len(set(texts))
   for end in (longest * 2 // 3, longest // 3):
     start = longest - end - len(_CUT)
     cut = [
       f'{t[:start]}{_CUT}{t[-end:]}' if len(t) > longest else t for t in texts
     ]
-    if len(set(cut)) == different:
+    if len(set(cut)) == len(set(texts)):
       return cut
-  # They differ in the middle: show that part.
-  start, end = _equal(texts), _equal([t[::-1] for t in texts])
-  cut = [t[max(start - 2, 0) : len(t) - max(end - 2, 0)] for t in texts]
-  cut = [f'{_CUT}{t}{_CUT}'[: longest + 2 * len(_CUT)] for t in cut]
-  return cut if len(set(cut)) == different else list(texts)
+  return list(texts)
 
 
-def _equal(sequences: Sequence[Sequence]) -> int:
-  """Returns how many first items are the same in all sequences."""
-  same = itertools.takewhile(
-    lambda items: len(set(items)) == 1, zip(*sequences, strict=False)
-  )
-  return len(list(same))
-
-
-def _header(name: str) -> list[str]:
+def _header(name: str) -> tuple[str, str]:
   """Returns two lines: `schedule.` above `peak`, `test/` above `accuracy`."""
-  mark = '/' if '/' in name else '.'
-  section, dot, key = name.rpartition(mark)
-  return [section + dot, key]
+  section, mark, key = name.rpartition('/' if '/' in name else '.')
+  return section + mark, key
 
 
 def _metric(values: pd.Series) -> list[str]:
@@ -233,15 +180,12 @@ def _metric(values: pd.Series) -> list[str]:
 
 def _steps(runs: pd.DataFrame) -> list[str]:
   """Returns `500`, or `300/500` of a run that is not finished."""
-  none = [None] * len(runs)
-  total = runs.get(f'{_CONFIG}total_steps', none)
+  keys = ['finished', 'step', f'{_CONFIG}total_steps']
   texts = []
-  for done, step, steps in zip(
-    runs['finished'], runs.get('step', none), total, strict=True
-  ):
+  for done, step, total in runs.reindex(columns=keys).itertuples(index=False):
     text = '0' if pd.isna(step) else f'{step:.0f}'
     if not done:
-      text += f'/{"?" if pd.isna(steps) else f"{steps:.0f}"}'
+      text += f'/{"?" if pd.isna(total) else f"{total:.0f}"}'
     texts.append(text)
   return texts
 
@@ -250,7 +194,3 @@ def _value(value) -> str:
   if isinstance(value, float):
     return '-' if pd.isna(value) else f'{value:.6g}'
   return '-' if value in (None, '') else str(value)
-
-
-def _width(column: Sequence[str]) -> int:
-  return max(map(len, column))

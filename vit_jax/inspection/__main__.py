@@ -4,8 +4,6 @@
   --checkpoint=augreg/L_16 --to=figures a.jpg b.jpg a released file by its name
   --checkpoint=L_16.npz --to=figures photos --rollouts=128
                                                     all of Figure 14
-  --checkpoint=x.npz --config=configs/finetune.py:ViT-L/16,imagenet2012 ...
-                                                    if x.npz lacks information
   --mistakes=runs/birds --to=mistakes               a page on a run's mistakes
   --mistakes=runs/birds/predictions/test.parquet --to=mistakes
                                                     of one evaluation of several
@@ -21,7 +19,7 @@ With --mistakes it writes TO/index.html instead, a page that needs no network,
 from predictions that an evaluation has saved (--config.evals.NAME.
 save_predictions=True): confusions, accuracy of each class, the most confident
 mistakes with their images, and calibration. Its numbers are in classes.csv and
-confusions.csv. --checkpoint=RUN without images makes the same page.
+confusions.csv.
 
 --checkpoint is a run's directory or one of its checkpoints, a .npz file, a
 Hugging Face folder, or a name from vit_jax/interop/catalog.py. Subfolders of
@@ -36,9 +34,7 @@ import sys
 from collections.abc import Sequence
 
 from absl import flags, logging
-from ml_collections import config_flags
 
-from vit_jax.evaluators import predictions
 from vit_jax.inspection import gallery, mistakes, model_flags, subject
 from vit_jax.interop import weight_files
 from vit_jax.pages import drawing
@@ -47,14 +43,6 @@ from vit_jax.runtime import command_line, printable
 flags.adopt_module_key_flags(model_flags)
 _TO = flags.DEFINE_string(
   'to', None, 'Directory for the figures; older ones there are replaced.'
-)
-_CONFIG = config_flags.DEFINE_config_file(
-  'config',
-  help_string=(
-    "Config file whose model, image_size and first evaluation's preprocess"
-    " replace the checkpoint's own."
-  ),
-  lock_config=True,
 )
 _NUM_IMAGES = flags.DEFINE_integer(
   'num_images',
@@ -86,35 +74,23 @@ def main(words: Sequence[str]) -> None:
   to = weight_files.absolute(_TO.value)
   if to.exists() and not to.is_dir():
     raise ValueError(f'--to={to} is a file, expected a directory.')
-  run = _MISTAKES.value or ('' if words else _run_with_predictions())
-  if run:
-    if words:
-      raise ValueError(
-        f'--mistakes reads the images of the evaluation, not {words}: leave'
-        ' them out.'
-      )
-    print(
-      mistakes.write(run, to, worst=_WORST.value, dataset=_DATASET.value),
-      flush=True,
+  if bool(_MISTAKES.value) == bool(words):
+    raise ValueError(
+      'expected image files and folders of them, such as photos; or --mistakes,'
+      ' whose page has the images of the evaluation, without them.'
     )
+  if _MISTAKES.value:
+    lines = mistakes.write(
+      _MISTAKES.value, to, worst=_WORST.value, dataset=_DATASET.value
+    )
+    print(lines, flush=True)
     return
-  if not model_flags.CHECKPOINT.value:
-    raise ValueError(
-      '--checkpoint is missing: a path, or a released name. For the page on'
-      ' mistakes, give --mistakes instead.'
-    )
-  if not words:
-    raise ValueError(
-      'missing: image files and folders of them, such as photos; or predictions'
-      ' that the run has saved, for the page on mistakes (see --help).'
-    )
+  command_line.require('checkpoint')
   drawing.check_matplotlib()
   found = subject.find_images(words)
   paths = subject.choose(found, _NUM_IMAGES.value, _SEED.value)
   looked_into = subject.load(
-    model_flags.CHECKPOINT.value,
-    config=_CONFIG.value.to_dict() if _CONFIG.value else None,
-    **model_flags.arguments(),
+    model_flags.CHECKPOINT.value, **model_flags.arguments()
   )
   height, width = looked_into.image_size
   print(
@@ -129,20 +105,10 @@ def main(words: Sequence[str]) -> None:
   images = subject.read_images(paths, looked_into.preprocess, problems)
   read = [path for path in paths if path not in problems]
   gallery.draw_all(looked_into, read, images, to, _ROLLOUTS.value)
+  for path, reason in problems.items():
+    logging.warning('Not read: %s: %s', printable.name(str(path)), reason)
   if problems:
-    for path, reason in problems.items():
-      logging.warning('Not read: %s: %s', printable.name(str(path)), reason)
-    logging.warning(
-      '%d of %d images could not be read.', len(problems), len(paths)
-    )
     sys.exit(command_line.UNREADABLE)
-
-
-def _run_with_predictions() -> str:
-  """Returns --checkpoint if it is a run that saved predictions, else ''."""
-  run = model_flags.CHECKPOINT.value
-  there = run and (weight_files.absolute(run) / predictions.FOLDER).is_dir()
-  return run if there else ''
 
 
 if __name__ == '__main__':

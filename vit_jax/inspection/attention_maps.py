@@ -42,8 +42,7 @@ def rollout(
     1 minus the share of the class token.
 
   Raises:
-    ValueError: L is not num_prefix_tokens + rows * columns, or the iterable is
-      empty.
+    ValueError: L is not num_prefix_tokens + rows * columns.
   """
   maps = [
     np.asarray(rollout_rows(piece, num_prefix_tokens))
@@ -92,16 +91,13 @@ def mean_attention_distance(
     [depth, H], float64, in pixels.
 
   Raises:
-    ValueError: L is not num_prefix_tokens + rows * columns, or the iterable is
-      empty.
+    ValueError: L is not num_prefix_tokens + rows * columns.
   """
   apart = patch_distances(grid, image_size).astype(np.float32)
   total, count = 0.0, 0
   for piece in _pieces(weights, num_prefix_tokens, grid):
-    total = total + np.asarray(
-      _sum_distances(piece, apart, num_prefix_tokens), np.float64
-    )
-    count += piece.shape[1]
+    found = _sum_distances(piece, apart, num_prefix_tokens)
+    total, count = total + np.asarray(found, np.float64), count + piece.shape[1]
   return total / count
 
 
@@ -128,18 +124,15 @@ def _pieces(
   weights: Pieces, num_prefix_tokens: int, grid: tuple[int, int]
 ) -> Iterable[jax.Array]:
   """Yields the arrays after a check of their shapes."""
-  piece = None
+  length = num_prefix_tokens + math.prod(grid)
   for piece in [weights] if hasattr(weights, 'ndim') else weights:
-    length = num_prefix_tokens + math.prod(grid)
-    if piece.ndim != 5 or piece.shape[-2:] != (length, length):
+    if piece.shape[-1] != length:
       raise ValueError(
         f'the weights have shape {list(piece.shape)}; {num_prefix_tokens}'
         f' prefix tokens and a grid of {grid[0]}x{grid[1]} need [depth, images,'
         f' heads, {length}, {length}].'
       )
     yield jnp.asarray(piece)
-  if piece is None:
-    raise ValueError('there are no attention weights: no images were given.')
 
 
 def uniform_distances(

@@ -121,18 +121,11 @@ def _forward(
         jnp.concatenate(projected[name + suffix], axis=1)[:, : module.tokens]
         for name in ('query', 'key')
       )
-      found.append(
-        attention.attention_weights(query, key, _relative_embedding(module))
-      )
+      relative = module.get_variable('params', 'relative_embedding', None)
+      found.append(attention.attention_weights(query, key, relative))
       projected.clear()
     return out
 
   with nn.intercept_methods(keep):
     logits, _ = model.apply({'params': params}, images, train=False)
   return jnp.stack(found), logits
-
-
-def _relative_embedding(module: nn.Module) -> jax.Array | None:
-  if module.relative == 'none':
-    return None
-  return module.get_variable('params', 'relative_embedding')

@@ -158,7 +158,7 @@ def filters(images: np.ndarray, *, into: Any = None) -> Any:
 
   Args:
     images: [components, P, P, 1 or 3] in 0..1, see
-      `learned_embeddings.filters`.
+      `views.filters`.
     into: see the module's docstring.
   """
   across = min(7, len(images))
@@ -192,7 +192,7 @@ def position_similarity(
 
   Args:
     similarity: [rows, columns, rows, columns] in -1..1, see
-      `learned_embeddings.position_similarity`.
+      `views.position_similarity`.
     title: the title above the maps.
     into: see the module's docstring.
   """
@@ -200,10 +200,9 @@ def position_similarity(
   # All maps are tiles of one picture: hundreds of axes would take minutes.
   gap = max(1, round(0.12 * max(rows, columns)))
   high, wide = rows + gap, columns + gap
-  canvas = np.full((rows * high - gap, columns * wide - gap), np.nan)
-  for row, column in np.ndindex(rows, columns):
-    top, left = row * high, column * wide
-    canvas[top : top + rows, left : left + columns] = similarity[row, column]
+  around = ((0, 0), (0, 0), (0, gap), (0, gap))
+  tiles = np.pad(similarity, around, constant_values=np.nan).swapaxes(1, 2)
+  canvas = tiles.reshape(rows * high, columns * wide)[:-gap, :-gap]
   height, width = (4.2 * n / max(canvas.shape) for n in canvas.shape)
   size = (max(2.4, width) + 1.2, max(1.3, height) + 0.7)
   figure = into
@@ -259,14 +258,13 @@ def _number(axes: Any, number: int, size: float) -> None:
   """Writes a number into the corner so that it is readable on any image."""
   from matplotlib import patheffects
 
-  text = axes.text(
+  stroke = patheffects.withStroke(linewidth=1.5, foreground='black')
+  axes.text(
     *(0.04, 0.95),
     str(number),
     transform=axes.transAxes,
     va='top',
     fontsize=size,
     color='white',
-  )
-  text.set_path_effects(
-    [patheffects.withStroke(linewidth=1.5, foreground='black')]
+    path_effects=[stroke],
   )

@@ -1,17 +1,16 @@
 """Draws all figures of a model and writes their files."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from etils import epath
 
-from vit_jax.inspection import figures, learned_embeddings, subject, views
+from vit_jax.inspection import attention_maps, figures, subject, views
 from vit_jax.pages import drawing
 
 
 def draw_all(
-  looked_into: subject.Subject,
+  of: subject.Subject,
   paths: Sequence[epath.Path],
   images: np.ndarray,
   to: epath.Path,
@@ -20,7 +19,7 @@ def draw_all(
   """Writes all figures that the model supports; prints why others are missing.
 
   Args:
-    looked_into: the model.
+    of: the model.
     paths: the images' paths.
     images: uint8 [N, height, width, channels].
     to: the directory for the files.
@@ -29,73 +28,57 @@ def draw_all(
   Raises:
     ValueError: the model has nothing to show.
   """
-  drawings: dict[str, Callable[[], tuple[Any, Any]]] = {
-    'filters': lambda: _filters(looked_into),
-    'position_similarity': lambda: _position_similarity(looked_into),
-    'rollout': lambda: _rollout(
-      looked_into, paths[:rollouts], images[:rollouts]
+  title = of.name.replace(' with ', '\nwith ')
+  shown = images[:rollouts]
+  block = None
+  if own := views.own_blocks(of.params):
+    block = 0
+    print(
+      f'{len(own)} blocks have position embeddings; the figure shows block 0.'
+    )
+  # Name -> what is measured, the column of its numbers, and how it is drawn.
+  kinds = {
+    'filters': (lambda: views.filters(of), 'value', figures.filters),
+    'position_similarity': (
+      lambda: views.position_similarity(of, block),
+      'cosine',
+      figures.position_similarity,
     ),
-    'attention_distance': lambda: _attention_distance(looked_into, images),
+    'rollout': (
+      lambda: views.rollout(of, shown),
+      'rollout',
+      lambda maps: figures.rollout(shown, maps, numbered=len(shown) > 1),
+    ),
+    'attention_distance': (
+      lambda: views.attention_distance(of, images),
+      'pixels',
+      lambda distances: figures.attention_distance(
+        {title: distances},
+        of.image_size[1],
+        uniform={
+          title: attention_maps.uniform_distances(
+            of.model.token_grid(of.image_size), of.image_size
+          )[0]
+        },
+      ),
+    ),
   }
   drawn = 0
-  for name, draw in drawings.items():
+  for name, (measure, column, draw) in kinds.items():
     try:
-      figure, data = draw()
+      found = measure()
     except ValueError as error:
       print(f'No {name}: {error}', flush=True)
       continue
-    drawing.save(figure, to / name, data)
+    data = figures.table(found, views.AXES[name], column)
+    if name == 'rollout':
+      data.insert(1, 'path', [str(paths[i]) for i in data['image']])
+      data['image'] += 1  # The figure counts from 1.
+    drawing.save(draw(found), to / name, data)
     drawn += 1
     print(f'Wrote {to / name}{{{",".join(drawing.SUFFIXES)}}}', flush=True)
   if not drawn:
     raise ValueError(
-      f'{looked_into.origin} has nothing to show: it is a {looked_into.name},'
-      ' and the figures need a ViT or hybrid.'
+      f'{of.origin} has nothing to show: it is a {of.name}, and the figures'
+      ' need a ViT or hybrid.'
     )
-
-
-def _filters(looked_into: subject.Subject) -> tuple[Any, Any]:
-  found = views.filters(looked_into)
-  return figures.filters(found), _table('filters', found, 'value')
-
-
-def _position_similarity(looked_into: subject.Subject) -> tuple[Any, Any]:
-  blocks = learned_embeddings.own_blocks(looked_into.params)
-  if blocks:
-    print(
-      f'{blocks} blocks have position embeddings; the figure shows block 0.'
-    )
-  found = views.position_similarity(looked_into, 0 if blocks else None)
-  data = _table('position_similarity', found, 'cosine')
-  return figures.position_similarity(found), data
-
-
-def _rollout(
-  looked_into: subject.Subject,
-  paths: Sequence[epath.Path],
-  images: np.ndarray,
-) -> tuple[Any, Any]:
-  maps = views.rollout(looked_into, images)
-  figure = figures.rollout(images, maps, numbered=len(images) > 1)
-  data = _table('rollout', maps, 'rollout')
-  names = [str(path) for path in paths]
-  data.insert(1, 'path', np.asarray(names)[data['image']])
-  data['image'] += 1  # The figure counts from 1.
-  return figure, data
-
-
-def _attention_distance(
-  looked_into: subject.Subject, images: np.ndarray
-) -> tuple[Any, Any]:
-  distances = views.attention_distance(looked_into, images)
-  name = looked_into.name.replace(' with ', '\nwith ')
-  figure = figures.attention_distance(
-    {name: distances},
-    looked_into.image_size[1],
-    uniform={name: views.uniform_distance(looked_into)},
-  )
-  return figure, _table('attention_distance', distances, 'pixels')
-
-
-def _table(view: str, values: np.ndarray, name: str) -> Any:
-  return figures.table(values, views.AXES[view], name)

@@ -13,14 +13,12 @@ from etils import epath
 from vit_jax import config as config_lib
 from vit_jax import data, interop
 from vit_jax.config import inputs
-from vit_jax.data import pipeline
 from vit_jax.losses import corruption, masked_patch, targets
 from vit_jax.models.shared import normalize
 from vit_jax.models.vit import MASK
 from vit_jax.pages import drawing
 
 _GREY = 128
-_TITLES = ('input', 'prediction', 'image')
 
 
 def pictures(
@@ -50,14 +48,13 @@ def pictures(
   seen = np.where((source == MASK)[spread], np.uint8(_GREY), seen)
   prediction = np.where(corrupted[spread], predicted, pixels)
   rows = images.shape[1] // patch_size[0]
-  return _joined(seen, rows), _joined(prediction, rows)
 
+  def joined(patches):  # [B, L, h, w, C] -> [B, rows * h, columns * w, C]
+    batch, _, high, _, channels = patches.shape
+    x = patches.reshape(batch, rows, -1, *patches.shape[2:])
+    return x.swapaxes(2, 3).reshape(batch, rows * high, -1, channels)
 
-def _joined(pixels, rows):  # [B, L, h, w, C] -> [B, rows * h, columns * w, C]
-  batch, length, high, wide, channels = pixels.shape
-  x = pixels.reshape(batch, rows, length // rows, high, wide, channels)
-  x = x.transpose(0, 1, 3, 2, 4, 5)
-  return x.reshape(batch, rows * high, -1, channels)
+  return joined(seen), joined(prediction)
 
 
 def draw(seen: np.ndarray, prediction: np.ndarray, images: np.ndarray):
@@ -72,42 +69,35 @@ def draw(seen: np.ndarray, prediction: np.ndarray, images: np.ndarray):
     ValueError: matplotlib is not installed.
   """
   drawing.check_matplotlib()
-  count = len(images)
-  figure = drawing.new_figure((6, 2 * count))
-  axes = figure.subplots(count, 3, squeeze=False)
-  for column, title, shown in zip(
-    axes.T, _TITLES, (seen, prediction, images), strict=True
-  ):
+  figure = drawing.new_figure((6, 2 * len(images)))
+  axes = figure.subplots(len(images), 3, squeeze=False)
+  titled = {'input': seen, 'prediction': prediction, 'image': images}
+  for column, (title, shown) in zip(axes.T, titled.items(), strict=True):
     column[0].set_title(title)
     for ax, image in zip(column, shown, strict=True):
-      if image.shape[-1] == 2:  # Two channels have no colours to show.
-        image = image[..., :1]
+      # Two channels have no colours to show.
+      image = image[..., :1] if image.shape[-1] == 2 else image
       ax.imshow(image, cmap='gray', vmin=0, vmax=255)
       ax.axis('off')
   return figure
 
 
-def save_run(workdir: epath.PathLike, path: epath.PathLike, count: int) -> None:
-  """Writes a picture of a run's first images, corrupted as in evaluations.
-
-  Args:
-    workdir: work directory of a run with the loss `masked_patch`.
-    path: path of the .png, .pdf or .svg file.
-    count: number of images. They come from the run's first evaluation of masked
-      patches, or else from the training split.
-
-  Raises:
-    ValueError: there is no such run, its weights or images cannot be read,
-      `count` is below 1, or matplotlib is not installed.
-  """
-  seen, prediction, images, _ = predict_pictures(workdir, count)
-  draw(seen, prediction, images).savefig(path, dpi=150)
-
-
 def predict_pictures(
   workdir: epath.PathLike, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
-  """Returns what `pictures` returns, the images, and the patch size."""
+  """Returns pictures of a run's first images, corrupted as in evaluations.
+
+  Args:
+    workdir: work directory of a run with the loss `masked_patch`.
+    count: number of images, at least 1. They come from the run's first
+      evaluation of masked patches, or else from the training split.
+
+  Returns:
+    What `pictures` returns, the images, and the patch size.
+
+  Raises:
+    ValueError: there is no such run, or its weights or images cannot be read.
+  """
   saved = config_lib.load(workdir)
   loss = (saved or {}).get('loss', {})
   if loss.get('name') != config_lib.MASKED_PATCH:
@@ -115,8 +105,6 @@ def predict_pictures(
       f'{workdir} holds no run with loss.name={config_lib.MASKED_PATCH!r}.'
       ' Expected the --workdir of a run of configs/masked_patch.py.'
     )
-  if count < 1:
-    raise ValueError(f'--images={count} must be at least 1.')
   config = ml_collections.ConfigDict(saved)
   images = _first_images(config, count)
   weights = interop.read(workdir)
@@ -139,30 +127,19 @@ def predict_pictures(
 
 def _first_images(config: ml_collections.ConfigDict, count: int) -> np.ndarray:
   """Returns up to `count` images of a run, uint8 [B, H, W, C]."""
-  of_training = ml_collections.ConfigDict(
-    {
-      'dataset': config.data.dataset,
-      'split': config.data.train_split,
-      'preprocess': 'resize',
-      'label_key': '',
-    }
-  )
-  evals = (
-    e for e in config.evals.values() if e.kind == config_lib.MASKED_PATCH
-  )
-  section = next(evals, of_training)
+  evals = config.evals.values()
+  sections = [e for e in evals if e.kind == config_lib.MASKED_PATCH]
+  dataset, label_key = config.data.dataset, ''
+  split, preprocess = config.data.train_split, 'resize'
+  if sections:
+    dataset, label_key = sections[0].dataset or dataset, sections[0].label_key
+    split, preprocess = sections[0].split, sections[0].preprocess
   source = inputs.open_source(
-    config,
-    section.dataset or config.data.dataset,
-    label_key=section.label_key,
-    own_classes=True,
+    config, dataset, label_key=label_key, own_classes=True
   )
-  reading = inputs.reading(config)
-  batches = pipeline.eval_batches(
-    data.View(source, section.split),
-    inputs.parse_preprocess(config, section.preprocess, section.dataset),
-    batch_size=count,
-    **reading | {'num_classes': source.info.num_classes, 'threads': 0},
+  view = data.View(source, split)
+  prepare = inputs.parse_preprocess(config, preprocess, dataset)
+  rng = np.random.default_rng(0)  # Unused: nothing is augmented.
+  return np.stack(
+    [prepare(view[i].image, rng) for i in range(min(count, len(view)))]
   )
-  batch = next(iter(batches))
-  return np.asarray(batch['image'])[np.asarray(batch['mask'])]

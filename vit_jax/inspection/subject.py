@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -55,56 +55,41 @@ class Subject:
 def load(
   checkpoint: str,
   *,
-  config: Mapping[str, Any] | None = None,
   image_size: tuple[int, int] | None = None,
   preprocess: str | None = None,
   max_pixels: int = ops.MAX_PIXELS,
 ) -> Subject:
   """Reads weights of any kind and finds out which model they belong to.
 
-  The weights need no head. With `config`, a head is left out, because the
-  config's classes may not be the checkpoint's.
+  The weights need no head.
 
   Args:
     checkpoint: see `interop.read`.
-    config: a run's config, whose model, image size and first evaluation's
-      preprocessing are used. If None, they come from the checkpoint, or else
-      follow from its arrays.
-    image_size: (height, width) in pixels that replaces the config's or
-      checkpoint's; position embeddings are resized to it.
-    preprocess: operations, see `ops.parse`, that replace the config's or
-      checkpoint's. If all have none, images are resized.
+    image_size: (height, width) in pixels that replaces the checkpoint's;
+      position embeddings are resized to it.
+    preprocess: operations, see `ops.parse`, that replace the checkpoint's. If
+      it has none either, images are resized.
     max_pixels: the most pixels of an image, see `ops.parse`.
 
   Raises:
     ValueError: there are no weights, or they do not fit the model.
   """
-  if config is not None and 'model' not in config:
-    raise ValueError(
-      f'--config has several stages, expected a single run: its keys are'
-      f' {list(config)}.'
-    )
-
-  def understood(weights):
-    return _model_and_size(weights, config, image_size)
 
   def check(weights):
-    model, size = understood(weights)
-    new_head = not _has_head(weights, config)
-    return interop.check_weights(weights, model, size, new_head=new_head)
+    return interop.check_weights(
+      weights,
+      *_model_and_size(weights, image_size),
+      new_head='head/bias' not in weights.params,
+    )
 
   # The check compares shapes before the whole file is read.
   weights = interop.read(checkpoint, check=check)
-  model, size = understood(weights)
-  has_head = _has_head(weights, config)
+  model, size = _model_and_size(weights, image_size)
+  has_head = 'head/bias' in weights.params
   params, report = interop.fit_weights(
     weights, model, size, new_head=not has_head
   )
-  operations = _first(
-    preprocess,
-    _preprocess_of(config) if config else weights.preprocessing,
-    'resize',
-  )
+  operations = preprocess or weights.preprocessing or 'resize'
   return Subject(
     origin=weights.origin,
     name=title(model),
@@ -154,12 +139,6 @@ def prepared(
   return preprocess
 
 
-def _has_head(
-  weights: interop.Weights, config: Mapping[str, Any] | None
-) -> bool:
-  return config is None and 'head/bias' in weights.params
-
-
 def title(model: nn.Module) -> str:
   """Returns a model's name, and the sizes in which it differs from that."""
   name, overrides = inference.describe(model)
@@ -172,14 +151,8 @@ def title(model: nn.Module) -> str:
 
 
 def _model_and_size(
-  weights: interop.Weights,
-  config: Mapping[str, Any] | None,
-  image_size: tuple[int, int] | None,
+  weights: interop.Weights, image_size: tuple[int, int] | None
 ) -> tuple[nn.Module, tuple[int, int]]:
-  """Returns the model and its image size."""
-  if config is not None:
-    model = sources.model_of_run({**config, 'num_classes': 1})
-    return model, image_size or tuple(config['image_size'])
   if weights.model is not None:
     size = image_size or weights.image_size
     return weights.model, size or sources.size_of_table(weights)
@@ -187,16 +160,6 @@ def _model_and_size(
   # A table that is no square shows no size: it must be of the size asked for.
   inferred, size = interop.infer_model(arrays, weights.image_size or image_size)
   return inferred, image_size or size
-
-
-def _preprocess_of(config: Mapping[str, Any]) -> str:
-  evals = [e.get('preprocess', '') for e in config['evals'].values()]
-  return _first(*evals, '')
-
-
-def _first(*choices: str | None) -> str:
-  """Returns the first choice that is not empty, or else the last choice."""
-  return next(filter(None, choices), choices[-1])
 
 
 def find_images(words: Sequence[str]) -> list[epath.Path]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.inspection import attention_maps, capture, learned_embeddings
+from vit_jax.inspection import attention_maps, capture
 from vit_jax.inspection.subject import Subject
-from vit_jax.models import position
+from vit_jax.models import position, unstack_blocks
 from vit_jax.models.shared import normalize
 
 # Principal components that Figure 7 shows.
@@ -28,20 +28,100 @@ AXES = {
 
 
 def filters(of: Subject) -> np.ndarray:
-  """Returns the first 28 components of the patch embedding, or all if fewer."""
+  """Returns components of the patch embedding (Figure 7, left).
+
+  The D filters are the observations and their P * P * C numbers the variables.
+  The mean filter is subtracted. A component is a direction among patches.
+
+  The paper does not define the scale. Here the number of largest magnitude in a
+  component becomes 1 and zero becomes 0.5, so a filter ignores the patch where
+  it is mid-grey. The sign of a component has no meaning; here the number of
+  largest magnitude is positive.
+
+  Returns:
+    [components, P, P, C], float64 in 0..1, in order of falling variance: 28
+    principal components, or all if there are fewer.
+
+  Raises:
+    ValueError: the embedding is not of RGB or grey pixels, as in hybrids.
+  """
   kernel = of.params.get('embedding', {}).get('kernel')
   if kernel is None:
     raise ValueError('the model has no patch embedding.')
-  *patch, width = kernel.shape
-  return learned_embeddings.filters(
-    kernel, min(_FILTERS, math.prod(patch), width)
-  )
+  kernel = np.asarray(kernel, np.float64)  # [P, P, C, D]
+  if kernel.ndim != 4 or kernel.shape[2] not in (1, 3):
+    raise ValueError(
+      f'filters of a kernel of shape {list(kernel.shape)} cannot be shown as'
+      ' images: expected [height, width, 1 or 3 channels, width of the model].'
+      " A hybrid's kernel is applied to a feature map."
+    )
+  matrix = kernel.reshape(-1, kernel.shape[-1]).T  # [D, P * P * C]
+  _, _, directions = np.linalg.svd(matrix - matrix.mean(0), full_matrices=False)
+  found = directions[:_FILTERS]  # [components, P * P * C]
+  largest = np.abs(found).argmax(axis=1, keepdims=True)
+  found = found / np.take_along_axis(found, largest, axis=1)
+  return (0.5 + found / 2).reshape(-1, *kernel.shape[:3])
 
 
 def position_similarity(of: Subject, block: int | None = None) -> np.ndarray:
-  """Returns cosines; see `learned_embeddings.position_similarity`."""
+  """Returns the similarity of the patches' position embeddings (Figures 7, 10).
+
+  The class token's embedding is left out.
+
+  Args:
+    of: the model.
+    block: the block's index, if each block has its own position embeddings
+      (position_site='every_layer'); else None.
+
+  Returns:
+    [rows, columns, rows, columns], float64: cosines between the embeddings of
+    two patches, one at the first two indices and one at the last two.
+
+  Raises:
+    ValueError: the model has no learned position embeddings that are added to
+      the patches.
+  """
+  table = _position_table(of.params, block)
   grid = position.grid_of(of.model, of.image_size)
-  return learned_embeddings.position_similarity(of.params, grid, block=block)
+  patches = table[-math.prod(grid) :]  # [N, D]
+  norms = np.linalg.norm(patches, axis=1, keepdims=True)
+  # The cosines of a zero embedding are defined as 0.
+  directions = patches / np.where(norms, norms, 1)
+  return np.clip(directions @ directions.T, -1, 1).reshape(*grid, *grid)
+
+
+def own_blocks(params: Any) -> list[Any]:
+  """Returns the blocks that have their own position embeddings, in order."""
+  blocks = params.get('Transformer', {})
+  if 'encoderblock' in blocks:
+    blocks = unstack_blocks(params)['Transformer']
+  names = [name for name in blocks if name.startswith('encoderblock_')]
+  names.sort(key=lambda name: int(name.removeprefix('encoderblock_')))
+  return [blocks[n] for n in names if 'posembed_input' in blocks[n]]
+
+
+def _position_table(params: Any, block: int | None) -> np.ndarray:
+  """Returns [S + N, D], where S is the number of prefix tokens, 0 or 1."""
+  holder = params.get('Transformer', {})
+  if own := own_blocks(params):
+    if block is None or not 0 <= block < len(own):
+      raise ValueError(
+        'each block has its own position embeddings: block is'
+        f' {block}, expected 0 to {len(own) - 1}.'
+      )
+    holder = own[block]
+  tables = holder.get('posembed_input', {})
+  tables = {name: np.asarray(t, np.float64) for name, t in tables.items()}
+  if 'pos_embedding' in tables:
+    return tables['pos_embedding'][0]
+  if 'x_embedding' in tables:
+    x, y = tables['x_embedding'], tables['y_embedding']
+    return np.hstack([np.tile(x, (len(y), 1)), np.repeat(y, len(x), axis=0)])
+  raise ValueError(
+    'the model has no learned position embeddings that are added to its'
+    " patches: it is a ResNet, or its position_embedding is 'none', 'sincos2d',"
+    " 'relative' or 'relative_per_head'."
+  )
 
 
 def rollout(of: Subject, images: np.ndarray) -> np.ndarray:
@@ -54,12 +134,6 @@ def attention_distance(of: Subject, images: np.ndarray) -> np.ndarray:
   return attention_maps.mean_attention_distance(
     _weights(of, images), image_size=of.image_size, **_layout(of)
   )
-
-
-def uniform_distance(of: Subject) -> float:
-  """Returns the distance of uniform attention to all patches in pixels."""
-  grid = of.model.token_grid(of.image_size)
-  return attention_maps.uniform_distances(grid, of.image_size)[0]
 
 
 def _weights(of: Subject, images: np.ndarray) -> Iterator[Any]:

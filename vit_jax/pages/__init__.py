@@ -19,6 +19,8 @@ import numpy as np
 from vit_jax.runtime import printable
 
 _HERE = pathlib.Path(__file__).parent
+# What `base.html` includes, for pages without a template.
+STYLE = _HERE / 'style.css'
 # The longer side of a small picture, in pixels.
 _SIDE = 160
 # Images up to this side are kept exactly: JPEG would blur them.

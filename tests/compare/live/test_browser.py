@@ -17,15 +17,14 @@ pytestmark = [
 BAD = '<img src=x onerror=document.title=1>'
 
 
-def _browse(address, profile, *words):
+def _browse(address, profile, width):
   done = subprocess.run(
     [
       *('chromium', '--headless', '--no-sandbox', '--disable-gpu'),
       *('--disable-quic', '--no-first-run', '--disable-background-networking'),
       *('--disable-component-update', '--disable-sync', '--hide-scrollbars'),
       *(f'--user-data-dir={profile}', '--virtual-time-budget=9000'),
-      *words,
-      address,
+      *(f'--window-size={width},900', '--dump-dom', address),
     ],
     capture_output=True,
     text=True,
@@ -48,8 +47,7 @@ def test_the_page(tmp_path, width):
     one.watcher.start()
     threading.Thread(target=one.serve_forever, daemon=True).start()
     address = f'http://127.0.0.1:{one.server_port}/'
-    size = f'--window-size={width},900'
-    html = _browse(address, tmp_path / 'profile', size, '--dump-dom')
+    html = _browse(address, tmp_path / 'profile', width)
     one.shutdown()
   assert '<title>1 finished, 1 stopped · runs</title>' in html
   assert '<img' not in html

@@ -9,8 +9,8 @@ from tests.compare.live import runs
 from vit_jax.compare.live import reading
 
 
-def _loss(watcher, name, since=0):
-  return watcher.news(since)['runs'][name]['curves']['train/loss']
+def _loss(watcher, name):
+  return watcher.news(0)['runs'][name]['curves']['train/loss']
 
 
 def test_only_new_rows_are_read(tmp_path, monkeypatch):
@@ -59,13 +59,17 @@ def test_a_resumed_run_repeats_its_rows(tmp_path):
   runs.log(run, [1, 2, *range(30, 50)])
   watcher.look()
   assert _loss(watcher, 'a')['step'] == [1, 2, *range(30, 50)]
+  (run / 'DONE').write_text('50\n')
+  look = watcher.news(0)['look']
+  watcher.look()
+  assert watcher.news(look)['runs']['a']['state'] == 'finished'
 
 
 @pytest.mark.parametrize('slow', ['finished_at', 'content'])
 def test_a_slow_file_system_delays_no_answer(tmp_path, monkeypatch, slow):
   run = runs.make(tmp_path / 'a', [1])
+  monkeypatch.setattr(reading.buckets, 'is_store', lambda path: True)
   watcher = reading.Watcher([tmp_path])
-  watcher._runs['a'].in_bucket = True
   watcher.look()
   entered, answer = threading.Event(), threading.Event()
   module = reading.results if slow == 'finished_at' else reading.files
@@ -78,38 +82,30 @@ def test_a_slow_file_system_delays_no_answer(tmp_path, monkeypatch, slow):
 
   monkeypatch.setattr(module, slow, wait)
   runs.log(run, [2])
-  monkeypatch.setattr(reading, 'PAUSE_OF_BUCKETS', 0)
   now = reading.time.monotonic()
   monkeypatch.setattr(reading.time, 'monotonic', lambda: now + 120)
   thread = threading.Thread(target=watcher.look)
   thread.start()
   assert entered.wait(20)
-  news = []
-  asked = threading.Thread(target=lambda: news.append(watcher.news(0)))
-  asked.start()
-  asked.join(5)
+  news = watcher.news(0)
   answer.set()
   thread.join()
-  assert news, 'the answer waited for the file system'
-  assert news[0]['runs']['a']['latest']['step'] == 1
-  assert news[0]['unread'] == {'a': 120}
-  news = watcher.news(0)
-  assert (news['runs']['a']['latest']['step'], news['unread']) == (2, {'a': 0})
+  for then, step, unread in ((news, 1, 120), (watcher.news(0), 2, 0)):
+    assert then['runs']['a']['latest']['step'] == step
+    assert then['unread'] == {'a': unread}
 
 
 def test_a_curve_has_few_points_and_keeps_its_extremes():
-  curve = reading.Curve()
+  values = []
   for step in range(1, 100_001):
-    curve.add(step, step / 10, 7.0 if step == 77_777 else float(step % 2))
-  columns = curve.columns()
+    values += [step, step / 10, 7.0 if step == 77_777 else float(step % 2)]
+  columns = reading.thinned(values)
   assert reading.POINTS / 2 <= len(columns['mean']) <= reading.POINTS
   assert columns['step'][-1] == 100_000
   assert columns['hours'][-1] == 10_000
   assert (min(columns['low']), max(columns['high'])) == (0.0, 7.0)
   assert columns['mean'][3] == 0.5
   # Curves of few values, such as evaluations, are exact.
-  few = reading.Curve()
-  for step in range(reading.POINTS):
-    few.add(step, 0, step)
-  assert few.columns()['mean'] == list(range(reading.POINTS))
-  assert 'low' not in few.columns()
+  few = [n for step in range(reading.POINTS) for n in (step, 0, step)]
+  assert reading.thinned(few)['mean'] == list(range(reading.POINTS))
+  assert 'low' not in reading.thinned(few)

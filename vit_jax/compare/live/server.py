@@ -2,9 +2,8 @@
 
 import contextlib
 import http.server
-import importlib.resources
-import ipaddress
 import json
+import pathlib
 import re
 import urllib.parse
 from collections.abc import Sequence
@@ -12,15 +11,19 @@ from collections.abc import Sequence
 from absl import logging
 from etils import epath
 
+from vit_jax import pages
 from vit_jax.compare.live import reading
 
 # Used if the user names no port; the next ones if it is taken.
 PORT = 6008
 _TRIES = 20
+_LOCAL = ('127.0.0.1', 'localhost')
+_HERE = pathlib.Path(__file__).parent
 _FILES = {
-  '/': ('page.html', 'text/html'),
-  '/page.css': ('page.css', 'text/css'),
-  '/page.js': ('page.js', 'text/javascript'),
+  '/': (_HERE / 'page.html', 'text/html'),
+  '/page.css': (_HERE / 'page.css', 'text/css'),
+  '/page.js': (_HERE / 'page.js', 'text/javascript'),
+  '/style.css': (pages.STYLE, 'text/css'),
 }
 # The page loads nothing from elsewhere, and runs no script but its own.
 _POLICY = (
@@ -48,18 +51,17 @@ def serve(
     ValueError: there are no runs, or the address cannot be used.
   """
   server = open_server(folders, metrics, host, port)
-  shown = f'[{host}]' if ':' in host else host
   with server, contextlib.suppress(KeyboardInterrupt):
     server.watcher.start()
     print(
-      f'http://{shown}:{server.server_port}/ shows the runs. Ctrl-C ends it.',
+      f'http://{host}:{server.server_port}/ shows the runs. Ctrl-C ends it.',
       flush=True,
     )
-    if not _is_local(host):
+    if host not in _LOCAL:
       logging.warning(
-        'The page has no password: all who reach %s can read names and'
-        ' metrics.',
-        f'port {server.server_port} of this machine',
+        'The page has no password: all who reach port %d of this machine can'
+        ' read names and metrics.',
+        server.server_port,
       )
     server.serve_forever()
 
@@ -85,13 +87,6 @@ def open_server(
   )
 
 
-def _is_local(host: str) -> bool:
-  try:
-    return host == 'localhost' or ipaddress.ip_address(host).is_loopback
-  except ValueError:
-    return False
-
-
 class _Server(http.server.ThreadingHTTPServer):
   """Answers with the page and its data."""
 
@@ -99,11 +94,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
   def __init__(self, address, watcher: reading.Watcher, metrics: Sequence[str]):
     self.watcher, self.metrics = watcher, list(metrics)
-    self.only_local = _is_local(address[0])
-    if ':' in address[0]:
-      import socket
-
-      self.address_family = socket.AF_INET6
+    self.only_local = address[0] in _LOCAL
     super().__init__(address, _Handler)
 
 
@@ -113,24 +104,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
   def do_GET(self):
     # Another site's page could give its own name this machine's address, and
     # then read the answers.
-    host = self.headers.get('Host', '')
-    try:
-      asked = urllib.parse.urlsplit(f'//{host}').hostname
-    except ValueError:
-      asked = None
-    if self.server.only_local and not _is_local(asked or ''):
+    asked = self.headers.get('Host', '').partition(':')[0]
+    if self.server.only_local and asked not in _LOCAL:
       self.send_error(403, 'Ask for localhost')
       return
     url = urllib.parse.urlsplit(self.path)
     if url.path == '/data.json':
-      since = dict(urllib.parse.parse_qsl(url.query)).get('since', '')
-      since = int(since) if re.fullmatch('[0-9]{1,18}', since) else 0
-      news = self.server.watcher.news(since)
+      since = re.fullmatch('since=([0-9]{1,18})', url.query)
+      news = self.server.watcher.news(int(since[1]) if since else 0)
       news['only'] = self.server.metrics
       self._send(json.dumps(news, allow_nan=False).encode(), 'application/json')
     elif url.path in _FILES:
-      name, kind = _FILES[url.path]
-      file = importlib.resources.files(__package__) / name
+      file, kind = _FILES[url.path]
       self._send(file.read_bytes(), kind)
     else:
       self.send_error(404)

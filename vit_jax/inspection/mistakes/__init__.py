@@ -1,13 +1,19 @@
 """A page on the mistakes of a run, from its saved predictions."""
 
-from collections.abc import Sequence
+import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 from etils import epath
 
 from vit_jax import config as config_lib
+from vit_jax import pages
 from vit_jax.evaluators import predictions
-from vit_jax.inspection.mistakes import page, tally, thumbnails
+from vit_jax.inspection.mistakes import pictures, tally
 from vit_jax.workdir import files
+
+# With more classes, the matrix shows only those with the most mistakes.
+_MATRIX = 30
 
 
 def find(path: epath.PathLike) -> epath.Path:
@@ -19,20 +25,20 @@ def find(path: epath.PathLike) -> epath.Path:
   path = files.absolute(path)
   if not path.is_dir():
     return path
-  folder = (
-    path if path.name == predictions.FOLDER else path / predictions.FOLDER
-  )
-  found = sorted(folder.glob('*.parquet')) if folder.is_dir() else []
+  found = sorted((path / predictions.FOLDER).glob('*.parquet'))
   if not found:
+    evals = (config_lib.load(path) or {}).get('evals', {})
+    names = [n for n, e in evals.items() if e['kind'] == 'classification']
     raise ValueError(
       f'{path} has no saved predictions. Start the command of the run again,'
       ' with --config.evals.NAME.save_predictions=True: a finished run only'
-      f' evaluates again. {_names(path)}'
+      f' evaluates again. NAME is {" or ".join(names) or "an evaluation"}; or'
+      ' auto, if the config file left the choice of the split to the data.'
     )
   if len(found) > 1:
     raise ValueError(
       f'{path} has predictions of several evaluations; choose one of'
-      f' {_listed(found)}.'
+      f' {", ".join(map(str, found))}.'
     )
   return found[0]
 
@@ -60,51 +66,54 @@ def write(
   """
   path, to = find(path), files.absolute(to)
   table, facts = predictions.read(path)
-  try:
-    numbers = tally.compute(table, facts)
-  except ValueError as error:
-    raise ValueError(f'{path}: {error}') from error
-  shown = numbers.wrong[:worst]
-  pictures, note = thumbnails.read(
-    path.parent.parent if path.parent.name == predictions.FOLDER else None,
+  numbers = tally.compute(table, facts)
+  shown = numbers['wrong'][:worst]
+  found, note = pictures.read(
+    path.parent.parent,
     facts,
     dict(zip(shown['index'].tolist(), shown['name'], strict=True)),
     count=len(table),
     dataset=dataset,
   )
-  text = page.render(numbers, shown['index'].tolist(), pictures, note)
   to.mkdir(parents=True, exist_ok=True)
-  (to / 'index.html').write_text(text, encoding='utf-8')
-  names = numbers.classes['name']
-  with_names = numbers.pairs.assign(
-    **{key: numbers.pairs[key].map(names) for key in ('actual', 'predicted')}
+  page = to / 'index.html'
+  page.write_text(render(numbers, worst, found, note), encoding='utf-8')
+  names = numbers['classes']['name']
+  for name, rows, columns in (
+    ('confusions', numbers['pairs'], ('actual', 'predicted')),
+    ('classes', numbers['classes'], ('confused_with',)),
+  ):
+    named = rows.assign(**{key: rows[key].map(names) for key in columns})
+    (to / f'{name}.csv').write_text(named.to_csv(index=False))
+  line = (
+    f'{len(numbers["wrong"]):,} mistakes on {numbers["counts"]["counted"]:,}'
+    f' images (accuracy {numbers["metrics"]["accuracy"]:.2%}): {page}'
   )
-  (to / 'confusions.csv').write_text(with_names.to_csv(index=False))
-  (to / 'classes.csv').write_text(
-    numbers.classes.assign(
-      confused_with=numbers.classes['confused_with'].map(names)
-    ).to_csv(index=False)
+  return f'{line}\n{note}'.rstrip()
+
+
+def render(
+  numbers: Mapping[str, Any], worst: int, found: Mapping[int, str], note: str
+) -> str:
+  """Returns the page.
+
+  Args:
+    numbers: from `tally.compute`.
+    worst: how many mistakes to show.
+    found: index -> `data:` URI; an image may be missing.
+    note: a sentence on missing images, or ''.
+  """
+  classes = numbers['classes']
+  seen = classes[(classes['images'] > 0) | (classes['predicted'] > 0)]
+  chosen, confused = tally.matrix(numbers, _MATRIX)
+  return pages.render(
+    pathlib.Path(__file__).with_name('page.html'),
+    title=f'Mistakes on {numbers["facts"]["evaluation"]}',
+    **numbers,
+    chosen=chosen,
+    confused=confused,
+    seen=seen.sort_values(['recall', 'images'], ascending=[True, False]),
+    shown=numbers['wrong'][:worst],
+    pictures=found,
+    note=note,
   )
-  lines = [
-    f'{len(numbers.wrong):,} mistakes on {numbers.counts["counted"]:,} images'
-    f' (accuracy {100 * numbers.metrics["accuracy"]:.2f}%): {to / "index.html"}'
-  ]
-  return '\n'.join([*lines, note] if note else lines)
-
-
-def _names(run: epath.Path) -> str:
-  """Returns a sentence on what the keys of a run's evaluations are called."""
-  saved = config_lib.load(run) or {}
-  names = [
-    name
-    for name, section in saved.get('evals', {}).items()
-    if section['kind'] == 'classification'
-  ]
-  return (
-    f'NAME is {" or ".join(names) or "the name of an evaluation"}; or auto, if'
-    ' the config file left the choice of the split to the data.'
-  )
-
-
-def _listed(paths: Sequence[epath.Path]) -> str:
-  return ', '.join(map(str, paths))

@@ -3,8 +3,7 @@
 Axes: `N` examples, `K` classes.
 """
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,102 +13,85 @@ from vit_jax.evaluators import calibration
 
 # Classes that are easily confused are put into groups of at most this size.
 _GROUP = 8
-# Examples that are put into bins at a time: each needs a row of bins.
-_ROWS = 65_536
 
 
-@dataclasses.dataclass(frozen=True)
-class Numbers:
-  """What the page shows.
-
-  Attributes:
-    facts: see `predictions.read`.
-    counts: of `examples`, and of those that are `counted`, `correct`,
-      `unreadable` and `unlabelled`.
-    metrics: name -> value, as the evaluator computes them.
-    classes: a row for each class, by its number: `name`, `images`, `correct`,
-      `predicted`, `recall`, `precision` (NaN where undefined), and
-      `confused_with`, the most frequent wrong prediction, -1 if none.
-    pairs: the confusions, most frequent first: `actual`, `predicted`, `count`,
-      and `share`, their part of the images of the class.
-    groups: classes that are confused with each other, most mistakes first:
-      `members`, a tuple, and `count`, the mistakes among them.
-    bins: float64 [3, BINS], see `calibration.sums`.
-    wrong: the rows of the mistakes, most confident first, with `actual`.
-    unreadable: names of the unreadable examples.
-    several_labels: whether an image may have several labels.
-  """
-
-  facts: Mapping[str, Any]
-  counts: Mapping[str, int]
-  metrics: Mapping[str, float]
-  classes: pd.DataFrame
-  pairs: pd.DataFrame
-  groups: pd.DataFrame
-  bins: np.ndarray
-  wrong: pd.DataFrame
-  unreadable: list[str]
-  several_labels: bool
-
-
-def compute(table: pd.DataFrame, facts: Mapping[str, Any]) -> Numbers:
+def compute(table: pd.DataFrame, facts: Mapping[str, Any]) -> dict[str, Any]:
   """Computes all numbers of a table and facts of `predictions.read`.
+
+  Returns:
+    `facts`, as they are given;
+    `counts` of examples that are `counted`, `correct`, `unreadable` and
+    `unlabelled`;
+    `metrics`, name -> value, as the evaluator computes them;
+    `pairs`, the confusions, see `confusions`;
+    `classes`, see `per_class`;
+    `groups`, see `group`;
+    `bins`, float64 [3, BINS], see `calibration.sums`;
+    `wrong`, the rows of the mistakes, most confident first, with one `actual`
+    class and a list of `labels`;
+    `unreadable`, names of the unreadable examples;
+    `several_labels`, whether an image may have several labels.
 
   Raises:
     ValueError: no example counts.
   """
-  counts = {'examples': len(table)} | {
+  counts = {
     key: int(table[key].sum())
     for key in ('counted', 'correct', 'unreadable', 'unlabelled')
   }
   if not counts['counted']:
     raise ValueError(
-      f'none of the {len(table)} examples is readable and labelled.'
+      f'none of the {len(table)} examples of the evaluation'
+      f' {facts["evaluation"]!r} is readable and labelled.'
     )
   counted = table[table['counted']]
-  counted = counted.assign(actual=actual_classes(counted))
-  wrong = counted[~counted['correct']].sort_values(
-    'confidence', ascending=False, kind='stable'
-  )
-  pairs = confusions(counted)
-  bins = calibration_bins(counted)
+  several_labels = 'labels' in table
+  if not several_labels:
+    counted = counted.assign(labels=counted['label'].map(lambda c: [c]))
+  first = counted['labels'].map(lambda labels: labels[0])
+  # An image with several labels counts for its prediction if that is one of
+  # them, and otherwise for its first label.
+  actual = np.where(counted['correct'], counted['prediction'], first)
+  counted = counted.assign(actual=actual)
+  columns = (counted[key].to_numpy() for key in ('confidence', 'correct'))
+  bins = calibration.sums(*columns, np.ones(len(counted), bool))
   metrics = {
     'accuracy': counts['correct'] / counts['counted'],
-    'loss': float(counted['loss'].mean()),
+    'loss': counted['loss'].mean(),
     'ece': calibration.error(bins),
-    'confidence': float(counted['confidence'].mean()),
+    'confidence': counted['confidence'].mean(),
   }
-  names = facts['class_names']
-  if len(names) > 5:
-    metrics['top5_accuracy'] = float(_among_top(counted).mean())
-  return Numbers(
-    facts=facts,
-    counts=counts,
-    metrics=metrics,
-    classes=per_class(counted, pairs, names),
-    pairs=pairs,
-    groups=group(pairs),
-    bins=bins,
-    wrong=wrong,
-    unreadable=table['name'][table['unreadable']].tolist(),
-    several_labels='labels' in table,
-  )
-
-
-def actual_classes(counted: pd.DataFrame) -> np.ndarray:
-  """Returns one class for each counted example, int64 [N].
-
-  An image with several labels counts for its prediction if that is one of them,
-  and otherwise for its first label.
-  """
-  if 'label' in counted:
-    return counted['label'].to_numpy(np.int64)
-  first = np.array([labels[0] for labels in counted['labels']], np.int64)
-  return np.where(counted['correct'], counted['prediction'], first)
+  if len(facts['class_names']) > 5:
+    metrics['top5_accuracy'] = np.mean(
+      [
+        not set(five).isdisjoint(labels)
+        for five, labels in counted[['top5', 'labels']].itertuples(index=False)
+      ]
+    )
+  pairs = confusions(counted)
+  return {
+    'facts': facts,
+    'counts': counts,
+    'metrics': metrics,
+    'pairs': pairs,
+    'classes': per_class(counted, pairs, facts['class_names']),
+    'groups': group(pairs),
+    'bins': np.asarray(bins, np.float64),
+    'wrong': counted[~counted['correct']].sort_values(
+      'confidence', ascending=False, kind='stable'
+    ),
+    'unreadable': table['name'][table['unreadable']].tolist(),
+    'several_labels': several_labels,
+  }
 
 
 def confusions(counted: pd.DataFrame) -> pd.DataFrame:
-  """Counts the confusions; see `Numbers.pairs`."""
+  """Counts the confusions, the most frequent first.
+
+  Returns:
+    The columns `actual`, `predicted`, `count`, and `share`, their part of the
+    images of the class.
+  """
   of_class = counted['actual'].value_counts()
   found = (
     counted[~counted['correct']]
@@ -124,22 +106,22 @@ def confusions(counted: pd.DataFrame) -> pd.DataFrame:
 
 
 def per_class(
-  counted: pd.DataFrame, pairs: pd.DataFrame, names: list[str]
+  counted: pd.DataFrame, pairs: pd.DataFrame, names: Sequence[str]
 ) -> pd.DataFrame:
-  """Returns a row for each class; see `Numbers.classes`."""
-  size = len(names)
+  """Returns a row for each class, by its number.
+
+  Returns:
+    The columns `name`, `images`, `correct`, `predicted`, `recall`, `precision`
+    (NaN where undefined), and `confused_with`, the most frequent wrong
+    prediction, -1 if none.
+  """
+  right = counted['actual'][counted['correct']]
   images, correct, predicted = (
-    np.bincount(classes, minlength=size)
-    for classes in (
-      counted['actual'],
-      counted['actual'][counted['correct']],
-      counted['prediction'],
-    )
+    np.bincount(classes, minlength=len(names))
+    for classes in (counted['actual'], right, counted['prediction'])
   )
-  confused_with = np.full(size, -1)
   # The pairs are sorted, so the first of a class is the most frequent.
-  first = pairs.drop_duplicates('actual')
-  confused_with[first['actual']] = first['predicted']
+  first = pairs.drop_duplicates('actual').set_index('actual')['predicted']
   with np.errstate(invalid='ignore'):
     recall, precision = correct / images, correct / predicted
   return pd.DataFrame(
@@ -150,17 +132,20 @@ def per_class(
       'predicted': predicted,
       'recall': recall,
       'precision': precision,
-      'confused_with': confused_with,
+      'confused_with': first.reindex(range(len(names)), fill_value=-1),
     }
   )
 
 
 def group(pairs: pd.DataFrame) -> pd.DataFrame:
-  """Groups classes that are confused; see `Numbers.groups`.
+  """Groups classes that are confused with each other, most mistakes first.
 
   The two groups of the most frequent confusion are joined first, and so on,
   unless the result has more than `_GROUP` members. A single mistake joins
   nothing.
+
+  Returns:
+    The columns `members`, a tuple, and `count`, the mistakes among them.
   """
   both: dict[tuple[int, int], int] = {}
   for a, b, count in pairs[['actual', 'predicted', 'count']].itertuples(
@@ -183,11 +168,13 @@ def group(pairs: pd.DataFrame) -> pd.DataFrame:
   return pd.DataFrame(rows, columns=['members', 'count'])
 
 
-def matrix(numbers: Numbers, most: int) -> tuple[list[int], np.ndarray]:
+def matrix(
+  numbers: Mapping[str, Any], most: int
+) -> tuple[list[int], np.ndarray]:
   """Returns a confusion matrix that can be drawn.
 
   Args:
-    numbers: the numbers.
+    numbers: from `compute`.
     most: the most classes to return. Of more, those of the groups with most
       mistakes come first, and then those with most mistakes.
 
@@ -195,12 +182,12 @@ def matrix(numbers: Numbers, most: int) -> tuple[list[int], np.ndarray]:
     The classes, n of them, and counts int64 [n, n + 1] by actual and predicted
     class; the last column counts predictions of the classes left out.
   """
-  table, pairs = numbers.classes, numbers.pairs
+  table, pairs = numbers['classes'], numbers['pairs']
   chosen = list(range(len(table)))
   if len(table) > most:
     mistakes = table['images'] - table['correct']
     worst = mistakes.sort_values(ascending=False, kind='stable').index
-    grouped = [c for members in numbers.groups['members'] for c in members]
+    grouped = [c for members in numbers['groups']['members'] for c in members]
     chosen = list(dict.fromkeys([*grouped, *worst]))[:most]
   place = np.full(len(table), len(chosen))
   place[chosen] = np.arange(len(chosen))
@@ -211,31 +198,3 @@ def matrix(numbers: Numbers, most: int) -> tuple[list[int], np.ndarray]:
   counts = counts[:-1]
   counts[range(len(chosen)), range(len(chosen))] = table['correct'][chosen]
   return chosen, counts
-
-
-def calibration_bins(counted: pd.DataFrame) -> np.ndarray:
-  """Returns the sums in the evaluator's bins, float64 [3, BINS]."""
-  total = np.zeros((3, calibration.BINS))
-  confidence, correct = (
-    counted[key].to_numpy() for key in ('confidence', 'correct')
-  )
-  for start in range(0, len(counted), _ROWS):
-    rows = slice(start, start + _ROWS)
-    ones = np.ones(len(correct[rows]), bool)
-    total += np.asarray(
-      calibration.sums(confidence[rows], correct[rows], ones), np.float64
-    )
-  return total
-
-
-def _among_top(counted: pd.DataFrame) -> np.ndarray:
-  """Returns whether a label is among the top five, bool [N]."""
-  top = np.stack(counted['top5'])
-  if 'label' in counted:
-    return (top == counted['label'].to_numpy()[:, None]).any(axis=1)
-  return np.array(
-    [
-      np.isin(labels, five).any()
-      for labels, five in zip(counted['labels'], top, strict=True)
-    ]
-  )

@@ -1,1 +1,0 @@
-"""Public names of modules whose own names differ, on `vit_jax.__path__`."""
