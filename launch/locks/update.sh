@@ -34,11 +34,11 @@ lock() {
 }
 
 # Resolve all extras together first, so that the files agree with each other.
-lock all test,gcs,plot,plan,tpu,cuda,slurm --universal
+lock all test,gcs,plot,plan,tpu,cuda --universal
 same=(--universal "--constraints=$scratch/all.txt")
 lock cpu gcs,plot "${same[@]}"
 lock tpu tpu,gcs,plot "${same[@]}"
-lock cuda cuda,gcs,plot,slurm "${same[@]}"
+lock cuda cuda,gcs,plot "${same[@]}"
 lock test test,gcs,plot,plan "${same[@]}"
 lock oldest test --resolution=lowest-direct --python-platform=linux
 rm "$scratch/all.txt"

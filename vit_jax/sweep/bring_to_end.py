@@ -45,6 +45,7 @@ class Launch:
     self._events = state.Events(folders.local)
     self.finished = read_finished(sweep, folders)
     self.failed: list[str] = []
+    self._began, self._found = time.monotonic(), len(self.finished)
     self._tries = collections.Counter()
     self._not_before: dict[str, float] = {}
     # Runs that outlived an earlier launcher are still running.
@@ -129,6 +130,10 @@ class Launch:
     runs = schedule.expected(self._sweep, self.finished)
     done = len(runs.keys() & self.finished.keys())
     far = f'{done} of {len(runs)} done, {len(self._busy)} running'
+    if made := len(self.finished) - self._found:
+      # The runs that are left are taken to be like those that it has made.
+      pace = (time.monotonic() - self._began) / made
+      far += f', about {status.duration(pace * (len(runs) - done))} left'
     print(f'{time.strftime("%H:%M:%S")} {text}  [{far}]', flush=True)
 
 

@@ -14,7 +14,7 @@ LOCKS = ROOT / 'launch' / 'locks'
 EXTRAS = {
   'cpu': ['gcs', 'plot'],
   'tpu': ['tpu', 'gcs', 'plot'],
-  'cuda': ['cuda', 'gcs', 'plot', 'slurm'],
+  'cuda': ['cuda', 'gcs', 'plot'],
   'test': ['test', 'gcs', 'plot', 'plan'],
   'oldest': ['test'],
 }
