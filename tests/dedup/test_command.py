@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.dedup import pictures
-from tests.features.test_features import _save
+from tests.predict.test_features import save_random
 from vit_jax import data, load
 from vit_jax.dedup import similar
 from vit_jax.dedup.sets import open_set
@@ -85,7 +85,7 @@ def test_wrong_flags(tmp_path, run, words, message):
 
 
 def test_features_find_what_a_naive_search_finds(tmp_path):
-  weights = _save(tmp_path / 'tiny.npz', 0)
+  weights = save_random(tmp_path / 'tiny.npz', 0)
   model = load(weights)
   one, other = (
     open_set('data', 'digits:0123', split)

@@ -12,9 +12,9 @@ import numpy as np
 from etils import epath
 
 from vit_jax.dedup import hashing, matching, sets
-from vit_jax.features import extraction
-from vit_jax.features.store import Stored
+from vit_jax.predict import extraction
 from vit_jax.predict.predictor import Predictor
+from vit_jax.predict.store import Stored
 
 # The columns of `find`.
 COLUMNS = ('index', 'test', 'test_index', 'cosine', 'correlation', 'view')
