@@ -82,46 +82,34 @@ def _gelu_factors():
 
 
 def test_activations_of_a_tiny_vit_by_hand():
-  # L = 5 tokens of D = 8, H = 2 heads, MLP of M = 16; float32; 2 blocks.
-  block = 'Transformer/encoderblock_*/'
-  # Four of [L, D]: 2 * x, x - mean, scale / deviation and the output. Four of
-  # [L, 1].
+  # L = 5 tokens of D = 8, H = 2 heads, MLP of M = 16; float32. A norm keeps
+  # four of [L, D]: 2 * x, x - mean, scale / deviation and the output; and four
+  # of [L, 1].
   norm = 4 * 40 + 4 * 5
-  kept = {p.name: p.activation_bytes // 4 for p in _tiny().parts}
-  assert kept == {
-    'embedding': 4 * 768,  # The 4 patches of 768 values.
-    # The last block's class token, which is the head's input: [D].
-    'ViT': 8,
-    block + 'LayerNorm_0': 2 * norm,
-    block + 'LayerNorm_1': 2 * norm,
-    # Query, key, value: [L, D].
-    block + _ATTENTION: 2 * (3 * 40),
-    # [H, L, L]: exp(scores) and weights. [H, L, 1]: sums and their -2nd powers.
-    # [L, D]: the output.
-    block + 'attention products': 2 * (2 * 50 + 2 * 10 + 40),
-    # [L, M]: the factors of the GELU's derivative, and the GELU.
-    block + 'MlpBlock_0': 2 * ((_gelu_factors() + 1) * 80),
-    # Only the class token's output is needed.
-    'Transformer/encoder_norm': norm - 40,
-    'head': 0,
-    'Transformer/posembed_input': 0,
-  }
+  # Attention: query, key, value and the output, [L, D]; [H, L, L]: exp(scores)
+  # and weights; [H, L, 1]: sums and their -2nd powers.
+  attention = 4 * 40 + 2 * 50 + 2 * 10
+  # [L, M]: the factors of the GELU's derivative, and the GELU.
+  mlp = (_gelu_factors() + 1) * 80
+  # The 4 patches of 768 values; two blocks; of the last norm, only the class
+  # token's output, [D], which is the head's input.
+  numbers = 4 * 768 + 2 * (2 * norm + attention + mlp) + norm - 40 + 8
+  assert _tiny().activation_bytes == 4 * numbers
 
 
 def test_remat_keeps_the_blocks_inputs():
-  block = 'Transformer/encoderblock_*'
-  full, dots = (
-    {p.name: p.activation_bytes for p in _tiny(remat=remat, scan=True).parts}
-    for remat in ('full', 'dots')
+  plain, full, dots = (
+    _tiny(remat=remat, scan=True).activation_bytes
+    for remat in ('none', 'full', 'dots')
   )
-  # Each of the two blocks keeps its input, [L, D] in float32.
-  assert full[block] == 2 * 40 * 4
-  assert not any(full[name] for name in full if name.startswith(f'{block}/'))
+  # Each of the two blocks keeps its input, [L, D] in float32; what is not in a
+  # block stays.
+  rest = 4 * (4 * 768 + 4 * 40 + 4 * 5 - 40 + 8)
+  assert full == rest + 2 * 40 * 4
   # `dots` also keeps the outputs of dense layers, except the last of the MLP.
   # It is only added to the residual stream, so no gradient needs it.
-  assert dots[f'{block}/{_ATTENTION}'] == 2 * 4 * 40 * 4
-  assert dots[f'{block}/MlpBlock_0'] == 2 * 80 * 4
-  assert dots[f'{block}/attention products'] == 0
+  assert dots == full + 2 * (4 * 40 + 80) * 4
+  assert dots < plain
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from etils import epath
 from vit_jax import interop
 from vit_jax.export import huggingface_folder
 from vit_jax.export.program import Program
-from vit_jax.models import vit
+from vit_jax.interop import huggingface_export
 from vit_jax.models.shared import normalize
 from vit_jax.runtime import installed
 
@@ -25,38 +25,20 @@ _ARCHITECTURE = 'vit_base_patch16_224'
 
 
 def check(program: Program) -> None:
-  """Raises ValueError with all reasons why timm lacks the model."""
+  """Raises ValueError with the reasons why timm lacks the model."""
   installed.require('timm', 'torch', extra='hf')
-  model, reasons = program.loaded.model, []
-  if not isinstance(model, vit.ViT):
-    reasons = ['it is no Vision Transformer']
-  else:
-    expected = {
-      'resnet_blocks': (None,),
-      'representation_size': (None,),
-      'pooling': ('token', 'gap'),
-      'attention': ('full',),
-      'position_embedding': ('1d',),
-      'position_site': ('stem',),
-      'norm_epsilon': (_EPSILON,),
-      'norm_position': ('pre',),
-      'parallel': (False,),
-      'qk_norm': (False,),
-      'qkv_bias': (True,),
-      'norm_bias': (True,),
-    }
-    reasons = [
-      f'{key}={getattr(model, key)!r}'
-      for key, accepted in expected.items()
-      if getattr(model, key) not in accepted
-    ]
-  if program.dtype != 'float32':
-    reasons.append(f'--dtype={program.dtype}: timm folders are float32')
-  if reasons:
+  model = program.loaded.model
+  # timm lacks what transformers lacks, but for the mean of the tokens.
+  with_mean = getattr(model, 'pooling', '') == 'gap'
+  huggingface_export.check_savable(
+    model.clone(pooling='token') if with_mean else model
+  )
+  if model.norm_epsilon != _EPSILON:
     raise ValueError(
-      f"timm's vision_transformer cannot express this: {'; '.join(reasons)}."
-      ' timm loads hybrids and BiT ResNets from .npz files of vit_jax.convert.'
+      f'norm_epsilon={model.norm_epsilon}: that of timm is {_EPSILON}.'
     )
+  if program.dtype != 'float32':
+    raise ValueError(f'--dtype={program.dtype}: timm folders are float32.')
 
 
 def write(program: Program, folder: epath.Path) -> dict[str, Any]:

@@ -74,16 +74,14 @@ def extract(
   for shard in range(facts['shards']):
     rows = range(shard * shard_size, min((shard + 1) * shard_size, len(view)))
     path = store.shard_path(to, shard, facts['shards'], suffix)
-    readable = _complete(path, rows)
-    if readable is None:
+    if path.exists():  # It is complete.
+      progress.keep(len(rows))
+    else:
       columns = _compute(model, layer, view, rows, dtype, progress)
       if facts['labels'] == 'no':
         del columns['label']
       store.write(path, columns)
-      readable = columns['index']
-    else:
-      progress.keep(len(rows))
-    missing += sorted(set(rows) - set(readable.tolist()))
+    missing += sorted(set(rows) - set(store.read(path, 'index').tolist()))
   if len(missing) == len(view):
     raise ValueError(f'None of the {len(view)} images is readable.')
   facts |= {
@@ -162,22 +160,6 @@ def _check_same(to: epath.Path, asked: Mapping[str, Any]) -> None:
       f'{to} holds other features: {"; ".join(differing)}. Use another'
       ' directory, or delete this one.'
     )
-
-
-def _complete(path: epath.Path, rows: range) -> np.ndarray | None:
-  """Returns the images in a shard; None if it is missing or damaged."""
-  if not path.exists():
-    return None
-  try:
-    index = store.read(path, 'index')
-    size = len(store.read(path, 'features')) if path.suffix == '.npy' else None
-    inside = index.ndim == 1 and set(index.tolist()) <= set(rows)
-    if not inside or size not in (None, len(index)):
-      raise ValueError(f'{path} holds other images.')
-  except ValueError as error:
-    logging.warning('%s It is computed again.', error)
-    return None
-  return index
 
 
 def _compute(
