@@ -12,10 +12,9 @@ from PIL import Image
 
 import vit_jax
 from tests.interop import tiny
-from vit_jax import convert, interop, loaded, models
-from vit_jax.export import description, forms, parity, timm_folder
+from vit_jax import convert, interop, loaded
+from vit_jax.export import description, forms, parity
 from vit_jax.export.program import Program
-from vit_jax.models.shared import normalize
 from vit_jax.runtime import installed
 
 ALL = ('stablehlo', 'onnx', 'huggingface', 'timm')
@@ -86,30 +85,6 @@ def test_timm_builds_the_model_of_the_folder(tmp_path, options):
   assert row.difference < 1e-4
   config = json.loads((tmp_path / 'out/timm/config.json').read_text())
   assert config['label_names'] == list('abcde')
-
-
-@pytest.mark.hf
-def test_timms_own_model_loads_the_weights(tmp_path):
-  timm = pytest.importorskip('timm')
-  import torch
-
-  model = models.build('ViT-Ti/16', num_classes=5, gelu='exact')
-  params = jax.tree.map(lambda x: 0.1 * x, tiny.params(model, (224, 224)))
-  interop.save_npz(tmp_path / 'a.npz', params, model, image_size=224)
-  program = Program(loaded.load(f'{tmp_path}/a.npz'))
-  timm_folder.write(program, epath.Path(tmp_path))
-  theirs = timm.create_model(
-    'vit_tiny_patch16_224',
-    num_classes=5,
-    checkpoint_path=f'{tmp_path}/timm/model.safetensors',
-  )
-  images = parity.images(program, 2)
-  pixels = np.asarray(normalize(images)).transpose(0, 3, 1, 2)
-  with torch.no_grad():
-    logits = theirs.eval()(torch.tensor(pixels)).numpy()
-  expected = np.asarray(jax.jit(program)(images))
-  assert np.std(expected) > 0.1
-  np.testing.assert_allclose(logits, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize(

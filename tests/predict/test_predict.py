@@ -87,6 +87,8 @@ def test_a_folder_has_the_accuracy_of_the_runs_own_evaluation(run, model):
   chosen = [model.class_names.index(label) for label in labels]
   loss = -np.log(found.probabilities[np.arange(15), chosen]).mean()
   np.testing.assert_allclose(loss, metrics['test/loss'], rtol=1e-5)
+  small = vit_jax.load(run[1], batch_size=1).predict(data / 'test')
+  np.testing.assert_allclose(small.logits, found.logits, atol=1e-5)
 
 
 @pytest.mark.gate
@@ -105,10 +107,7 @@ def test_the_command_gives_the_same_on_1_and_8_devices(run, model, use):
         [c['probability'] for c in best],
         atol=1e-5,
       )
-    right = 15 * metrics['test/accuracy']
-    assert f'{right:.0f} of 15 images are of the class of their fo' in (
-      done.stderr
-    )
+    assert f'{15 * metrics["test/accuracy"]:.0f} of 15 images' in done.stderr
 
 
 def test_paths_pil_images_and_arrays_give_the_same(run, model):
@@ -164,49 +163,27 @@ def test_top_is_a_table_of_the_best_classes():
   assert (single.probabilities == 0.5).all()
 
 
-@pytest.mark.parametrize('batch_size', [1, 4])
-def test_batches_of_any_size_give_the_same(run, model, batch_size):
-  small = vit_jax.load(run[1], batch_size=batch_size)
-  np.testing.assert_allclose(
-    small.predict(run[0] / 'test').logits,
-    model.predict(run[0] / 'test').logits,
-    atol=1e-5,
-  )
-
-
-def _broken_files(folder, good):
-  """Writes files that cannot be read, and a good one; returns their number."""
+@pytest.mark.gate
+def test_unreadable_files_are_named_and_counted(run, tmp_path, use):
+  data, workdir, _ = run
+  good = (data / 'test' / 'red' / '0.png').read_bytes()
+  folder, table = tmp_path / 'broken', tmp_path / 'found.csv'
   folder.mkdir()
-  data = good.read_bytes()
-  jpeg = cv2.imencode('.jpg', np.zeros((40, 40, 3), np.uint8))[1].tobytes()
-  bomb = bytearray(data)
-  bomb[16:24] = (10**6).to_bytes(4, 'big') * 2
+  bomb = good[:16] + (10**6).to_bytes(4, 'big') * 2 + good[24:]
   contents = {
-    **{'empty.jpg': b'', 'text.jpg': b'hello', 'header.png': data[:8]},
-    **{'truncated.jpg': jpeg[:-2], 'half.jpg': jpeg[: len(jpeg) // 2]},
-    **{'truncated.png': data[:-20], 'bomb.png': bytes(bomb)},
-    **{'zeros.webp': bytes(100), 'page.gif': b'GIF89a<html>'},
-    **{'line\nbreak.jpg': b'\xff\xd8', 'good.png': data},
+    **{'empty.jpg': b'', 'text.jpg': b'hello', 'truncated.png': good[:-20]},
+    **{'bomb.png': bomb, 'line\nbreak.jpg': b'\xff\xd8', 'good.png': good},
   }
   for name, content in contents.items():
     (folder / name).write_bytes(content)
   os.mkfifo(folder / 'pipe.jpg')
   (folder / 'link.jpg').symlink_to('nowhere.jpg')
-  return len(contents) + 1
-
-
-@pytest.mark.gate
-def test_unreadable_files_are_named_and_counted(run, tmp_path, use):
-  data, workdir, _ = run
-  good = data / 'test' / 'red' / '0.png'
-  count = _broken_files(tmp_path / 'broken', good)
-  table = tmp_path / 'found.csv'
-  words = (f'--checkpoint={workdir}', tmp_path / 'broken', f'--csv={table}')
+  words = (f'--checkpoint={workdir}', folder, f'--csv={table}')
   done = use(*words, '--json', '--top=1')
   assert done.returncode == 3
   rows = list(map(json.loads, done.stdout.splitlines()))
   reasons = {os.path.basename(row['image']): row.get('error') for row in rows}
-  assert len(reasons) == count + 1
+  assert len(reasons) == len(contents) + 2
   assert [name for name in reasons if not reasons[name]] == ['good.png']
   assert 'max_pixels' in reasons['bomb.png']
   assert 'regular' in reasons['pipe.jpg']
@@ -250,7 +227,7 @@ def test_names_come_from_stdin_and_pictures_show_attention(run, tmp_path, use):
   'images', [[], 'nowhere.jpg', np.zeros((4, 4, 3)), 3, b'abc']
 )
 def test_what_is_no_image_is_refused(model, images):
-  with pytest.raises(ValueError, match='image|file'):
+  with pytest.raises(ValueError, match=r'image|file'):
     model.predict(images)
 
 

@@ -131,17 +131,3 @@ def test_all_gives_one_stage_per_task_with_the_same_weights():
     alone = vtab_config.get_config(f'ViT-L/16,{name},train=selection')
     alone.init.checkpoint, alone.data.data_dir = 'weights', '/data'
     assert config.stages[name].to_dict() == alone.to_dict()
-
-
-@pytest.mark.parametrize(
-  'argument, wrong',
-  [
-    ('ViT-B/16', 'TASK'),
-    ('ViT-B/16,clevr', "'clevr'"),
-    ('ViT-B/16,dmlab,train=some', "'some'"),
-    ('B/16,dmlab', "'B/16'"),
-  ],
-)
-def test_wrong_arguments(argument, wrong):
-  with pytest.raises(ValueError, match=wrong):
-    vtab_config.get_config(argument)

@@ -96,16 +96,11 @@ def test_clevr_distance(depths, label):
 @pytest.mark.parametrize(
   'objects, label',
   [
-    # Car, van, truck: 0, 1, 2; pedestrian: 3.
-    ([(0, 7.5), (1, 30)], 0),
-    ([(1, 8)], 0),
-    ([(2, 8.5), (3, 1)], 1),
-    ([(0, 20)], 1),
-    ([(2, 20.5), (0, 60)], 2),
-    ([(3, 5), (7, -1000)], 3),
-    ([], 3),
-    # A vehicle beside the camera also has the first class.
-    ([(0, -2)], 0),
+    # Car, van, truck: 0, 1, 2; pedestrian: 3. A vehicle beside the camera also
+    # has the first class.
+    *(([(0, 7.5), (1, 30)], 0), ([(1, 8)], 0), ([(0, -2)], 0)),
+    *(([(2, 8.5), (3, 1)], 1), ([(0, 20)], 1), ([(2, 20.5), (0, 60)], 2)),
+    *(([(3, 5), (7, -1000)], 3), ([], 3)),
   ],
 )
 def test_kitti_distance(objects, label):

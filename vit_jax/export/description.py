@@ -112,17 +112,6 @@ def _sha256(path: epath.Path) -> str:
     return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
-_KINDS = {
-  'format_version': json_files.COUNT,
-  'dtype': json_files.TEXT,
-  'image_size': json_files.SIZE,
-  'decoding': json_files.OBJECT,
-  'preprocessing': json_files.OBJECT,
-  'forms': json_files.OBJECT_OF_OBJECTS,
-  'files': json_files.LIST_OF_OBJECTS,
-}
-
-
 def read(folder: epath.Path) -> dict[str, Any]:
   """Reads a folder's description, and checks its files against it.
 
@@ -132,7 +121,6 @@ def read(folder: epath.Path) -> dict[str, Any]:
   """
   path = folder / FILE
   content = json_files.read(path)
-  json_files.check(dict.fromkeys(_KINDS) | content, _KINDS, path)
   if content['format_version'] > FORMAT_VERSION:
     raise ValueError(
       f'{path} has format version {content["format_version"]}, and this'

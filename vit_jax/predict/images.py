@@ -108,9 +108,7 @@ def _pixels(image: Image.Image, upright: bool) -> np.ndarray:
   """Returns the pixels of a PIL image, [h, w, 1] if grey, else [h, w, 3]."""
   if upright:
     image = ImageOps.exif_transpose(image)
-  if image.mode.startswith('I;16'):  # Pillow would clip, not scale.
-    return (np.asarray(image) >> 8).astype(np.uint8)[..., None]
-  if image.mode in ('I', 'F'):
+  if image.mode.startswith(('I', 'F')):  # Pillow would clip, not scale.
     raise ValueError(
       f'A PIL image of mode {image.mode!r} has no 8-bit pixels: convert it to'
       " 'L' or 'RGB' after you have scaled its values to 0..255."
