@@ -31,7 +31,7 @@ from absl import flags, logging
 from vit_jax import config as config_lib
 from vit_jax import data, loaded
 from vit_jax.models import layers
-from vit_jax.predict import extraction, images, predictor, store
+from vit_jax.predict import commands, extraction, images, store
 from vit_jax.predict.store import Stored
 from vit_jax.runtime import command_line
 from vit_jax.workdir import files
@@ -41,7 +41,7 @@ __all__ = ['Stored']
 
 def _define_flags() -> None:
   """Defines the flags: not on an import, which is made for `Stored`."""
-  predictor.define_flags('compute_dtype')
+  commands.define_flags('compute_dtype')
   flags.DEFINE_string(
     'data', None, 'Data spec, such as tfds:cifar10, in place of files.'
   )
@@ -80,7 +80,7 @@ def _define_flags() -> None:
 def main(words: Sequence[str]) -> None:
   given = flags.FLAGS
   view = _view(words)
-  model = predictor.from_flags('compute_dtype')
+  model = commands.from_flags('compute_dtype')
   if given.data and not config_lib.is_located(given.data):
     # As in the evaluations: TFDS's images stay as they are stored.
     model.preprocess = dataclasses.replace(model.preprocess, upright=False)

@@ -92,7 +92,7 @@ def main(words: Sequence[str]) -> None:
     _list_neighbours(train, words)
     return
   test = Stored(_TEST.value)
-  _check_classes(train, test)
+  train.check_comparable(test)
   values = _probe(train, test) if _LINEAR_PROBE.value else _vote(train, test)
   values['count'] = test.facts['rows']
   if _JSON.value:
@@ -111,17 +111,6 @@ def _section(kind: str, **values: Any) -> ml_collections.ConfigDict:
     if not rule.holds(value):
       raise ValueError(f'--{name}={value} must be {rule.expected}.')
   return config_lib.evaluation('', kind, train_split='', **values)
-
-
-def _check_classes(train: Stored, other: Stored) -> None:
-  """Raises ValueError unless both have the same features and classes."""
-  train.check_comparable(other)
-  if train.facts['class_names'] != other.facts['class_names']:
-    raise ValueError(
-      f'{train.folder} and {other.folder} have different classes:'
-      f' {len(train.facts["class_names"])} and'
-      f' {len(other.facts["class_names"])}.'
-    )
 
 
 def _neighbours(train: Stored) -> ml_collections.ConfigDict:
@@ -161,7 +150,7 @@ def _probe(train: Stored, test: Stored) -> dict[str, float]:
         ' choose among them: give --selection, or a single strength.'
       )
     stored['selection'] = Stored(_SELECTION.value)
-    _check_classes(train, stored['selection'])
+    train.check_comparable(stored['selection'])
   return linear_probe.accuracies(
     {use: _labelled(one) for use, one in stored.items()},
     *(len(train.facts['class_names']), section, sharding.make_mesh()),

@@ -227,7 +227,7 @@ def test_names_come_from_stdin_and_pictures_show_attention(run, tmp_path, use):
   'images', [[], 'nowhere.jpg', np.zeros((4, 4, 3)), 3, b'abc']
 )
 def test_what_is_no_image_is_refused(model, images):
-  with pytest.raises(ValueError, match=r'image|file'):
+  with pytest.raises(ValueError, match=r'image|file|uint8'):
     model.predict(images)
 
 

@@ -30,28 +30,26 @@ def check(program: Program) -> None:
 def write(program: Program, folder: epath.Path) -> dict[str, Any]:
   """Writes the folder."""
   loaded = program.loaded
-  decoding = {
-    'upright': loaded.preprocess.upright,
-    'jpeg_dct': loaded.preprocess.jpeg_dct,
+  prepared = loaded.preprocess
+  about = {
+    'image_size': loaded.image_size,
+    'preprocessing': prepared.text,
+    'decoding': {'upright': prepared.upright, 'jpeg_dct': prepared.jpeg_dct},
   }
   huggingface_export.save_huggingface(
     folder / PATH,
     loaded.params,
     loaded.model,
-    loaded.image_size,
     class_names=loaded.class_names,
-    preprocessing=loaded.preprocess.text,
-    decoding=decoding,
     loss=loaded.loss,
+    **about,
   )
   card.write(
     folder / PATH,
     loaded.model,
     loaded.origin,
-    image_size=loaded.image_size,
     channels=program.channels,
-    preprocessing=loaded.preprocess.text,
-    decoding=decoding,
+    **about,
   )
   return {'class': 'ViTForImageClassification', 'input': INPUT}
 

@@ -32,13 +32,13 @@ from etils import epath
 
 from vit_jax import loaded
 from vit_jax.interop import weight_files, weights
+from vit_jax.predict import commands, overlay, predictor
 from vit_jax.predict import images as images_lib
-from vit_jax.predict import overlay, predictor
 from vit_jax.predict.images import Images
 from vit_jax.predict.predictions import Predictions
 from vit_jax.runtime import command_line
 
-predictor.define_flags()
+commands.define_flags()
 _TOP = flags.DEFINE_integer(
   'top', 5, 'How many classes to name for each image.', lower_bound=1
 )
@@ -69,7 +69,7 @@ _LONGEST_STEM = 200  # Bytes of an image's name in that of its picture.
 def main(words: Sequence[str]) -> None:
   found = _find(words)
   to = _ATTENTION.value and weight_files.absolute(_ATTENTION.value)
-  model = predictor.from_flags()
+  model = commands.from_flags()
   model.check('logits')
   output = 'logits'
   if to:
@@ -89,10 +89,10 @@ def main(words: Sequence[str]) -> None:
     )
   problems = []  # The names of images, and why they cannot be read.
   indices = np.full(len(found), -1)
-  progress = predictor.Progress(len(found))
+  progress = commands.Progress(len(found))
   with contextlib.ExitStack() as stack:
     table = _CSV.value and stack.enter_context(_new_table(_CSV.value))
-    for rows, results, missing in model.batches(output, found, progress):
+    for rows, results, missing in model.batches(output, found, progress.add):
       predictions = Predictions(
         tuple(found.names[i] for i in rows),
         results[0] if to else results,

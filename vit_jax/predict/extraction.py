@@ -20,8 +20,9 @@ from vit_jax.data.sources import listing
 from vit_jax.interop import inference
 from vit_jax.models import layers
 from vit_jax.predict import store
+from vit_jax.predict.commands import Progress
 from vit_jax.predict.images import Images
-from vit_jax.predict.predictor import Predictor, Progress
+from vit_jax.predict.predictor import Predictor
 from vit_jax.runtime import installed
 
 DTYPES = ('float32', 'float16')
@@ -172,7 +173,7 @@ def _compute(
 ) -> dict[str, np.ndarray]:
   """Returns the columns of a shard."""
   part, kept, features = _Part(view, rows), [], []
-  for places, found, missing in model.batches(layer, part, progress):
+  for places, found, missing in model.batches(layer, part, progress.add):
     with np.errstate(over='ignore'):  # Checked below, with a clear error.
       found = found.astype(dtype)
     if (wrong := ~np.isfinite(found).all(axis=1)).any():

@@ -5,15 +5,13 @@ Axes: N images of a user, B images of a batch, K classes.
 
 import functools
 import math
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import flags, logging
 from etils import epath
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -31,9 +29,6 @@ from vit_jax.predict.images import gather
 from vit_jax.predict.predictions import Predictions
 from vit_jax.runtime import printable
 
-# The flags are those of the command that defines them.
-flags.disclaim_key_flags()
-
 DTYPES = ('auto', 'float32', 'bfloat16')
 # Of `Predictor.batches`: logits [B, K], and rollouts [B, rows, columns].
 LOGITS_AND_ATTENTION = 'logits and attention'
@@ -43,39 +38,6 @@ _BATCH = {'cpu': 16}
 _ACCELERATOR_BATCH = 128
 # The most bytes of attention weights that a device holds at a time.
 _WEIGHTS = 2**29
-_SECONDS = 10.0  # Between two lines that tell the progress.
-
-
-def define_flags(dtype: str = 'dtype') -> None:
-  """Defines the flags of `from_flags`; `dtype` is the name of one."""
-  loaded_lib.define_flags()
-  flags.DEFINE_integer(
-    'batch_size',
-    None,
-    'Most images of a batch, over all devices; by default 16 a CPU, or 128 a'
-    ' GPU or TPU core.',
-    lower_bound=1,
-  )
-  flags.DEFINE_enum(
-    dtype,
-    'auto',
-    DTYPES,
-    'The compute dtype; auto: float32 on CPUs, bfloat16 on TPUs and GPUs.',
-  )
-
-
-def from_flags(dtype: str = 'dtype') -> 'Predictor':
-  """Loads the model that the flags name, and logs what it is."""
-  model = load(
-    flags.FLAGS.checkpoint,
-    batch_size=flags.FLAGS.batch_size,
-    dtype=flags.FLAGS[dtype].value,
-    **loaded_lib.arguments(),
-  )
-  logging.info('%s', printable.text(str(model)))
-  for note in model.notes:
-    logging.warning('%s', note)
-  return model
 
 
 def load(
@@ -235,14 +197,14 @@ class Predictor:
     self,
     output: str,
     images: Sequence[Record],
-    progress: 'Progress | None' = None,
+    on_batch: Callable[[int], None] = lambda images: None,
   ) -> Iterator[tuple[np.ndarray, Any, list[int]]]:
     """Computes an output of batches of images, ahead of the caller.
 
     Args:
       output: a layer, see `features`; or LOGITS_AND_ATTENTION.
       images: the images.
-      progress: is told of each batch.
+      on_batch: is told the number of images of each batch that is done.
 
     Yields:
       The indices of B images, their results as NumPy arrays of B rows, and the
@@ -257,8 +219,7 @@ class Predictor:
     def fetched(start, batch, results):
       rows = np.flatnonzero(batch['mask'])
       missing = start + np.flatnonzero(batch['unreadable'])
-      if progress:
-        progress.add(len(rows) + len(missing))
+      on_batch(len(rows) + len(missing))
       results = jax.tree.map(lambda x: np.asarray(x)[rows], results)
       return start + rows, results, missing.tolist()
 
@@ -303,35 +264,6 @@ class Predictor:
       parts.append(results)
     together = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
     return found.names, together
-
-
-class Progress:
-  """Logs every few seconds how many of all images are done."""
-
-  def __init__(self, images: int):
-    self._images, self._done, self._kept = images, 0, 0
-    self._start = self._told = time.monotonic()
-
-  def keep(self, images: int) -> None:
-    """Counts images that were done before."""
-    if not self._kept:
-      logging.info('Shards that are there already are kept.')
-    self._kept += images
-
-  def add(self, images: int) -> None:
-    """Counts images that are done now."""
-    self._done += images
-    now = time.monotonic()
-    if now - self._told < _SECONDS:
-      return
-    self._told = now
-    rate = self._done / (now - self._start)
-    there = self._done + self._kept
-    logging.info(
-      '%s of %s images, %s images/s, %s left',
-      *(f'{there:,}', f'{self._images:,}', f'{rate:,.0f}'),
-      printable.duration((self._images - there) / rate),
-    )
 
 
 @functools.lru_cache(16)

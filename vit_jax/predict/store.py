@@ -244,10 +244,12 @@ class Stored(Sequence[np.ndarray]):
     return labels
 
   def check_comparable(self, other: 'Stored') -> None:
-    """Raises ValueError if features were not computed in the same way."""
-    for key in ('weights', 'layer', 'image_size', 'preprocess', 'decoding'):
+    """Raises ValueError if features or classes are not of the same kind."""
+    keys = ('weights', 'layer', 'image_size', 'preprocess', 'decoding')
+    for key in (*keys, 'class_names'):
       if self.facts[key] != other.facts[key]:
         raise ValueError(
-          f'{self.folder} has {key}={self.facts[key]!r}, but {other.folder} has'
-          f' {key}={other.facts[key]!r}: their features cannot be compared.'
+          f'{self.folder} has {key}={self.facts[key]!r:.80}, but {other.folder}'
+          f' has {key}={other.facts[key]!r:.80}: their features cannot be'
+          ' compared.'
         )
