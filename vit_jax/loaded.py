@@ -260,6 +260,14 @@ def find_images(words: Sequence[str]) -> list[epath.Path]:
   return list(dict.fromkeys(found))
 
 
+def choose(
+  paths: Sequence[epath.Path], count: int, seed: int
+) -> list[epath.Path]:
+  """Returns `count` paths in random order, or all if there are fewer."""
+  order = np.random.default_rng(seed).permutation(len(paths))
+  return [paths[i] for i in order[:count]]
+
+
 def read_images(
   paths: Sequence[epath.Path],
   preprocess: ops.Preprocess,
