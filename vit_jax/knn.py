@@ -34,15 +34,14 @@ import numpy as np
 from absl import flags
 
 from vit_jax import config as config_lib
-from vit_jax import sharding
+from vit_jax import loaded, sharding
 from vit_jax.checkpoint import fingerprint
 from vit_jax.config.sections import EVALUATIONS
 from vit_jax.data import identity
 from vit_jax.evaluators import knn, linear_probe
 from vit_jax.evaluators.frozen import Features
-from vit_jax.features.store import Stored
-from vit_jax.inspection import subject
 from vit_jax.predict import predictor
+from vit_jax.predict.store import Stored
 from vit_jax.runtime import command_line, printable
 
 _TRAIN = flags.DEFINE_string(
@@ -57,9 +56,10 @@ _SELECTION = flags.DEFINE_string(
 _K = flags.DEFINE_list(
   'k', ['20'], 'Numbers of neighbours, such as 1,5,20; the largest is listed.'
 )
-_WEIGHTS = flags.DEFINE_string(
+_WEIGHTS = flags.DEFINE_enum(
   'weights',
   'softmax',
+  ['softmax', 'uniform'],
   'Votes of a neighbour: exp(cosine / temperature) (softmax) or one (uniform).',
 )
 _TEMPERATURE = flags.DEFINE_float(
@@ -92,7 +92,7 @@ def main(words: Sequence[str]) -> None:
     _list_neighbours(train, words)
     return
   test = Stored(_TEST.value)
-  _check_classes(train, test)
+  train.check_comparable(test)
   values = _probe(train, test) if _LINEAR_PROBE.value else _vote(train, test)
   values['count'] = test.facts['rows']
   if _JSON.value:
@@ -104,41 +104,19 @@ def main(words: Sequence[str]) -> None:
     print(f'{name:{width}}  {shown:>8}')
 
 
-def _section(kind: str, **flag_values: Any) -> ml_collections.ConfigDict:
+def _section(kind: str, **values: Any) -> ml_collections.ConfigDict:
   """Returns a section with the values of flags, checked as in a config."""
-  values = {}
-  for name, value in flag_values.items():
-    key = EVALUATIONS[kind][name]
-    if isinstance(value, list):
-      number = type(key.default[0])
-      try:
-        value = tuple(map(number, value))
-      except ValueError:
-        raise ValueError(
-          f'--{name}={",".join(value)} must be numbers, such as'
-          f' --{name}={key.default[0]}.'
-        ) from None
-    if key.rule and not key.rule.holds(value):
-      raise ValueError(f'--{name}={value} must be {key.rule.expected}.')
-    values[name] = value
+  for name, value in values.items():
+    rule = EVALUATIONS[kind][name].rule
+    if not rule.holds(value):
+      raise ValueError(f'--{name}={value} must be {rule.expected}.')
   return config_lib.evaluation('', kind, train_split='', **values)
-
-
-def _check_classes(train: Stored, other: Stored) -> None:
-  """Raises ValueError unless both have the same features and classes."""
-  train.check_comparable(other)
-  if train.facts['class_names'] != other.facts['class_names']:
-    raise ValueError(
-      f'{train.folder} and {other.folder} have different classes:'
-      f' {len(train.facts["class_names"])} and'
-      f' {len(other.facts["class_names"])}.'
-    )
 
 
 def _neighbours(train: Stored) -> ml_collections.ConfigDict:
   section = _section(
     'knn',
-    k=_K.value,
+    k=tuple(map(int, _K.value)),
     weights=_WEIGHTS.value,
     temperature=_TEMPERATURE.value,
   )
@@ -150,14 +128,20 @@ def _neighbours(train: Stored) -> ml_collections.ConfigDict:
   return section
 
 
+def _labelled(stored: Stored) -> Features:
+  labels = stored.labels()  # Before the features, which take longer.
+  return Features(np.concatenate(list(stored)), labels)
+
+
 def _vote(train: Stored, test: Stored) -> dict[str, float]:
-  section, labels, known = _neighbours(train), train.labels(), test.labels()
-  found = Features(np.concatenate(list(test)), known)
-  return knn.accuracies(train, labels, found, section)
+  section, labels = _neighbours(train), train.labels()
+  return knn.accuracies(train, labels, _labelled(test), section)
 
 
 def _probe(train: Stored, test: Stored) -> dict[str, float]:
-  section = _section('linear_probe', l2=_L2.value, max_steps=_MAX_STEPS.value)
+  section = _section(
+    'linear_probe', l2=tuple(map(float, _L2.value)), max_steps=_MAX_STEPS.value
+  )
   stored = {'train': train, 'test': test}
   if len(section.l2) > 1:
     if not _SELECTION.value:
@@ -166,13 +150,9 @@ def _probe(train: Stored, test: Stored) -> dict[str, float]:
         ' choose among them: give --selection, or a single strength.'
       )
     stored['selection'] = Stored(_SELECTION.value)
-    _check_classes(train, stored['selection'])
-  labels = {use: one.labels() for use, one in stored.items()}
+    train.check_comparable(stored['selection'])
   return linear_probe.accuracies(
-    {
-      use: Features(np.concatenate(list(one)), labels[use])
-      for use, one in stored.items()
-    },
+    {use: _labelled(one) for use, one in stored.items()},
     *(len(train.facts['class_names']), section, sharding.make_mesh()),
   )
 
@@ -193,7 +173,7 @@ def _list_neighbours(train: Stored, words: Sequence[str]) -> None:
       f'{model.origin} has other weights than those that {train.folder} was'
       ' made with: name the right ones with --checkpoint.'
     )
-  found = subject.find_images(words)
+  found = loaded.find_images(words)
   queries = model.features(found, facts['layer'])
   near = knn.nearest(train, queries, k)
   names = train.column('name')

@@ -43,8 +43,7 @@ def test_exaflops_of_table_6(name, epochs, printed):
   model = models.build(name, num_classes=18_291)
   if 'ViT' in name:  # A scan is traced once.
     model = model.clone(representation_size=model.width, scan=True)
-  macs = accounting.forward_macs(model, 224)
-  ours = accounting.exaflops(macs, 303e6, epochs)
+  ours = accounting.exaflops(accounting.forward_macs(model, 224), 303e6, epochs)
   assert ours == pytest.approx(printed, rel=0.015)
 
 
@@ -83,65 +82,53 @@ def _gelu_factors():
 
 
 def test_activations_of_a_tiny_vit_by_hand():
-  # L = 5 tokens of D = 8, H = 2 heads, MLP of M = 16; float32; 2 blocks.
-  block = 'Transformer/encoderblock_*/'
-  kept = {p.name: p.activation_bytes for p in _tiny().parts}
-  assert kept == {
-    # The 4 patches of 768 values.
-    'embedding': 4 * 768 * 4,
-    # The last block's class token, which is the head's input: [D].
-    'ViT': 8 * 4,
-    # Four of [L, D]: 2 * x, x - mean, scale / deviation and the output. Four of
-    # [L, 1].
-    block + 'LayerNorm_0': 2 * (4 * 40 + 4 * 5) * 4,
-    block + 'LayerNorm_1': 2 * (4 * 40 + 4 * 5) * 4,
-    # Query, key, value: [L, D].
-    block + _ATTENTION: 2 * (3 * 40) * 4,
-    # [H, L, L]: exp(scores) and weights. [H, L, 1]: sums and their -2nd powers.
-    # [L, D]: the output.
-    block + 'attention products': 2 * (2 * 50 + 2 * 10 + 40) * 4,
-    # [L, M]: the factors of the GELU's derivative, and the GELU.
-    block + 'MlpBlock_0': 2 * ((_gelu_factors() + 1) * 80) * 4,
-    # Like LayerNorm_0, but only the class token's output is needed.
-    'Transformer/encoder_norm': (3 * 40 + 4 * 5) * 4,
-    'head': 0,
-    'Transformer/posembed_input': 0,
-  }
-  assert _tiny().activation_bytes == 18_640 + 640 * _gelu_factors()
+  # L = 5 tokens of D = 8, H = 2 heads, MLP of M = 16; float32. A norm keeps
+  # four of [L, D]: 2 * x, x - mean, scale / deviation and the output; and four
+  # of [L, 1].
+  norm = 4 * 40 + 4 * 5
+  # Attention: query, key, value and the output, [L, D]; [H, L, L]: exp(scores)
+  # and weights; [H, L, 1]: sums and their -2nd powers.
+  attention = 4 * 40 + 2 * 50 + 2 * 10
+  # [L, M]: the factors of the GELU's derivative, and the GELU.
+  mlp = (_gelu_factors() + 1) * 80
+  # The 4 patches of 768 values; two blocks; of the last norm, only the class
+  # token's output, [D], which is the head's input.
+  numbers = 4 * 768 + 2 * (2 * norm + attention + mlp) + norm - 40 + 8
+  assert _tiny().activation_bytes == 4 * numbers
 
 
 def test_remat_keeps_the_blocks_inputs():
-  block = 'Transformer/encoderblock_*'
-  full, dots = (
-    {p.name: p.activation_bytes for p in _tiny(remat=remat, scan=True).parts}
-    for remat in ('full', 'dots')
+  plain, full, dots = (
+    _tiny(remat=remat, scan=True).activation_bytes
+    for remat in ('none', 'full', 'dots')
   )
-  # Each of the two blocks keeps its input, [L, D] in float32.
-  assert full[block] == 2 * 40 * 4
-  assert not any(full[name] for name in full if name.startswith(f'{block}/'))
+  # Each of the two blocks keeps its input, [L, D] in float32; what is not in a
+  # block stays.
+  rest = 4 * (4 * 768 + 4 * 40 + 4 * 5 - 40 + 8)
+  assert full == rest + 2 * 40 * 4
   # `dots` also keeps the outputs of dense layers, except the last of the MLP.
   # It is only added to the residual stream, so no gradient needs it.
-  assert dots[f'{block}/{_ATTENTION}'] == 2 * 4 * 40 * 4
-  assert dots[f'{block}/MlpBlock_0'] == 2 * 80 * 4
-  assert dots[f'{block}/attention products'] == 0
+  assert dots == full + 2 * (4 * 40 + 80) * 4
+  assert dots < plain
 
 
 @pytest.mark.parametrize(
   'options',
   [
     dict(padding=((1, 1), (2, 2)), window_strides=(2, 3), lhs_dilation=(2, 3)),
-    dict(padding='SAME', window_strides=(2, 1), rhs_dilation=(3, 2)),
-    dict(padding='SAME', window_strides=(1, 1), feature_group_count=2),
+    dict(window_strides=(2, 1), rhs_dilation=(3, 2)),
+    dict(window_strides=(1, 1), feature_group_count=2),
   ],
 )
 def test_convolution_macs_equal_the_sum_over_ones(options):
   groups = options.get('feature_group_count', 1)
   images, kernel = jnp.ones((2, 9, 8, 4)), jnp.ones((3, 2, 4 // groups, 6))
 
-  def convolve(images, kernel):
-    return jax.lax.conv_general_dilated(
-      images, kernel, dimension_numbers=('NHWC', 'HWIO', 'NHWC'), **options
-    )
+  options = {'padding': 'SAME'} | options
+  axes = ('NHWC', 'HWIO', 'NHWC')
+  convolve = functools.partial(
+    jax.lax.conv_general_dilated, dimension_numbers=axes, **options
+  )
 
   # With ones everywhere, each product inside the image adds one.
   out = convolve(images, kernel)
@@ -224,18 +211,13 @@ def test_command_prints_a_table(command):
     'ViT-B/16:scan=True,representation_size=768',
     *('--num_classes=18291', '--epochs=7', '--examples=303e6'),
   )
-  assert run.returncode == 0, run.stderr
   lines = [line.split() for line in run.stdout.splitlines()]
-  assert lines[0][1:] == ['224x224', 'px,', '18291', 'classes,', 'float32']
   products = 'Transformer/encoderblock_*/attention'
   assert [products, 'products', '12', '0.715', '4.1'] in [x[:5] for x in lines]
   # A part that is there once has no number.
   assert ['head', '14,065,779', '0.014'] in [line[:3] for line in lines]
   total = next(line for line in lines if line[:1] == ['total'])
   assert total[1:4] == ['100,455,027', '17.578', '100.0']
-  assert run.stdout.endswith(
-    '223.7 exaFLOPs to train: 7 epochs of 303,000,000 images\n'
-  )
+  assert lines[-1][0] == '223.7'
   refused = command('vit_jax.accounting', 'ViT-B/16', '--epochs=7')
   assert refused.returncode == 1
-  assert '--examples is missing' in refused.stderr

@@ -1,4 +1,4 @@
-"""Guards: VTAB's score and its configs; two tasks run from data to score."""
+"""Guards: VTAB's score, and its configs."""
 
 import json
 
@@ -13,7 +13,6 @@ from vit_jax.vtab.tasks import TASKS
 
 NAMES = list(TASKS)
 # The score of Table 9 is compared in tests/paper/numbers/test_means.py.
-ACCURACIES = {name: i / 100 for i, name in enumerate(NAMES)}
 
 
 # The score --------------------------------------------------------------------
@@ -31,7 +30,7 @@ def _leave_run(workdir, accuracy, *, done=True, evaluation='test'):
     (workdir / 'DONE').write_text('2500\n')
 
 
-def test_only_finished_runs_count(tmp_path):
+def test_only_finished_runs_count(tmp_path, monkeypatch):
   _leave_run(tmp_path / 'svhn', 0.5)
   _leave_run(tmp_path / 'dtd', 0.75)
   _leave_run(tmp_path / 'pets', 0.25, done=False)
@@ -40,11 +39,15 @@ def test_only_finished_runs_count(tmp_path):
     'test': {'dtd': 0.75, 'svhn': 0.5},
     'validation': {'dmlab': 0.125},
   }
+  monkeypatch.chdir(tmp_path)
+  for words in (['.', 'other'], ['elsewhere'], ['.', 'test', 'more']):
+    with pytest.raises(ValueError, match=words[-1]):
+      vtab.main(words)
 
 
 def test_command(tmp_path, capsys):
-  for name, value in ACCURACIES.items():
-    _leave_run(tmp_path / name, value, evaluation='validation')
+  for i, name in enumerate(NAMES):
+    _leave_run(tmp_path / name, i / 100, evaluation='validation')
   vtab.main([str(tmp_path), 'validation'])
   lines = [line.split() for line in capsys.readouterr().out.splitlines()]
   assert len(lines) == 19 + 4
@@ -58,35 +61,17 @@ def test_command(tmp_path, capsys):
     ['mean', '19', 'tasks', '9.00'],
   ]
   (tmp_path / 'caltech101/DONE').unlink()
-  with pytest.raises(ValueError, match=r"missing: \['caltech101'\]"):
+  with pytest.raises(ValueError, match='caltech101'):
     vtab.main([str(tmp_path), 'validation'])
   lines = capsys.readouterr().out.splitlines()
   assert len(lines) == 19
   assert lines[0].split() == ['natural', 'Caltech101', '-']
 
 
-@pytest.mark.parametrize(
-  'words, reason',
-  [
-    (['.'], r"'test'; pass one of \['validation'\]"),
-    (['elsewhere'], 'has no finished run of a task'),
-    (['.', 'validation', 'more'], r"not \['more'\] too"),
-  ],
-)
-def test_wrong_words(tmp_path, monkeypatch, words, reason):
-  _leave_run(tmp_path / 'svhn', 0.5, evaluation='validation')
-  monkeypatch.chdir(tmp_path)
-  with pytest.raises(ValueError, match=reason):
-    vtab.main(words)
-
-
 # The configs ------------------------------------------------------------------
 
-CROP_AND_FLIP = 'resize(448)|random_crop|flip'
-PREPROCESSING = dict.fromkeys(NAMES, CROP_AND_FLIP) | {
-  'clevr_count': 'resize|flip',
-  'clevr_dist': 'resize|flip',
-  'dmlab': 'resize|flip',
+PREPROCESSING = dict.fromkeys(NAMES, 'resize(448)|random_crop|flip') | {
+  **dict.fromkeys(['clevr_count', 'clevr_dist', 'dmlab'], 'resize|flip'),
   'dsprites_location': 'resize',
   'dsprites_orientation': 'resize(448)|random_crop',
   'kitti_dist': 'resize|flip',
@@ -94,58 +79,9 @@ PREPROCESSING = dict.fromkeys(NAMES, CROP_AND_FLIP) | {
 }
 
 
-@pytest.mark.parametrize('name', NAMES)
-def test_one_setting_for_all_tasks(name):
-  config = vtab_config.get_config(f'ViT-B/16,{name}')
-  with pytest.raises(ValueError, match=r'init.checkpoint is not set'):
-    config_lib.validate(config)
-  config.init.checkpoint = 'somewhere'
-  config_lib.validate(config)
-  assert config.total_steps == 2500
-  assert config.image_size == (384, 384)
-  assert config.data.batch_size == 512
-  assert config.data.dataset == f'vtab:{name}'
-  assert config.optimizer.name == 'sgd'
-  assert config.optimizer.momentum == 0.9
-  assert config.optimizer.weight_decay == 0.0
-  assert config.optimizer.clip_norm == 1.0
-  assert config.schedule.to_dict() == {
-    'name': 'cosine',
-    'peak': 0.01,
-    'warmup_steps': 200,
-    'end': 0.0,
-  }
-  assert config.init.new_head
-  assert config.data.preprocess == PREPROCESSING[name]
-  assert config.evals.test.preprocess == 'resize'
-  for text in (config.data.preprocess, config.evals.test.preprocess):
-    assert inputs.parse_preprocess(config, text).image_size == (384, 384)
-
-
-@pytest.mark.parametrize(
-  'argument, train, num_examples, evals',
-  [
-    (
-      *('smallnorb_azimuth', 'train[:800]+test[:200]', 1000),
-      {'test': 'test[50%:]'},
-    ),
-    # Settings are chosen without the test split.
-    (
-      *('smallnorb_azimuth,train=selection', 'train[:800]', 800),
-      {'validation': 'test[:200]'},
-    ),
-  ],
-)
-def test_splits(argument, train, num_examples, evals):
-  config = vtab_config.get_config(f'ViT-B/16,{argument}')
-  assert config.data.train_split == train
-  assert config.data.num_examples == num_examples
-  assert config.num_classes == 18
-  assert {k: e.split for k, e in config.evals.items()} == evals
-
-
-def test_other_settings_equal_those_of_fine_tuning():
+def test_one_setting_for_all_tasks():
   ours = config_lib.flatten(vtab_config.get_config('ViT-B/16,svhn'))
+  # All but these are the settings of fine-tuning.
   others = config_lib.flatten(finetune.get_config('ViT-B/16,pets'))
   differing = {key for key in ours | others if ours[key] != others[key]}
   assert differing == {
@@ -153,6 +89,38 @@ def test_other_settings_equal_those_of_fine_tuning():
     *('data.preprocess', 'total_steps', 'schedule.warmup_steps'),
     *('schedule.peak', 'checkpoint.every', 'evals.test.every'),
   }
+  assert ours['total_steps'] == 2500
+  assert ours['data.batch_size'] == 512
+  assert ours['schedule.peak'] == 0.01
+  assert ours['schedule.warmup_steps'] == 200
+  for name in NAMES:
+    config = vtab_config.get_config(f'ViT-B/16,{name}')
+    config.init.checkpoint = 'somewhere'
+    config_lib.validate(config)
+    assert config.data.preprocess == PREPROCESSING[name]
+    for text in (config.data.preprocess, config.evals.test.preprocess):
+      assert inputs.parse_preprocess(config, text).image_size == (384, 384)
+    flat = config_lib.flatten(config)
+    assert {key for key in flat if flat[key] != ours[key]} <= {
+      *('num_classes', 'data.dataset', 'data.num_examples', 'evals.test.split'),
+      *('data.train_split', 'data.preprocess', 'init.checkpoint'),
+    }
+
+
+@pytest.mark.parametrize(
+  'argument, train, num_examples, evals',
+  [
+    ('', 'train[:800]+test[:200]', 1000, {'test': 'test[50%:]'}),
+    # Settings are chosen without the test split.
+    (',train=selection', 'train[:800]', 800, {'validation': 'test[:200]'}),
+  ],
+)
+def test_splits(argument, train, num_examples, evals):
+  config = vtab_config.get_config(f'ViT-B/16,smallnorb_azimuth{argument}')
+  assert config.data.train_split == train
+  assert config.data.num_examples == num_examples
+  assert config.num_classes == 18
+  assert {k: e.split for k, e in config.evals.items()} == evals
 
 
 def test_all_gives_one_stage_per_task_with_the_same_weights():
@@ -163,17 +131,3 @@ def test_all_gives_one_stage_per_task_with_the_same_weights():
     alone = vtab_config.get_config(f'ViT-L/16,{name},train=selection')
     alone.init.checkpoint, alone.data.data_dir = 'weights', '/data'
     assert config.stages[name].to_dict() == alone.to_dict()
-
-
-@pytest.mark.parametrize(
-  'argument, reason',
-  [
-    ('ViT-B/16', 'lacks TASK'),
-    ('ViT-B/16,clevr', "unknown task 'clevr'; the tasks are .*'dmlab'"),
-    ('ViT-B/16,dmlab,train=some', r"train='some' .*'all', 'selection'"),
-    ('B/16,dmlab', "Unknown model 'B/16'"),
-  ],
-)
-def test_wrong_arguments(argument, reason):
-  with pytest.raises(ValueError, match=reason):
-    vtab_config.get_config(argument)

@@ -9,8 +9,8 @@
 
 MODEL is a name with optional settings, NAME[:KEY=VALUE,...]. A GMAC is 1e9
 multiply-accumulates (two operations each) of one image's forward pass. The MiB
-count what one image keeps in memory between the forward and the backward pass
-of training, before the compiler decides to recompute some of it.
+of the whole model count what one image keeps in memory between the forward and
+the backward pass of training, before the compiler decides to recompute some.
 """
 
 import json
@@ -46,14 +46,9 @@ _COLUMNS = {
   'forward_gmacs': ('GMACs', '.3f'),
   'share_of_gmacs': ('% of them', '.1f'),
   'activation_mib': ('MiB an image', '.1f'),
-  'share_of_mib': ('% of them', '.1f'),
   'dtype': ('dtype', ''),
   'exaflops': ('exaFLOPs', '.4g'),
 }
-
-
-_FIGURES = ('params', 'forward_gmacs', 'activation_mib')
-_SHARES = {'forward_gmacs': 'share_of_gmacs', 'activation_mib': 'share_of_mib'}
 
 
 def main(specs: list[str]) -> None:
@@ -71,13 +66,14 @@ def main(specs: list[str]) -> None:
   if len(reports) > 1:
     print(f'{setting}\n\n{_table(reports, "model")}')
     return
-  report, rows = reports[0], reports[0]['parts']
-  rows.append({'name': 'total', **{key: report[key] for key in _FIGURES}})
+  (report,) = reports
+  total = ('params', 'forward_gmacs', 'activation_mib')
+  rows = report['parts']
+  rows.append({'name': 'total', **{key: report[key] for key in total}})
   for row in rows:
     if row.get('repeats') == 1:
       del row['repeats']
-    for key, share in _SHARES.items():
-      row[share] = 100 * row[key] / report[key]
+    row['share_of_gmacs'] = 100 * row['forward_gmacs'] / report['forward_gmacs']
   print(f'{report["model"]}: {setting}, {report["dtype"]}\n')
   print(_table(rows, 'name'))
   if 'exaflops' in report:
@@ -109,22 +105,24 @@ def _report(spec: str, size: tuple[int, int]) -> dict:
     'image_size': list(size),
     'num_classes': _NUM_CLASSES.value,
     'dtype': jnp.dtype(model.dtype).name,
-    **_figures(account),
+    'params': account.params,
+    'forward_gmacs': account.macs / 1e9,
+    'activation_mib': account.activation_bytes / 2**20,
   }
   if _EPOCHS.value is not None:
     report['exaflops'] = accounting.exaflops(
       account.macs, _EXAMPLES.value, _EPOCHS.value
     )
   report['parts'] = [
-    {'name': part.name, 'repeats': part.repeats, **_figures(part)}
+    {
+      'name': part.name,
+      'repeats': part.repeats,
+      'params': part.params,
+      'forward_gmacs': part.macs / 1e9,
+    }
     for part in account.parts
   ]
   return report
-
-
-def _figures(counted: accounting.Account | accounting.Part) -> dict:
-  found = counted.params, counted.macs / 1e9, counted.activation_bytes / 2**20
-  return dict(zip(_FIGURES, found, strict=True))
 
 
 if __name__ == '__main__':

@@ -43,28 +43,28 @@ class Part:
     repeats: number of repetitions; the figures below are their sums.
     params: number of parameters.
     macs: multiply-accumulates of one image's forward pass.
-    activation_bytes: bytes kept of one image for the backward pass.
   """
 
   name: str
   repeats: int
   params: int
   macs: int
-  activation_bytes: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Account:
-  """The cost of a model at an image size; the totals are sums over the parts.
+  """The cost of a model at an image size.
 
   Attributes:
     parts: the parts, in the order in which the forward pass finishes them.
     backward_macs: multiply-accumulates of one image's backward pass: as many as
       two forward passes, or a count if only some parameters train.
+    activation_bytes: bytes kept of one image between forward and backward pass.
   """
 
   parts: tuple[Part, ...]
   backward_macs: int
+  activation_bytes: int
 
   @property
   def params(self) -> int:
@@ -75,11 +75,6 @@ class Account:
   def macs(self) -> int:
     """Multiply-accumulates of one image's forward pass."""
     return sum(part.macs for part in self.parts)
-
-  @property
-  def activation_bytes(self) -> int:
-    """Bytes kept of one image between forward and backward pass."""
-    return sum(part.activation_bytes for part in self.parts)
 
 
 class _Parts:
@@ -184,15 +179,11 @@ def account(
   sizes = collections.Counter()
   for path, x in flax.traverse_util.flatten_dict(dict(params)).items():
     sizes[parts.of_module(path[:-1])] += x.size
-  macs, kept = {}, {}
-  for counts, found in (
-    (macs, traces.products(forward)),
-    (kept, traces.residuals(kept_only)),
-  ):
-    for stack, number in found:
-      name = parts.of_stack(stack)
-      # Move the part to the end, to list parts in the order they are finished.
-      counts[name] = counts.pop(name, 0) + _per_image(number)
+  macs = {}
+  for stack, number in traces.products(forward):
+    name = parts.of_stack(stack)
+    # Move the part to the end, to list parts in the order they are finished.
+    macs[name] = macs.pop(name, 0) + _per_image(number)
   forward_macs = sum(macs.values())
   backward_macs = 2 * forward_macs
   if trained is not None:
@@ -202,18 +193,13 @@ def account(
     backward_macs = (
       sum(_per_image(n) for _, n in traces.products(both)) - forward_macs
     )
-  figures = (
-    (name, sizes[name], macs.get(name, 0), kept.get(name, 0))
-    for name in {**macs, **kept, **sizes}
+  counted = tuple(
+    Part(name, parts.repeats(name), sizes[name], macs.get(name, 0))
+    for name in {**macs, **sizes}
+    if sizes[name] or macs.get(name)
   )
-  return Account(
-    tuple(
-      Part(name, parts.repeats(name), *found)
-      for name, *found in figures
-      if any(found)
-    ),
-    backward_macs,
-  )
+  kept = sum(map(_per_image, traces.residuals(kept_only)))
+  return Account(counted, backward_macs, kept)
 
 
 def forward_macs(

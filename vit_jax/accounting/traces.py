@@ -14,9 +14,6 @@ _UNKNOWN = ('while', 'pallas_call', 'shard_map')
 # as the smaller array, since repeating it again is as cheap as keeping it.
 _VIEWS = ('reshape', 'squeeze', 'expand_dims', 'broadcast_in_dim')
 
-# Variable -> the equation that computes it, and its index among the results.
-_Computed = dict[core.Var, tuple[core.JaxprEqn, int]]
-
 
 def products(jaxpr: core.Jaxpr) -> Iterator[tuple[str, int]]:
   """Counts multiply-accumulates of matrix products and convolutions.
@@ -109,91 +106,57 @@ def _convolution(eqn: core.JaxprEqn) -> int:
   return batch * features * kernel[kernel_axes[1]] * taps
 
 
-def residuals(jaxpr: core.Jaxpr) -> Iterator[tuple[str, int]]:
-  """Yields the sizes of a function's results, each array once.
+def residuals(jaxpr: core.Jaxpr) -> Iterator[int]:
+  """Yields the bytes of a function's results, each array once.
 
   Arguments that the function returns do not count. A reshaped or broadcast
-  array counts as the original array.
-
-  Args:
-    jaxpr: the function.
-
-  Yields:
-    The name stack of the equation that computed a result, and its bytes.
+  array counts as the original array. The results of a loop are its stacked
+  arrays.
   """
   seen = set()
-  computed = _computed(jaxpr)
-  for var in jaxpr.outvars:
-    if isinstance(var, core.Literal):
-      continue
-    array, stack, size = _origin(computed, var)
-    if stack is not None and array not in seen:
-      seen.add(array)
-      yield stack, size
-
-
-def _computed(jaxpr: core.Jaxpr) -> _Computed:
-  return {
-    var: (eqn, i) for eqn in jaxpr.eqns for i, var in enumerate(eqn.outvars)
-  }
-
-
-def _bytes(var: core.Var) -> int:
-  return var.aval.size * var.aval.dtype.itemsize
+  for result in jaxpr.outvars:
+    key, var = _origin(jaxpr, result)
+    if key and key not in seen:
+      seen.add(key)
+      yield var.aval.size * var.aval.dtype.itemsize
 
 
 def _origin(
-  computed: _Computed, var: core.Var | core.Literal
-) -> tuple[tuple[int, ...] | core.Var | core.Literal, str | None, int]:
+  jaxpr: core.Jaxpr, var: core.Var | core.Literal
+) -> tuple[tuple[int, ...], core.Var | core.Literal]:
   """Finds where a variable of a function comes from.
 
-  Args:
-    computed: the function's equations, by their results.
-    var: the variable.
-
   Returns:
-    A unique key of the array, the name stack of the equation that computed it,
-    and its bytes. For a function's argument or a constant: the variable, None
-    and its bytes.
+    A unique key of the array that it is, () for an argument or a constant; and
+    the variable of the array.
   """
+  computed = {
+    out: (eqn, i) for eqn in jaxpr.eqns for i, out in enumerate(eqn.outvars)
+  }
   while not isinstance(var, core.Literal) and var in computed:
     eqn, i = computed[var]
-    stack = _stack(eqn)
     if eqn.primitive.name in _VIEWS:
       var = eqn.invars[0]
       continue
     called = _called(eqn)
     if called is None:
-      return (id(var),), stack, _bytes(var)
-    inner = _computed(called)
-    array, below, size = _origin(inner, called.outvars[i])
-    looped = eqn.primitive.name == 'scan'
-    if looped:
-      constants, carry = _carried(eqn, called)
-      if i >= carry:
-        size *= eqn.params['length']
-    if below is not None:
+      return (id(var),), var
+    key, inner = _origin(called, called.outvars[i])
+    if key:
       # Calls of one function share its trace, but each has its own equation.
-      return (id(eqn), *array), f'{stack}/{below}', size
-    if isinstance(array, core.Literal):
-      return array, None, size
-    place = called.invars.index(array)
-    if looped:
-      # A value that the loop carries, kept from every iteration.
-      carried = place - constants
-      if 0 <= carried < carry:
-        below = _origin(inner, called.outvars[carried])[1]
-      return (id(var),), f'{stack}/{below or ""}', size
-    var = eqn.invars[place]
-  return var, None, _bytes(var)
+      return (id(eqn), *key), inner
+    if isinstance(inner, core.Literal):
+      return (), inner
+    var = eqn.invars[called.invars.index(inner)]
+  return (), var
 
 
 def _called(eqn: core.JaxprEqn) -> core.Jaxpr | None:
   """Returns the called function with the equation's arguments and results.
 
-  None if there is no such function.
+  None if there is no such function, and for loops, which change shapes.
   """
-  if eqn.primitive.name == 'while':
+  if eqn.primitive.name in ('while', 'scan'):
     return None
   for called in functions(eqn):
     if len(called.invars) == len(eqn.invars) and (
@@ -201,22 +164,3 @@ def _called(eqn: core.JaxprEqn) -> core.Jaxpr | None:
     ):
       return called
   return None
-
-
-def _carried(scan: core.JaxprEqn, body: core.Jaxpr) -> tuple[int, int]:
-  """Returns how many constants and how many carried values a `scan` has.
-
-  The arguments of a scan are constants, carried values and sliced arrays; its
-  results are carried values and stacked arrays. In the body, the sliced and
-  stacked arrays have one dimension less, which identifies them. JAX's own
-  numbers of them are not the same in all releases.
-  """
-
-  def whole(outer, inner):
-    return sum(
-      out.aval.ndim == within.aval.ndim
-      for out, within in zip(outer, inner, strict=True)
-    )
-
-  carry = whole(scan.outvars, body.outvars)
-  return whole(scan.invars, body.invars) - carry, carry

@@ -14,8 +14,8 @@ import pandas as pd
 from etils import epath
 
 from vit_jax.dedup import hashing, sets
-from vit_jax.features import extraction
-from vit_jax.features.store import Stored
+from vit_jax.predict import extraction
+from vit_jax.predict.store import Stored
 from vit_jax.predict.predictor import Predictor
 
 

@@ -26,13 +26,13 @@ its logits differ from the checkpoint's. Exit code 1 if one differs too much.
 
 from absl import flags
 
-from vit_jax.export import description, forms, parity, writing
+from vit_jax import loaded
+from vit_jax.export import description, forms, parity
 from vit_jax.export.program import DTYPES, Program
-from vit_jax.inspection import model_flags, subject
 from vit_jax.interop import weight_files
 from vit_jax.runtime import command_line
 
-flags.adopt_module_key_flags(model_flags)
+loaded.define_flags()
 _TO = flags.DEFINE_string('to', None, 'Directory to write.')
 _FORMS = flags.DEFINE_list(
   'forms', 'stablehlo', f'What to write: {", ".join(forms.FORMS)}.'
@@ -59,36 +59,35 @@ _OVERWRITE = flags.DEFINE_bool(
 
 def main() -> None:
   to = weight_files.absolute(_TO.value)
-  written = description.read(to) if _CHECK_ONLY.value else None
-  if written is None:
-    writing.check_target(to, _OVERWRITE.value)
-    chosen = forms.choose(_FORMS.value)
-  else:
-    chosen = forms.choose(list(written['forms']))
-  options = model_flags.arguments()
-  if written is not None:
+  options, names, dtype = loaded.arguments(), _FORMS.value, _DTYPE.value
+  if _CHECK_ONLY.value:
+    written = description.read(to)
+    names, dtype = list(written['forms']), written['dtype']
     options['image_size'] = options['image_size'] or tuple(
       written['image_size']
     )
-    options['preprocess'] = options['preprocess'] or written[
-      'preprocessing'
-    ].get('text')
-  program = Program(
-    subject.load(model_flags.CHECKPOINT.value, **options),
-    dtype=written['dtype'] if written else _DTYPE.value,
-  )
-  if written is not None:
-    description.check_same(written, program, to)
+    recorded = written['preprocessing'].get('text')
+    options['preprocess'] = options['preprocess'] or recorded
+  else:
+    forms.check_target(to, _OVERWRITE.value)
+  chosen = forms.choose(names)
+  program = Program(loaded.load(flags.FLAGS.checkpoint, **options), dtype)
   for form in chosen.values():
     form.check(program)
+  if _CHECK_ONLY.value:
+    description.check_same(written, program, to)
   pixels = parity.images(program, _COUNT.value, tuple(_IMAGES.value))
-  if written is None:
-    writing.write(program, to, chosen)
+  if not _CHECK_ONLY.value:
+    forms.write(program, to, chosen)
   rows = parity.compare(program, to, chosen, pixels)
   kind = 'images' if _IMAGES.value else 'random images'
   print(f'The largest difference of a logit on {len(pixels)} {kind}:')
   print(parity.table(rows))
-  writing.judge(rows, program, to)
+  if failed := [row.form for row in rows if not row.passed]:
+    raise ValueError(
+      f'{", ".join(failed)} in {to} does not give the logits of'
+      f' {program.loaded.origin}. Do not use it.'
+    )
 
 
 if __name__ == '__main__':

@@ -1,11 +1,9 @@
 """The model card of a Hugging Face folder, made from a run.
 
-The card names no folders of the user's machine: of data in files it says only
-what the last folder is called. A data spec is shown by `_set` alone, never as
-it is.
+The card names no files of the user's machine: of data in files it says only
+their kind. A data spec is shown by `_data_set` alone, never as it is.
 """
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +15,7 @@ from etils import epath
 from vit_jax import accounting
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
-from vit_jax.data import exclusion, ops
+from vit_jax.data import ops
 from vit_jax.export import description
 from vit_jax.interop import inference
 from vit_jax.plan import chips
@@ -36,9 +34,8 @@ _SETTINGS = (
   *('polyak.decay', 'seed'),
 )
 _LIBRARIES = ('vit_jax', 'jax', 'flax', 'optax', 'orbax-checkpoint', 'python')
-# Kinds of data whose specs hold no path. All others are taken to hold one.
+# Kinds of data whose specs hold no path.
 _OWN = ('digits', 'shapes', 'vtab')
-_PUBLIC = ('tfds', 'hf')
 _METRICS = ('accuracy', 'top5_accuracy')
 
 
@@ -77,16 +74,19 @@ def write(
   """
   check_license(license_)
   name = inference.describe(model)[0]
-  run = _Run(origin)
+  run = _run(origin)
+  spec = run['config']['data']['dataset'] if run else ''
+  public = _data_set(spec)[1]
   front = {
     **({'license': license_} if license_ else {}),
     'pipeline_tag': 'image-classification',
     'library_name': 'transformers',
     'tags': ['vision', 'vit', 'vit_jax', 'jax'],
-    **({'datasets': run.public} if run.public else {}),
+    **({'datasets': [public]} if public else {}),
     'metrics': ['accuracy'],
-    **run.model_index(name),
   }
+  if run and (results := _results(run)):
+    front['model-index'] = [{'name': name, 'results': results}]
   prepared = ops.parse(
     preprocessing or 'resize',
     image_size=image_size,
@@ -99,8 +99,10 @@ def write(
     f' for {model.num_classes:,} classes, trained with vit_jax.',
     _USE,
     _preprocessing(prepared),
-    *run.sections(model, image_size, channels),
   ]
+  if run:
+    macs = accounting.forward_macs(model, image_size, channels)
+    sections += _sections(run, macs)
   if not license_:
     sections.append('## License\n\nNo license is given: ask the authors.')
   text = yaml.safe_dump(front, sort_keys=False, allow_unicode=True)
@@ -122,189 +124,137 @@ classify('image.jpg')
 
 
 def _preprocessing(prepared: ops.Preprocess) -> str:
-  lines = [f'1. {description.decoding(prepared)}']
-  lines += [
-    f'{number}. {description.operation(op)}'
-    for number, op in enumerate(prepared.ops, start=2)
+  steps = [
+    description.decoding(prepared),
+    *(
+      f'`{op}`: {description.operation(op).splitlines()[0]}'
+      for op in prepared.ops
+    ),
+    'maps 0 to 255 to [-1, 1]',
   ]
-  lines.append(f'{len(lines) + 1}. maps 0 to 255 to [-1, 1]')
   return (
     '## Preprocessing\n\nThe evaluation prepared images as follows:\n\n'
-    + '\n'.join(lines)
+    + '\n'.join(f'{i}. {step}' for i, step in enumerate(steps, start=1))
     + '\n\n`preprocessor_config.json` makes transformers resize images to the'
     ' final size at once, with antialiasing. Results can differ a little.'
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Set:
-  """A data set as anybody may read it.
+def _data_set(spec: str) -> tuple[str, str]:
+  """Returns the data set of a data spec as anybody may read it.
 
-  Attributes:
-    name: of a public data set, or of the last folder of a path.
-    is_public: whether it is on the Hugging Face Hub or in TFDS.
-    is_reduced: whether a list of examples is left out.
+  Returns:
+    The name, or only the kind of data in files; and the name that TFDS or the
+    Hugging Face Hub have for it, '' if they do not have it.
   """
-
-  name: str
-  is_public: bool
-  is_reduced: bool
-
-
-def _set(spec: str) -> _Set:
-  """Returns the data set of a data spec; of a path, the last folder only."""
-  try:
-    base, excluded = exclusion.split(spec)
-  except ValueError:  # Of another version.
-    return _Set('unknown', False, False)
-  kind, _, rest = base.partition(':')
-  if kind == 'mix':  # Of several data sets, in versions before.
-    return _Set('unknown', False, False)
-  is_public = kind in _PUBLIC and not _is_path(kind, rest)
-  if is_public:
-    name = rest
-  elif kind in _OWN:
-    name = base
-  else:
-    name = _last_folder(rest) or kind
-  return _Set(name, is_public, bool(excluded))
-
-
-def _is_path(kind: str, name: str) -> bool:
-  """Whether the name of a data set of TFDS or the Hub is a path instead."""
-  return (
-    name.startswith(('/', '.', '~'))
+  base = spec.partition(',')[0]
+  kind, _, name = base.partition(':')
+  if kind in _OWN:
+    return base, ''
+  # Without a config and a version, which follow a colon.
+  public = name.partition(':')[0]
+  is_path = (
+    public.startswith(('/', '.', '~'))
     or '://' in name
-    or (kind == 'hf' and name.count('/') > 1)
-    # The part after a colon is a config.
-    or (kind == 'hf' and epath.Path(name.partition(':')[0]).exists())
+    or (kind == 'hf' and public.count('/') > 1)
+    or (kind == 'hf' and epath.Path(public).exists())
   )
+  return (kind, '') if kind not in ('tfds', 'hf') or is_path else (name, public)
 
 
-def _last_folder(path: str) -> str:
-  """Returns the last folder or file of a path; '' if that would tell of a user.
+def _run(origin: str) -> dict[str, Any] | None:
+  """Returns what a checkpoint's run says; None if the weights are not a run's.
 
-  A bucket, a home directory and a place relative to the current folder have no
-  name of their own. A version of prepared data has that of the data set.
+  These are its `workdir`, its `step`, its `config`, and by their keys the
+  `metrics` of that step.
   """
-  scheme, remote, rest = path.rpartition('://')
-  names = [name for name in rest.split('/') if name not in ('', '.', '..')]
-  if remote and scheme != 'file':
-    names = names[1:]
-  while names and re.fullmatch(r'\d+\.\d+\.\d+', names[-1]):
-    names.pop()
-  above = names[:-1] if path.startswith('/') else None
-  if not names or names[-1].startswith('~') or above in (['home'], ['Users']):
-    return ''
-  return names[-1]
+  path = epath.Path(origin)
+  if not path.name.isdigit() or path.parent.name != checkpoint_lib.FOLDER:
+    return None
+  workdir, step = path.parent.parent, int(path.name)
+  config = config_lib.load(workdir) or {}
+  # Converted weights are kept like runs, but nothing trained them here.
+  if not (config.get('data') or {}).get('dataset'):
+    return None
+  found = {
+    key: value
+    for row in metrics.read(workdir)
+    if row['step'] == step
+    for key, value in row.items()
+    if key.rpartition('/')[0] in config['evals']
+    and key.rpartition('/')[2] in (*_METRICS, 'loss')
+  }
+  return {'workdir': workdir, 'step': step, 'config': config, 'metrics': found}
 
 
-class _Run:
-  """What a work directory tells; nothing if the weights are not a run's."""
-
-  def __init__(self, origin: str):
-    path = epath.Path(origin)
-    found = path.name.isdigit() and path.parent.name == checkpoint_lib.FOLDER
-    workdir = path.parent.parent
-    config = (config_lib.load(workdir) or {}) if found else {}
-    section = config.get('data') or {}
-    # Converted weights are kept like runs, but nothing trained them here.
-    self._trained = bool(section.get('dataset'))
-    self._config = config
-    self._step = int(path.name) if found else 0
-    self._workdir = workdir
-    self._set = _set(str(section.get('dataset') or ''))
-    # Without a config and a version, as the Hub has it.
-    public = [self._set.name.partition(':')[0]]
-    self.public = public if self._set.is_public else []
-    self.dataset = self._set.name
-    rows = metrics.read(workdir) if self._trained else []
-    self._metrics = {
-      key: value
-      for row in rows
-      if row['step'] == self._step
-      for key, value in row.items()
-      if key.rpartition('/')[0] in config['evals']
-      and key.rpartition('/')[2] in (*_METRICS, 'loss')
+def _results(run: Mapping[str, Any]) -> list[dict[str, Any]]:
+  """Returns the results on the run's own data as Hugging Face's cards do."""
+  config, results = run['config'], []
+  own = config['data']['dataset']
+  name = _data_set(own)[0]
+  for key, value in run['metrics'].items():
+    evaluation, _, metric = key.rpartition('/')
+    section = config['evals'][evaluation]
+    # Results on other data must not pass for those on the run's own.
+    if metric not in _METRICS or section.get('dataset') not in (None, '', own):
+      continue
+    data = {'type': name, 'name': name}
+    if section.get('split'):
+      data['split'] = section['split']
+    entry = {
+      'type': 'accuracy',
+      'name': f'{evaluation} {metric}',
+      'value': round(value, 6),
     }
-
-  def model_index(self, name: str) -> dict[str, Any]:
-    """Returns the results as Hugging Face's cards have them; {} without any."""
-    found = []
-    for key, value in self._metrics.items():
-      evaluation, _, metric = key.rpartition('/')
-      # Results on other data must not pass for those on the run's own.
-      own = self._config['data']['dataset']
-      other = self._config['evals'][evaluation].get('dataset')
-      if metric in _METRICS and other in (None, '', own):
-        split = self._config['evals'][evaluation].get('split')
-        entry = {
-          'type': 'accuracy',
-          'name': f'{evaluation} {metric}',
-          'value': round(value, 6),
-        }
-        data = {'type': self.dataset, 'name': self.dataset}
-        if split:
-          data['split'] = split
-        found.append(
-          {
-            'task': {'type': 'image-classification'},
-            'dataset': data,
-            'metrics': [entry],
-          }
-        )
-    return {'model-index': [{'name': name, 'results': found}]} if found else {}
-
-  def sections(
-    self, model: nn.Module, image_size: tuple[int, int], channels: int
-  ) -> list[str]:
-    """Returns the sections on data, results, settings, cost and hardware."""
-    if not self._trained:
-      return []
-    flat = config_lib.flatten(self._config)
-    sections = [f'## Data\n\n{self.dataset}']
-    if self._set.is_reduced:
-      sections.append('A list of examples was left out.')
-    if self._metrics:
-      rows = [(key, f'{value:.4f}') for key, value in self._metrics.items()]
-      sections.append('## Results\n\n' + _table('metric', rows))
-    rows = [(key, f'`{flat[key]}`') for key in _SETTINGS if key in flat]
-    sections.append('## Training\n\n' + _table('setting', rows))
-    sections.append(self._cost(model, image_size, channels))
-    if launches := environment.read(self._workdir):
-      sections.append(_hardware(launches))
-    return sections
-
-  def _cost(self, model, image_size, channels) -> str:
-    images = self._step * self._config['data']['batch_size']
-    macs = accounting.forward_macs(model, image_size, channels)
-    exaflops = accounting.exaflops(macs, images, 1)
-    days = exaflops * 1e18 / chips.CHIPS['v3'].peak_flops / _DAY
-    return (
-      f'## Cost\n\n{exaflops:.3g} exaFLOPs: {images:,} images of'
-      f' {macs / 1e9:.3g} GMACs, forward and backward. At peak'
-      f' speed this takes {days:.3g} TPUv3-core-days, in practice more. These'
-      ' figures are computed, not measured. Earlier runs whose weights'
-      ' this run started from are not included.'
+    results.append(
+      {
+        'task': {'type': 'image-classification'},
+        'dataset': data,
+        'metrics': [entry],
+      }
     )
+  return results
 
 
-def _hardware(launches: list[dict[str, Any]]) -> str:
-  kinds = dict.fromkeys(
-    f'{line.get("devices", "?")} x {line.get("device_kind", "unknown")}'
-    for line in launches
+def _sections(run: Mapping[str, Any], macs: int) -> list[str]:
+  """Returns the sections on data, results, settings, cost and hardware."""
+  config = run['config']
+  spec, flat = config['data']['dataset'], config_lib.flatten(config)
+  sections = [f'## Data\n\n{_data_set(spec)[0]}']
+  if 'exclude=' in spec:
+    sections.append('A list of examples was left out.')
+  if run['metrics']:
+    rows = {key: f'{value:.4f}' for key, value in run['metrics'].items()}
+    sections.append('## Results\n\n' + _table('metric', rows))
+  rows = {key: f'`{flat[key]}`' for key in _SETTINGS if key in flat}
+  sections.append('## Training\n\n' + _table('setting', rows))
+  images = run['step'] * config['data']['batch_size']
+  exaflops = accounting.exaflops(macs, images, 1)
+  days = exaflops * 1e18 / chips.CHIPS['v3'].peak_flops / _DAY
+  sections.append(
+    f'## Cost\n\n{exaflops:.3g} exaFLOPs: {images:,} images of'
+    f' {macs / 1e9:.3g} GMACs, forward and backward. At peak'
+    f' speed this takes {days:.3g} TPUv3-core-days, in practice more. These'
+    ' figures are computed, not measured. Earlier runs whose weights'
+    ' this run started from are not included.'
   )
-  versions = [
-    (key, str(launches[-1][key])) for key in _LIBRARIES if key in launches[-1]
-  ]
-  return f'## Hardware and versions\n\n{"; ".join(kinds)}\n\n' + _table(
-    'library', versions
-  )
+  if launches := environment.read(run['workdir']):
+    kinds = dict.fromkeys(
+      f'{line.get("devices", "?")} x {line.get("device_kind", "unknown")}'
+      for line in launches
+    )
+    last = launches[-1]
+    rows = {key: str(last[key]) for key in _LIBRARIES if key in last}
+    sections.append(
+      f'## Hardware and versions\n\n{"; ".join(kinds)}\n\n'
+      + _table('library', rows)
+    )
+  return sections
 
 
-def _table(first: str, rows: list[tuple[str, str]]) -> str:
+def _table(first: str, rows: Mapping[str, str]) -> str:
   lines = [f'| {first} | value |', '| --- | --- |']
-  # A | would end a cell.
-  cells = ((key, value.replace('|', '\\|')) for key, value in rows)
-  lines += [f'| {key} | {value} |' for key, value in cells]
+  for key, value in rows.items():
+    cell = value.replace('|', '\\|')  # A | would end it.
+    lines.append(f'| {key} | {cell} |')
   return '\n'.join(lines)

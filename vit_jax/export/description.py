@@ -1,6 +1,7 @@
 """`model.json`: what a user of the exported files must know."""
 
 import hashlib
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,38 +10,28 @@ from etils import epath
 
 import vit_jax
 from vit_jax.data import ops
-from vit_jax.data.ops import augment, geometry, resizing
+from vit_jax.data.ops import geometry
 from vit_jax.export.program import Program
 from vit_jax.interop import inference, json_files
 
 FILE = 'model.json'
 FORMAT_VERSION = 1
 
-_PADDING = {'zeros': 'zeros', 'reflect': 'the image mirrored'}
-_RESIZES = {
-  (False, 'bilinear'): (
-    'interpolates between the two nearest pixel centres along each axis'
-    ' (half-pixel centres, no antialiasing), rounds to uint8'
-  ),
-  (True, 'bilinear'): (
-    'takes the mean of the pixels that a new one covers if both sides shrink,'
-    ' else interpolates between the two nearest pixel centres along each axis'
-    ' (half-pixel centres); rounds to uint8'
-  ),
-  (False, 'area'): (
-    'takes the mean of the pixels that a new one covers, truncates to uint8'
-  ),
-} | {
-  (False, method): f"as Pillow's resize with Resampling.{resample.name}"
-  for method, resample in resizing.PILLOW.items()
-}
-
 
 def describe(program: Program) -> dict[str, Any]:
   """Returns the description of a program, without its files."""
-  subject = program.subject
-  name, overrides = inference.describe(subject.model)
-  classes = subject.model.num_classes
+  loaded = program.loaded
+  name, overrides = inference.describe(loaded.model)
+  classes = loaded.model.num_classes
+  meaning = 'logits; their softmax gives probabilities that add up to 1'
+  if loaded.loss == 'sigmoid':
+    meaning = 'logits; the sigmoid of each is the probability of its class'
+  sizes = (
+    'none: position embeddings are for this size. Export again with'
+    ' --image_size to resize them'
+  )
+  if program.takes_any_size:
+    sizes = 'any height and width: the model has no position embeddings'
   return {
     'format_version': FORMAT_VERSION,
     'versions': {'vit_jax': vit_jax.__version__, 'jax': jax.__version__},
@@ -57,39 +48,26 @@ def describe(program: Program) -> dict[str, Any]:
     'output': {
       'shape': ['b', classes],
       'dtype': 'float32',
-      'meaning': _MEANINGS[subject.loss == 'sigmoid'],
+      'meaning': meaning,
     },
-    'image_size': list(subject.image_size),
-    'other_image_sizes': _SIZES[program.takes_any_size],
+    'image_size': list(loaded.image_size),
+    'other_image_sizes': sizes,
     'classes': classes,
-    'class_names': list(subject.class_names),
+    'class_names': list(loaded.class_names),
     'decoding': {
-      'upright': subject.preprocess.upright,
-      'jpeg_dct': subject.preprocess.jpeg_dct,
+      'upright': loaded.preprocess.upright,
+      'jpeg_dct': loaded.preprocess.jpeg_dct,
       'channels': program.channels,
-      'meaning': decoding(subject.preprocess),
+      'meaning': decoding(loaded.preprocess),
     },
     'preprocessing': {
-      'text': subject.preprocess.text,
+      'text': loaded.preprocess.text,
       'operations': [
         {'operation': repr(op), 'meaning': operation(op)}
-        for op in subject.preprocess.ops
+        for op in loaded.preprocess.ops
       ],
     },
   }
-
-
-_MEANINGS = {
-  False: 'logits; their softmax gives probabilities that add up to 1',
-  True: 'logits; the sigmoid of each is the probability of its class',
-}
-_SIZES = {
-  True: 'any height and width: the model has no position embeddings',
-  False: (
-    'none: position embeddings are for this size. Export again with'
-    ' --image_size to resize them'
-  ),
-}
 
 
 def decoding(preprocess: ops.Preprocess) -> str:
@@ -104,56 +82,10 @@ def decoding(preprocess: ops.Preprocess) -> str:
 
 def operation(op: ops.Op) -> str:
   """Says in words what an operation does; see `data/ops`."""
-  by = ' x '.join(map(str, getattr(op, 'size', ())))
-  match op:
-    case geometry.Resize():
-      how = _RESIZES[op.antialias, op.method]
-      return f'resizes to {by} pixels (height x width), aspect not kept; {how}'
-    case geometry.ResizeSmall():
-      how = _RESIZES[op.antialias, op.method]
-      rounded = 'truncated' if op.method in resizing.PILLOW else 'rounded'
-      return (
-        f'resizes the shorter side to {max(op.size)} pixels and the longer one'
-        f' in proportion, {rounded}; {how}'
-      )
-    case geometry.CentralCrop():
-      return (
-        f'crops {by} pixels (height x width) from the middle; of an odd'
-        ' remainder, the top or left gets the smaller part'
-      )
-    case geometry.Pad():
-      return f'adds {op.n} pixels of {_PADDING[op.mode]} on each side'
-    case geometry.Shift():
-      return (
-        f'moves the image {op.y} pixels down and {op.x} to the right;'
-        f' {_PADDING[op.mode]} enters'
-      )
-    case geometry.Trim():
-      return f'removes {op.n} pixels from each side'
-    case geometry.RandomCrop():
-      return f'crops {by} pixels (height x width) at a random place'
-    case geometry.InceptionCrop():
-      return (
-        f'crops {op.min_area:g} to {op.max_area:g} of the area at random, of'
-        f' an aspect (width / height) from {op.min_aspect:g} to'
-        f' {op.max_aspect:g}, and resizes to {by} pixels; '
-        + _RESIZES[False, 'bilinear']
-      )
-    case geometry.Flip():
-      return 'mirrors half of the images horizontally, at random'
-    case augment.RandAugment():
-      return (
-        f'applies {op.n} random changes of magnitude {op.m:g} (RandAugment)'
-      )
-    case augment.RandomErasing():
-      return f'replaces a random rectangle, with a probability of {op.p:g}'
-    case augment.ColourJitter():
-      return (
-        f'changes brightness by up to {op.brightness:g}, contrast by'
-        f' {op.contrast:g}, saturation by {op.saturation:g} and hue by'
-        f' {op.hue:g}, at random'
-      )
-  raise ValueError(f'{op!r} has no description.')
+  words = inspect.getdoc(op)
+  if isinstance(op, geometry.ResizeSmall):  # Its methods are those of `Resize`.
+    words += f'\n\nResize: {inspect.getdoc(geometry.Resize)}'
+  return words
 
 
 def files(folder: epath.Path, form: str, path: str) -> list[dict[str, Any]]:
@@ -180,17 +112,6 @@ def _sha256(path: epath.Path) -> str:
     return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
-_KINDS = {
-  'format_version': json_files.COUNT,
-  'dtype': json_files.TEXT,
-  'image_size': json_files.SIZE,
-  'decoding': json_files.OBJECT,
-  'preprocessing': json_files.OBJECT,
-  'forms': json_files.OBJECT_OF_OBJECTS,
-  'files': json_files.LIST_OF_OBJECTS,
-}
-
-
 def read(folder: epath.Path) -> dict[str, Any]:
   """Reads a folder's description, and checks its files against it.
 
@@ -200,7 +121,6 @@ def read(folder: epath.Path) -> dict[str, Any]:
   """
   path = folder / FILE
   content = json_files.read(path)
-  json_files.check(dict.fromkeys(_KINDS) | content, _KINDS, path)
   if content['format_version'] > FORMAT_VERSION:
     raise ValueError(
       f'{path} has format version {content["format_version"]}, and this'
@@ -214,27 +134,26 @@ def check_same(
   written: Mapping[str, Any], program: Program, folder: epath.Path
 ) -> None:
   """Raises ValueError if a program has another description than a folder."""
-  found = describe(program)
-  compared = [
-    (key, written.get(key), found[key])
-    for key in ('model', 'dtype', 'image_size', 'class_names')
-  ]
-  for section, key in (
-    *(('decoding', key) for key in ('upright', 'jpeg_dct', 'channels')),
-    ('preprocessing', 'text'),
-  ):
-    pair = written[section].get(key), found[section][key]
-    compared.append((f'{section}.{key}', *pair))
+  old, new = _compared(written), _compared(describe(program))
   differing = [
-    f'{key} is {old!r:.80}, and now would be {new!r:.80}'
-    for key, old, new in compared
-    if old != new
+    f'{key} is {old[key]!r:.80}, and now would be {new[key]!r:.80}'
+    for key in old
+    if old[key] != new[key]
   ]
   if differing:
     raise ValueError(
-      f'{folder / FILE} does not describe {program.subject.origin}:'
+      f'{folder / FILE} does not describe {program.loaded.origin}:'
       f' {"; ".join(differing)}. Export again.'
     )
+
+
+def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns what logits depend on, without words, which versions may change."""
+  keys = ('model', 'dtype', 'image_size', 'class_names')
+  found = {key: content.get(key) for key in keys}
+  for key in ('upright', 'jpeg_dct', 'channels'):
+    found[f'decoding.{key}'] = content['decoding'].get(key)
+  return found | {'preprocessing.text': content['preprocessing'].get('text')}
 
 
 def _check_files(folder: epath.Path, listed: list[Mapping[str, Any]]) -> None:

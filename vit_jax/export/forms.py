@@ -1,73 +1,88 @@
-"""The forms in which a model can be written."""
+"""The forms in which a model can be written.
 
-import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+Each is a module with
 
-import numpy as np
+  PATH: the file or folder that is written, within the folder of the export.
+  TOLERANCE: how much a logit may differ from the checkpoint's, as a part of the
+    largest logit, or of 1 if that is smaller.
+  check(program): raises ValueError if a program cannot be written.
+  write(program, folder): writes it, and returns what a reader must know.
+  logits(folder, images): runs what was written on uint8 images [B, height,
+    width, channels]; returns float32 [B, K].
+"""
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+
 from etils import epath
 
 from vit_jax.export import (
+  description,
   huggingface_folder,
   onnx_file,
   stablehlo,
   timm_folder,
 )
 from vit_jax.export.program import Program
-
-
-@dataclasses.dataclass(frozen=True)
-class Form:
-  """One way to write a model, and to run what was written.
-
-  Attributes:
-    path: the file or folder that is written, within the folder of the export.
-    check: raises ValueError if a program cannot be written in this form.
-    write: writes a program into a folder; returns what a reader must know.
-    logits: runs what was written on uint8 images [B, height, width, channels];
-      returns float32 [B, K].
-    tolerance: how much a logit may differ from the checkpoint's, as a part of
-      the largest logit, or of 1 if that is smaller.
-  """
-
-  path: str
-  check: Callable[[Program], None]
-  write: Callable[[Program, epath.Path], dict[str, Any]]
-  logits: Callable[[epath.Path, np.ndarray], np.ndarray]
-  tolerance: float
-
+from vit_jax.interop import json_files
+from vit_jax.runtime import printable
 
 FORMS = {
-  'stablehlo': Form(
-    stablehlo.FILE, stablehlo.check, stablehlo.write, stablehlo.logits, 1e-5
-  ),
-  'onnx': Form(
-    onnx_file.FILE, onnx_file.check, onnx_file.write, onnx_file.logits, 1e-4
-  ),
-  'huggingface': Form(
-    huggingface_folder.FOLDER,
-    huggingface_folder.check,
-    huggingface_folder.write,
-    huggingface_folder.logits,
-    1e-4,
-  ),
-  'timm': Form(
-    timm_folder.FOLDER,
-    timm_folder.check,
-    timm_folder.write,
-    timm_folder.logits,
-    1e-4,
-  ),
+  'stablehlo': stablehlo,
+  'onnx': onnx_file,
+  'huggingface': huggingface_folder,
+  'timm': timm_folder,
 }
 
 
-def choose(names: Sequence[str]) -> dict[str, Form]:
+def choose(names: Sequence[str]) -> dict[str, ModuleType]:
   """Returns the forms of these names; ValueError if one is unknown."""
-  if not names:
-    raise ValueError(f'--forms is empty; choose from {list(FORMS)}.')
-  for name in names:
-    if name not in FORMS:
-      raise ValueError(
-        f'There is no form {name!r} of export; choose from {list(FORMS)}.'
-      )
+  if not names or not FORMS.keys() >= set(names):
+    raise ValueError(
+      f'--forms={",".join(names)}: choose forms from {list(FORMS)}.'
+    )
   return {name: FORMS[name] for name in dict.fromkeys(names)}
+
+
+def check_target(to: epath.Path, overwrite: bool) -> None:
+  """Raises ValueError if something else is there already."""
+  if not to.exists() or (to.is_dir() and not any(to.iterdir())):
+    return
+  if not (to / description.FILE).exists():
+    raise ValueError(
+      f'{to} exists and is no export: it has no {description.FILE}. Choose'
+      ' another --to.'
+    )
+  if not overwrite:
+    raise ValueError(f'{to} holds an export; --overwrite replaces it.')
+
+
+def write(
+  program: Program, to: epath.Path, chosen: Mapping[str, ModuleType]
+) -> None:
+  """Writes forms of a program, and their description as the last file.
+
+  Args:
+    program: the model.
+    to: the directory; created if it does not exist. Its earlier export is
+      removed.
+    chosen: the forms, by name.
+  """
+  to.mkdir(parents=True, exist_ok=True)
+  (to / description.FILE).unlink(missing_ok=True)
+  content = description.describe(program) | {'forms': {}, 'files': []}
+  for form in FORMS.values():
+    path = to / form.PATH
+    if path.is_dir():
+      path.rmtree()
+    path.unlink(missing_ok=True)
+  for name, form in chosen.items():
+    content['forms'][name] = form.write(program, to)
+    content['files'] += description.files(to, name, form.PATH)
+  json_files.write(to / description.FILE, content)
+  print(
+    printable.text(
+      f'Wrote {to} ({", ".join(chosen)}): {program.loaded.name} of'
+      f' {program.loaded.origin}.'
+    )
+  )

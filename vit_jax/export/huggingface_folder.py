@@ -11,7 +11,7 @@ from vit_jax.interop import huggingface_export
 from vit_jax.models.shared import normalize
 from vit_jax.runtime import installed
 
-FOLDER = 'huggingface'
+PATH, TOLERANCE = 'huggingface', 1e-4  # See `forms`.
 # Of the models in the folder; the other forms take uint8 pixels.
 INPUT = 'float32 [batch, channels, height, width] in [-1, 1]'
 
@@ -19,7 +19,7 @@ INPUT = 'float32 [batch, channels, height, width] in [-1, 1]'
 def check(program: Program) -> None:
   """Raises ValueError if transformers lacks the model."""
   installed.require('transformers', 'torch', extra='hf')
-  huggingface_export.check_savable(program.subject.model)
+  huggingface_export.check_savable(program.loaded.model)
   if program.dtype != 'float32':
     raise ValueError(
       f'--dtype={program.dtype}: Hugging Face folders and what is made of them'
@@ -29,29 +29,27 @@ def check(program: Program) -> None:
 
 def write(program: Program, folder: epath.Path) -> dict[str, Any]:
   """Writes the folder."""
-  subject = program.subject
-  decoding = {
-    'upright': subject.preprocess.upright,
-    'jpeg_dct': subject.preprocess.jpeg_dct,
+  loaded = program.loaded
+  prepared = loaded.preprocess
+  about = {
+    'image_size': loaded.image_size,
+    'preprocessing': prepared.text,
+    'decoding': {'upright': prepared.upright, 'jpeg_dct': prepared.jpeg_dct},
   }
   huggingface_export.save_huggingface(
-    folder / FOLDER,
-    subject.params,
-    subject.model,
-    subject.image_size,
-    class_names=subject.class_names,
-    preprocessing=subject.preprocess.text,
-    decoding=decoding,
-    loss=subject.loss,
+    folder / PATH,
+    loaded.params,
+    loaded.model,
+    class_names=loaded.class_names,
+    loss=loaded.loss,
+    **about,
   )
   card.write(
-    folder / FOLDER,
-    subject.model,
-    subject.origin,
-    image_size=subject.image_size,
+    folder / PATH,
+    loaded.model,
+    loaded.origin,
     channels=program.channels,
-    preprocessing=subject.preprocess.text,
-    decoding=decoding,
+    **about,
   )
   return {'class': 'ViTForImageClassification', 'input': INPUT}
 
@@ -61,7 +59,7 @@ def load(folder: epath.Path) -> Any:
   import transformers
 
   return transformers.ViTForImageClassification.from_pretrained(
-    folder / FOLDER
+    folder / PATH
   ).eval()
 
 

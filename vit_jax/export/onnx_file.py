@@ -12,7 +12,7 @@ from vit_jax.export import huggingface_folder
 from vit_jax.export.program import Program
 from vit_jax.runtime import installed
 
-FILE = 'model.onnx'
+PATH, TOLERANCE = 'model.onnx', 1e-4  # See `forms`.
 OPSET = 18
 
 
@@ -44,7 +44,7 @@ def write(program: Program, folder: epath.Path) -> dict[str, Any]:
   with tempfile.TemporaryDirectory() as temporary:
     huggingface_folder.write(program, epath.Path(temporary))
     model = Whole(huggingface_folder.load(epath.Path(temporary))).eval()
-  shape = (2, *program.subject.image_size, program.channels)
+  shape = (2, *program.loaded.image_size, program.channels)
   with contextlib.redirect_stdout(io.StringIO()):  # It tells each of its steps.
     exported = torch.onnx.export(
       model,
@@ -59,7 +59,7 @@ def write(program: Program, folder: epath.Path) -> dict[str, Any]:
     # They name the files of the source, which would tell about the user's
     # machine.
     node.metadata_props.pop('pkg.torch.onnx.stack_trace', None)
-  exported.save(str(folder / FILE), external_data=False)
+  exported.save(str(folder / PATH), external_data=False)
   return {'opset': OPSET, 'input': 'images', 'output': 'logits'}
 
 
@@ -68,6 +68,6 @@ def logits(folder: epath.Path, images: np.ndarray) -> np.ndarray:
   import onnxruntime
 
   session = onnxruntime.InferenceSession(
-    folder / FILE, providers=['CPUExecutionProvider']
+    folder / PATH, providers=['CPUExecutionProvider']
   )
   return session.run(['logits'], {'images': images})[0]

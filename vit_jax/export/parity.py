@@ -3,22 +3,21 @@
 Axes: B images, K classes.
 """
 
-import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from etils import epath
 
-from vit_jax.export import forms as forms_lib
+from vit_jax import loaded
 from vit_jax.export.program import Program
-from vit_jax.inspection import subject
 
 _BATCH = 8
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
   """How one form compares.
 
   Attributes:
@@ -50,16 +49,16 @@ def images(
       random pixels.
   """
   if not paths:
-    shape = (count, *program.subject.image_size, program.channels)
+    shape = (count, *program.loaded.image_size, program.channels)
     return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-  found = subject.find_images(paths)[:count]
-  return subject.read_images(found, program.subject.preprocess)
+  found = loaded.find_images(paths)[:count]
+  return loaded.read_images(found, program.loaded.preprocess)
 
 
 def compare(
   program: Program,
   folder: epath.Path,
-  forms: Mapping[str, forms_lib.Form],
+  forms: Mapping[str, ModuleType],
   pixels: np.ndarray,
 ) -> list[Row]:
   """Runs each form on the same images.
@@ -70,35 +69,30 @@ def compare(
     forms: the forms to compare, by name.
     pixels: uint8 [B, height, width, channels].
   """
+
+  def logits(function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    starts = range(0, len(pixels), _BATCH)
+    return np.concatenate([function(pixels[i : i + _BATCH]) for i in starts])
+
+  def difference(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.abs(one - other).max())
+
   apply = jax.jit(program.apply)
-  expected = np.concatenate(
-    [apply(program.subject.params, part) for part in _batches(pixels)]
-  )
+  expected = logits(lambda part: apply(program.loaded.params, part))
   found = {
-    name: np.concatenate(
-      [form.logits(folder, part) for part in _batches(pixels)]
-    )
+    name: logits(lambda part, form=form: form.logits(folder, part))
     for name, form in forms.items()
   }
   scale = max(1.0, float(np.abs(expected).max()))
   return [
     Row(
       name,
-      _difference(logits, expected),
-      max(_difference(logits, other) for other in found.values()),
-      forms[name].tolerance * scale,
+      difference(found[name], expected),
+      max(difference(found[name], other) for other in found.values()),
+      form.TOLERANCE * scale,
     )
-    for name, logits in found.items()
+    for name, form in forms.items()
   ]
-
-
-def _batches(pixels: np.ndarray) -> Iterator[np.ndarray]:
-  for start in range(0, len(pixels), _BATCH):
-    yield pixels[start : start + _BATCH]
-
-
-def _difference(one: np.ndarray, other: np.ndarray) -> float:
-  return float(np.abs(one - other).max())
 
 
 def table(rows: list[Row]) -> str:

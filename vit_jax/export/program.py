@@ -10,8 +10,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vit_jax.inspection.subject import Subject
 from vit_jax.interop import inference
+from vit_jax.loaded import Loaded
 from vit_jax.models import resnet
 from vit_jax.models.shared import normalize
 
@@ -25,11 +25,11 @@ class Program:
   """A model with its weights, as a function of images alone.
 
   Attributes:
-    subject: the model, its weights, and how its images are prepared.
+    loaded: the model, its weights, and how its images are prepared.
     dtype: the compute dtype, one of DTYPES.
   """
 
-  subject: Subject
+  loaded: Loaded
   dtype: str = 'float32'
 
   def __post_init__(self):
@@ -37,18 +37,18 @@ class Program:
       raise ValueError(
         f'dtype={self.dtype!r} is unknown; choose from {list(DTYPES)}.'
       )
-    if not self.subject.has_head:
+    if not self.loaded.has_head:
       raise ValueError(
-        f'{self.subject.origin} has no head, so it predicts no classes: only'
+        f'{self.loaded.origin} has no head, so it predicts no classes: only'
         ' models with a head are exported. Fine-tuning gives it one.'
       )
 
   def check_one_file(self, what: str) -> None:
     """Raises ValueError if such a file cannot hold all weights."""
-    size = sum(x.nbytes for x in jax.tree.leaves(self.subject.params))
+    size = sum(x.nbytes for x in jax.tree.leaves(self.loaded.params))
     if size > _LARGEST:
       raise ValueError(
-        f'{self.subject.name} has {size / 2**30:.1f} GiB of weights, and {what}'
+        f'{self.loaded.name} has {size / 2**30:.1f} GiB of weights, and {what}'
         ' holds less than 2 GiB. Export other forms, such as'
         ' --forms=huggingface,timm.'
       )
@@ -56,18 +56,14 @@ class Program:
   @property
   def module(self) -> nn.Module:
     """The model with the attention that runs on every platform."""
-    model = self.subject.model
-    options = {
-      'dtype': jnp.dtype(self.dtype),
-      'attention_implementation': 'plain',
-    }
-    return model.clone(
-      **{k: v for k, v in options.items() if hasattr(model, k)}
-    )
+    model, dtype = self.loaded.model, jnp.dtype(self.dtype)
+    if hasattr(model, 'attention_implementation'):
+      model = model.clone(attention_implementation='plain')
+    return model.clone(dtype=dtype)
 
   @property
   def channels(self) -> int:
-    return inference.channels(inference.flatten(self.subject.params))
+    return inference.channels(inference.flatten(self.loaded.params))
 
   @property
   def takes_any_size(self) -> bool:
@@ -75,17 +71,17 @@ class Program:
 
     A ResNet takes all sizes. Position embeddings are made for one.
     """
-    return isinstance(self.subject.model, resnet.BiT)
+    return isinstance(self.loaded.model, resnet.BiT)
 
   @property
   def input_shape(self) -> tuple[int | str, ...]:
     """The shape of the images; a letter stands for any size."""
-    size = ('h', 'w') if self.takes_any_size else self.subject.image_size
+    size = ('h', 'w') if self.takes_any_size else self.loaded.image_size
     return ('b', *size, self.channels)
 
   def __call__(self, images: jax.Array) -> jax.Array:
     """Maps uint8 [B, height, width, channels] to logits, float32 [B, K]."""
-    return self.apply(self.subject.params, images)
+    return self.apply(self.loaded.params, images)
 
   def apply(self, params: Any, images: jax.Array) -> jax.Array:
     """Does the same with the weights as an argument."""

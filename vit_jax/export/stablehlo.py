@@ -9,7 +9,7 @@ from jax import export
 from vit_jax.export.program import Program
 from vit_jax.runtime import installed
 
-FILE = 'model.stablehlo'
+PATH, TOLERANCE = 'model.stablehlo', 1e-5  # See `forms`.
 PLATFORMS = ('cpu', 'cuda', 'tpu')
 
 
@@ -40,7 +40,7 @@ def write(program: Program, folder: epath.Path) -> dict[str, int | list[str]]:
     exported = export.export(jax.jit(program), platforms=PLATFORMS)(images)
   finally:
     jax.config.update('jax_hlo_source_file_canonicalization_regex', folders)
-  (folder / FILE).write_bytes(exported.serialize())
+  (folder / PATH).write_bytes(exported.serialize())
   return {
     'calling_convention_version': exported.calling_convention_version,
     'platforms': list(exported.platforms),
@@ -49,5 +49,5 @@ def write(program: Program, folder: epath.Path) -> dict[str, int | list[str]]:
 
 def logits(folder: epath.Path, images: np.ndarray) -> np.ndarray:
   """Returns the logits of uint8 images, float32 [B, K]."""
-  data = (folder / FILE).read_bytes()
+  data = (folder / PATH).read_bytes()
   return np.asarray(export.deserialize(bytearray(data)).call(images))

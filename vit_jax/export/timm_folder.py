@@ -5,144 +5,89 @@ checkpoint_path=...)`. Images are float32 [B, C, height, width] in [-1, 1].
 """
 
 import math
-import re
+import tempfile
 from typing import Any
 
 import numpy as np
-import safetensors.numpy
 from etils import epath
 
+from vit_jax import interop
 from vit_jax.export import huggingface_folder
 from vit_jax.export.program import Program
-from vit_jax.interop import inference, json_files, parameter_shapes, torch_names
-from vit_jax.models import vit
+from vit_jax.interop import huggingface_export
 from vit_jax.models.shared import normalize
 from vit_jax.runtime import installed
-from vit_jax.workdir import files
 
-FOLDER = 'timm'
-WEIGHTS, CONFIG = 'model.safetensors', 'config.json'
+PATH, TOLERANCE = 'timm', 1e-4  # See `forms`.
 _EPSILON = 1e-6  # Of every norm in timm's ViTs.
-# timm's models of the paper's sizes, by (width, patch size).
-_NAMES = {
-  (192, 16): 'vit_tiny_patch16_224',
-  (384, 8): 'vit_small_patch8_224',
-  (384, 16): 'vit_small_patch16_224',
-  (384, 32): 'vit_small_patch32_224',
-  (768, 8): 'vit_base_patch8_224',
-  (768, 16): 'vit_base_patch16_224',
-  (768, 32): 'vit_base_patch32_224',
-  (1024, 14): 'vit_large_patch14_224',
-  (1024, 16): 'vit_large_patch16_224',
-  (1024, 32): 'vit_large_patch32_224',
-  (1280, 14): 'vit_huge_patch14_224',
-}
-# Names in Hugging Face's files -> timm's; query, key and value are one array.
-_RENAMED = (
-  (r'^vit\.embeddings\.cls_token$', 'cls_token'),
-  (r'^vit\.embeddings\.position_embeddings$', 'pos_embed'),
-  (r'^vit\.embeddings\.patch_embeddings\.projection\.', 'patch_embed.proj.'),
-  (r'^vit\.layernorm\.', 'norm.'),
-  (r'^classifier\.', 'head.'),
-  (r'^vit\.encoder\.layer\.', 'blocks.'),
-  (r'\.layernorm_before\.', '.norm1.'),
-  (r'\.layernorm_after\.', '.norm2.'),
-  (r'\.attention\.attention\.(query|key|value)\.', r'.attn.\1.'),
-  (r'\.attention\.output\.dense\.', '.attn.proj.'),
-  (r'\.intermediate\.dense\.', '.mlp.fc1.'),
-  (r'(blocks\.\d+)\.output\.dense\.', r'\1.mlp.fc2.'),
-)
+# Its arguments say all sizes.
+_ARCHITECTURE = 'vit_base_patch16_224'
 
 
 def check(program: Program) -> None:
-  """Raises ValueError with all reasons why timm lacks the model."""
+  """Raises ValueError with the reasons why timm lacks the model."""
   installed.require('timm', 'torch', extra='hf')
-  model, reasons = program.subject.model, []
-  if not isinstance(model, vit.ViT):
-    reasons = ['it is no Vision Transformer']
-  else:
-    expected = {
-      'resnet_blocks': (None,),
-      'representation_size': (None,),
-      'pooling': ('token', 'gap'),
-      'attention': ('full',),
-      'position_embedding': ('1d',),
-      'position_site': ('stem',),
-      'norm_epsilon': (_EPSILON,),
-      'norm_position': ('pre',),
-      'parallel': (False,),
-      'qk_norm': (False,),
-      'qkv_bias': (True,),
-      'norm_bias': (True,),
-    }
-    reasons = [
-      f'{key}={getattr(model, key)!r}'
-      for key, accepted in expected.items()
-      if getattr(model, key) not in accepted
-    ]
-  if program.dtype != 'float32':
-    reasons.append(f'--dtype={program.dtype}: timm folders are float32')
-  if reasons:
+  model = program.loaded.model
+  # timm lacks what transformers lacks, but for the mean of the tokens.
+  with_mean = getattr(model, 'pooling', '') == 'gap'
+  huggingface_export.check_savable(
+    model.clone(pooling='token') if with_mean else model
+  )
+  if model.norm_epsilon != _EPSILON:
     raise ValueError(
-      f"timm's vision_transformer cannot express this: {'; '.join(reasons)}."
-      ' timm loads hybrids and BiT ResNets from .npz files of vit_jax.convert.'
+      f'norm_epsilon={model.norm_epsilon}: that of timm is {_EPSILON}.'
     )
+  if program.dtype != 'float32':
+    raise ValueError(f'--dtype={program.dtype}: timm folders are float32.')
 
 
 def write(program: Program, folder: epath.Path) -> dict[str, Any]:
   """Writes the folder; returns the name of timm's model, and its arguments."""
-  subject, model = program.subject, program.subject.model
-  flat = inference.flatten(subject.params)
-  parameter_shapes.check_params(flat, model, subject.image_size)
-  to = folder / FOLDER
-  to.mkdir(parents=True, exist_ok=True)
-  with files.atomic(to / WEIGHTS) as temporary:
-    temporary.write_bytes(
-      safetensors.numpy.save(_arrays(flat), metadata={'format': 'pt'})
-    )
-  height, width = model.patch_size
-  name = _NAMES.get((model.width, height)) if height == width else None
-  described = {
-    'architecture': name or 'vit_base_patch16_224',
-    'num_classes': model.num_classes,
-    'num_features': model.width,
-    'global_pool': 'token' if model.pooling == 'token' else 'avg',
-    'model_args': _arguments(program),
-  }
-  json_files.write(
-    to / CONFIG,
-    {
-      **described,
-      **(
-        {'label_names': list(subject.class_names)}
-        if subject.class_names
-        else {}
-      ),
-      'pretrained_cfg': {
-        'custom_load': False,
-        'input_size': [program.channels, *subject.image_size],
-        'fixed_input_size': True,
-        'interpolation': 'bilinear',
-        'crop_pct': 1.0,
-        'mean': [0.5] * program.channels,
-        'std': [0.5] * program.channels,
-        'num_classes': model.num_classes,
-        'first_conv': 'patch_embed.proj',
-        'classifier': 'head',
-      },
-    },
+  import timm
+
+  loaded, arguments = program.loaded, _arguments(program)
+  model = timm.create_model(
+    _ARCHITECTURE, num_classes=loaded.model.num_classes, **arguments
   )
+  cfg = {
+    'input_size': [program.channels, *loaded.image_size],
+    'interpolation': 'bilinear',
+    'crop_pct': 1.0,
+    'mean': [0.5] * program.channels,
+    'std': [0.5] * program.channels,
+    # Those of the weights that timm has for this architecture.
+    **{'tag': '', 'license': ''},
+  }
+  names = list(loaded.class_names)
+  with tempfile.TemporaryDirectory() as temporary:
+    weights, made = epath.Path(temporary, 'a.npz'), epath.Path(temporary, PATH)
+    # timm reads files with the released files' names.
+    interop.save_npz(
+      weights, loaded.params, loaded.model, image_size=loaded.image_size
+    )
+    model.load_pretrained(str(weights))
+    timm.models.save_for_hf(
+      model,
+      str(made),
+      model_config={'pretrained_cfg': cfg, 'label_names': names},
+      model_args=arguments,
+      safe_serialization=True,
+    )
+    (folder / PATH).mkdir(parents=True, exist_ok=True)
+    for file in made.iterdir():
+      file.copy(folder / PATH / file.name)
   return {
-    **{key: described[key] for key in ('architecture', 'model_args')},
+    'architecture': _ARCHITECTURE,
+    'model_args': arguments,
     'input': huggingface_folder.INPUT,
   }
 
 
 def _arguments(program: Program) -> dict[str, Any]:
   """Returns the arguments of timm's VisionTransformer."""
-  model = program.subject.model
+  model = program.loaded.model
   arguments = {
-    'img_size': list(program.subject.image_size),
+    'img_size': list(program.loaded.image_size),
     'patch_size': list(model.patch_size),
     'in_chans': program.channels,
     'embed_dim': model.width,
@@ -163,27 +108,12 @@ def _ratio(mlp_dim: int, width: int) -> float:
   return ratio if int(width * ratio) == mlp_dim else math.nextafter(ratio, 9e9)
 
 
-def _arrays(flat: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  arrays = {}
-  for name, array in torch_names.to_torch(flat).items():
-    for pattern, replacement in _RENAMED:
-      name = re.sub(pattern, replacement, name)
-    arrays[name] = array
-  for name in [n for n in arrays if '.attn.query.' in n]:
-    parts = [
-      arrays.pop(name.replace('query', part))
-      for part in ('query', 'key', 'value')
-    ]
-    arrays[name.replace('query', 'qkv')] = np.concatenate(parts)  # [3D, D]
-  return arrays
-
-
 def logits(folder: epath.Path, images: np.ndarray) -> np.ndarray:
   """Returns the logits of uint8 images, float32 [B, K], by timm."""
   import timm
   import torch
 
-  model = timm.create_model(f'local-dir:{folder / FOLDER}', pretrained=True)
+  model = timm.create_model(f'local-dir:{folder / PATH}', pretrained=True)
   pixels = np.asarray(normalize(images)).transpose(0, 3, 1, 2)
   with torch.no_grad():
     return model.eval()(torch.tensor(pixels)).numpy()

@@ -4,7 +4,8 @@
     model = vit_jax.load('runs/birds')
     model.predict(['robin.jpg', 'photos'])
 
-`python -m vit_jax.predict` does the same from the command line.
+`python -m vit_jax.predict` does the same from the command line, and `python -m
+vit_jax.features` writes features (`extraction.py`) into files (`store.py`).
 """
 
 from vit_jax.predict.predictions import Predictions

@@ -18,24 +18,27 @@ some files could not be read, which are named at the end, and the others are
 classified.
 """
 
+import contextlib
+import json
 import os
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import TextIO
 
 import numpy as np
+import pandas as pd
 from absl import flags, logging
 from etils import epath
 
-from vit_jax.inspection import capture, model_flags, subject
-from vit_jax.interop import weight_files
+from vit_jax import loaded
+from vit_jax.interop import weight_files, weights
+from vit_jax.predict import commands, overlay, predictor
 from vit_jax.predict import images as images_lib
-from vit_jax.predict import overlay, predictor, writing
 from vit_jax.predict.images import Images
 from vit_jax.predict.predictions import Predictions
-from vit_jax.runtime import command_line, printable
+from vit_jax.runtime import command_line
 
-flags.adopt_module_key_flags(model_flags)
+commands.define_flags()
 _TOP = flags.DEFINE_integer(
   'top', 5, 'How many classes to name for each image.', lower_bound=1
 )
@@ -56,41 +59,27 @@ _CLASS_NAMES = flags.DEFINE_string(
   None,
   "Text file with one class name on each line, in place of the checkpoint's.",
 )
-_BATCH_SIZE = flags.DEFINE_integer(
-  'batch_size',
-  None,
-  'Most images of a batch, over all devices; by default 16 a CPU, or 128 a GPU'
-  ' or TPU core.',
-  lower_bound=1,
-)
-_DTYPE = flags.DEFINE_enum(
-  'dtype',
-  'auto',
-  predictor.DTYPES,
-  'The compute dtype; auto: float32 on CPUs, bfloat16 on TPUs and GPUs.',
-)
 
-_LONGEST = 200  # Bytes of an image's name in that of its picture.
-_SECONDS = 10.0  # Between two lines that tell the progress.
+_COLUMNS = ['image', 'rank', 'class', 'index', 'probability', 'error']
+# Of the longest names of images, the end is shown; of classes, the beginning.
+_LONGEST, _LONGEST_CLASS = 48, 20
+_LONGEST_STEM = 200  # Bytes of an image's name in that of its picture.
 
 
 def main(words: Sequence[str]) -> None:
   found = _find(words)
-  to = _directory(_ATTENTION.value) if _ATTENTION.value else None
-  model = predictor.load(
-    model_flags.CHECKPOINT.value,
-    batch_size=_BATCH_SIZE.value,
-    dtype=_DTYPE.value,
-    **model_flags.arguments(),
-  )
-  model.check_head()
+  to = _ATTENTION.value and weight_files.absolute(_ATTENTION.value)
+  model = commands.from_flags()
+  model.check('logits')
+  output = 'logits'
   if to:
-    capture.check(model.module)
+    output = predictor.LOGITS_AND_ATTENTION
+    model.check(output)
+    to.mkdir(parents=True, exist_ok=True)
   if _CLASS_NAMES.value:
-    model.class_names = _class_names(len(model.class_names))
-  logging.info('%s', printable.text(str(model)))
-  for note in model.notes:
-    logging.warning('%s', note)
+    names = weight_files.class_names(_CLASS_NAMES.value)
+    weights.check_class_names(names, len(model.class_names))
+    model.class_names = names
   unnamed = sum(n == f'class {i}' for i, n in enumerate(model.class_names))
   if unnamed and not _CLASS_NAMES.value:
     logging.warning(
@@ -98,24 +87,38 @@ def main(words: Sequence[str]) -> None:
       ' --class_names=FILE.',
       *(unnamed, len(model.class_names)),
     )
-  problems = {}
+  problems = []  # The names of images, and why they cannot be read.
   indices = np.full(len(found), -1)
-  with writing.opened(
-    found.names, _TOP.value, _JSON.value, _CSV.value
-  ) as write:
-    for rows, predictions, maps in _predictions(model, found, to, problems):
-      write(predictions)
-      indices[rows] = predictions.indices
+  progress = commands.Progress(len(found))
+  with contextlib.ExitStack() as stack:
+    table = _CSV.value and stack.enter_context(_new_table(_CSV.value))
+    for rows, results, missing in model.batches(output, found, progress.add):
+      predictions = Predictions(
+        tuple(found.names[i] for i in rows),
+        results[0] if to else results,
+        model.class_names,
+        model.loss,
+      )
+      _print(predictions, found)
+      if table:
+        _append(table, predictions.top(_TOP.value))
       if to:
-        _draw(to, model, found, rows, predictions, maps)
-    for index, reason in problems.items():
-      write.problem(found.names[index], reason)
+        _draw(to, model, found, rows, predictions, results[1])
+      indices[rows] = predictions.indices
+      problems += [
+        (found.names[i], found.problem(i, model.preprocess)) for i in missing
+      ]
+    if table:
+      _append(table, pd.DataFrame(problems, columns=['image', 'error']))
+  if _JSON.value:
+    for name, reason in problems:
+      print(json.dumps({'image': name, 'error': reason}))
   _tell_accuracy(model.class_names, found, indices)
   if to:
     logging.info('The pictures are in %s.', to)
   if problems:
-    for index, reason in problems.items():
-      logging.warning('Not read: %s: %s.', found.names[index], reason)
+    for problem in problems:
+      logging.warning('Not read: %s: %s.', *problem)
     logging.warning(
       '%d of %d files could not be read.', len(problems), len(found)
     )
@@ -125,7 +128,7 @@ def main(words: Sequence[str]) -> None:
 def _find(words: Sequence[str]) -> Images:
   """Returns the images of the command line, or of the names on stdin."""
   if '-' not in words:
-    return images_lib.from_paths(subject.find_images(words))
+    return images_lib.from_paths(loaded.find_images(words))
   if len(words) > 1:
     raise ValueError(
       f'{list(words)}: - takes the names of files from the standard input, so'
@@ -140,57 +143,35 @@ def _find(words: Sequence[str]) -> Images:
   return images_lib.from_paths(list(dict.fromkeys(names)))
 
 
-def _directory(path: str) -> epath.Path:
-  to = weight_files.absolute(path)
-  if to.exists() and not to.is_dir():
-    raise ValueError(f'--attention={to} is a file, expected a directory.')
-  return to
+def _new_table(path: str) -> TextIO:
+  path = weight_files.absolute(path)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  file = path.open('w')
+  file.write(','.join(_COLUMNS) + '\n')
+  return file
 
 
-def _class_names(count: int) -> tuple[str, ...]:
-  names = weight_files.class_names(_CLASS_NAMES.value)
-  if len(names) != count:
-    raise ValueError(
-      f'{_CLASS_NAMES.value} has {len(names)} lines, but the model has'
-      f' {count} classes: give one name per class, in the order of the logits.'
+def _append(table: TextIO, rows: pd.DataFrame) -> None:
+  rows = rows.reindex(columns=_COLUMNS)
+  rows.to_csv(table, header=False, index=False)
+
+
+def _print(predictions: Predictions, found: Images) -> None:
+  """Prints the most probable classes of each image, at once."""
+  width = min(_LONGEST, max(map(len, found.names)))
+  wide = min(_LONGEST_CLASS, max(map(len, predictions.class_names)))
+  best = predictions.best(_TOP.value)
+  for name, classes in zip(predictions.names, best, strict=True):
+    if _JSON.value:
+      print(json.dumps({'image': name, 'predictions': classes}))
+      continue
+    if len(name) > width:
+      name = '...' + name[3 - width :]
+    words = (
+      f'{c["probability"]:6.1%} {c["class"][:wide]:<{wide}}' for c in classes
     )
-  return names
-
-
-def _predictions(
-  model: predictor.Predictor,
-  found: Images,
-  to: epath.Path | None,
-  problems: dict[int, str],
-) -> Iterator[tuple[np.ndarray, Predictions, np.ndarray | None]]:
-  """Yields the indices, predictions and attention of images as they are done.
-
-  Adds the reasons why images cannot be read to `problems`, by their indices.
-  """
-  function = model.logits_and_attention if to else model.logits
-  start = told = time.monotonic()
-  for indices, readable, results in model.batches(function, found):
-    logits, maps = results if to else (results, None)
-    for index in np.asarray(indices)[~readable].tolist():
-      problems[index] = found.problem(index, model.preprocess)
-    rows = np.asarray(indices)[readable]
-    names = tuple(found.names[i] for i in rows)
-    maps = None if maps is None else maps[readable]
-    if len(rows):
-      yield (
-        rows,
-        Predictions(names, logits[readable], model.class_names, model.loss),
-        maps,
-      )
-    now = time.monotonic()
-    if now - told > _SECONDS:
-      told, done = now, indices.stop
-      rate = done / (now - start)
-      logging.info(
-        '%s of %s images, %s images/s, %s left',
-        *(f'{done:,}', f'{len(found):,}', f'{rate:,.0f}'),
-        printable.duration((len(found) - done) / rate),
-      )
+    print(f'{name:{width}}  {"  ".join(words)}'.rstrip())
+  sys.stdout.flush()
 
 
 def _draw(
@@ -202,7 +183,6 @@ def _draw(
   maps: np.ndarray,
 ) -> None:
   """Writes a picture of each image with its attention."""
-  to.mkdir(parents=True, exist_ok=True)
   for index, best, attention in zip(
     rows.tolist(), predictions.best(1), maps, strict=True
   ):
@@ -212,7 +192,7 @@ def _draw(
     name = os.path.basename(found.names[index])
     stem = os.path.splitext(name)[0].replace('\\', '_')
     # File systems limit a name's bytes.
-    stem = stem.encode()[:_LONGEST].decode(errors='ignore')
+    stem = stem.encode()[:_LONGEST_STEM].decode(errors='ignore')
     path = to / f'{index:0{len(str(len(found)))}d}_{stem}.png'
     with path.open('wb') as file:
       overlay.draw(image, attention, text).save(file, format='PNG')
@@ -223,14 +203,12 @@ def _tell_accuracy(
 ) -> None:
   """Logs the accuracy if all images lie in folders named like classes."""
   places = {name: i for i, name in enumerate(class_names)}
-  labels = [
-    places.get(os.path.basename(os.path.dirname(name)), -1)
-    for name in found.names
-  ]
+  folders = (os.path.basename(os.path.dirname(name)) for name in found.names)
+  labels = np.array([places.get(folder, -1) for folder in folders])
   read = indices >= 0
   if -1 in labels or not read.any():
     return
-  correct = (np.asarray(labels) == indices)[read]
+  correct = (labels == indices)[read]
   logging.info(
     'accuracy %.2f%%: %d of %d images are of the class of their folder.',
     *(100 * correct.mean(), correct.sum(), read.sum()),

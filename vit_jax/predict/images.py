@@ -9,17 +9,12 @@ import numpy as np
 from etils import epath
 from PIL import Image, ImageOps
 
+from vit_jax import loaded
 from vit_jax.data import ops
 from vit_jax.data.source import Record
 from vit_jax.data.sources import listing
-from vit_jax.inspection import subject
 from vit_jax.runtime import printable
 from vit_jax.workdir import files
-
-_KINDS = (
-  'a path of a file or folder, a PIL image, a uint8 array [height, width,'
-  ' channels] or [N, height, width, channels], or a list of these'
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,22 +34,20 @@ class Images(Sequence[Record]):
 
   def __getitem__(self, index: int) -> Record:
     """Returns a record; an unreadable file has no bytes, so decoding fails."""
-    item = self.items[index]
-    if isinstance(item, str):
-      try:
-        item = _read(item)
-      except OSError:
-        item = b''
-    return Record(item, 0, self.names[index])
+    try:
+      return Record(_content(self.items[index]), 0, self.names[index])
+    except OSError:
+      return Record(b'', 0, self.names[index])
+
+  def name(self, index: int) -> str:
+    return self.names[index]
 
   def problem(self, index: int, preprocess: ops.Preprocess) -> str:
     """Returns why an image cannot be read, by reading it again."""
-    item = self.items[index]
     try:
-      if isinstance(item, str):
-        item = _read(item)
-        if not item:
-          return 'the file is empty'
+      item = _content(self.items[index])
+      if isinstance(item, bytes) and not item:
+        return 'the file is empty'
       preprocess(item, np.random.default_rng(0))
     except FileNotFoundError:
       return 'there is no such file'
@@ -95,7 +88,7 @@ def gather(images: Any, *, upright: bool) -> Images:
 
 def _items(images: Any, upright: bool) -> Iterator[str | np.ndarray]:
   if isinstance(images, str | os.PathLike):
-    yield from map(os.fspath, subject.find_images([images]))
+    yield from map(os.fspath, loaded.find_images([images]))
   elif isinstance(images, Image.Image):
     yield _pixels(images, upright)
   elif hasattr(images, '__array__') and not isinstance(images, list | tuple):
@@ -104,16 +97,18 @@ def _items(images: Any, upright: bool) -> Iterator[str | np.ndarray]:
     for each in images:
       yield from _items(each, upright)
   else:
-    raise ValueError(f'{type(images).__name__} is no image; expected {_KINDS}.')
+    raise ValueError(
+      f'{type(images).__name__} is no image; expected a path of a file or'
+      ' folder, a PIL image, a uint8 array [height, width, channels] or [N,'
+      ' height, width, channels], or a list of these.'
+    )
 
 
 def _pixels(image: Image.Image, upright: bool) -> np.ndarray:
   """Returns the pixels of a PIL image, [h, w, 1] if grey, else [h, w, 3]."""
   if upright:
     image = ImageOps.exif_transpose(image)
-  if image.mode.startswith('I;16'):  # Pillow would clip, not scale.
-    return (np.asarray(image) >> 8).astype(np.uint8)[..., None]
-  if image.mode in ('I', 'F'):
+  if image.mode.startswith(('I', 'F')):  # Pillow would clip, not scale.
     raise ValueError(
       f'A PIL image of mode {image.mode!r} has no 8-bit pixels: convert it to'
       " 'L' or 'RGB' after you have scaled its values to 0..255."
@@ -136,8 +131,11 @@ def _arrays(array: np.ndarray) -> Iterator[np.ndarray]:
   yield from array if array.ndim == 4 else [array]
 
 
-def _read(path: str) -> bytes:
-  if listing.is_remote(path):
-    return epath.Path(path).read_bytes()
-  with open(path, 'rb', opener=files.open_regular) as file:
+def _content(item: str | np.ndarray) -> bytes | np.ndarray:
+  """Returns pixels as they are, and the bytes of a path."""
+  if not isinstance(item, str):
+    return item
+  if listing.is_remote(item):
+    return epath.Path(item).read_bytes()
+  with open(item, 'rb', opener=files.open_regular) as file:
     return file.read()

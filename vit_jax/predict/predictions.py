@@ -58,18 +58,13 @@ class Predictions:
     Each is a dict of `class` (its name), `index` and `probability`. There are
     fewer than k if the model has fewer classes.
     """
-    probabilities = self.probabilities
     order = np.argsort(-self.logits, axis=-1, kind='stable')[:, :k]
     return [
       [
-        {
-          'class': self.class_names[i],
-          'index': int(i),
-          'probability': float(row[i]),
-        }
+        {'class': self.class_names[i], 'index': i, 'probability': float(row[i])}
         for i in chosen
       ]
-      for row, chosen in zip(probabilities, order, strict=True)
+      for row, chosen in zip(self.probabilities, order.tolist(), strict=True)
     ]
 
   def top(self, k: int = 5) -> pd.DataFrame:
@@ -88,11 +83,5 @@ class Predictions:
     return pd.DataFrame(rows, columns=columns)
 
   def _repr_html_(self) -> str:
-    """Returns one row per image for notebooks; pandas escapes the names."""
-    rows = [
-      [name, *(f'{c["class"]} {c["probability"]:.1%}' for c in found)]
-      for name, found in zip(self.names, self.best(), strict=True)
-    ]
-    ranks = min(5, len(self.class_names))
-    columns = ['image', *(f'{rank}.' for rank in range(1, ranks + 1))]
-    return pd.DataFrame(rows, columns=columns).to_html(index=False)
+    """Returns a table for notebooks; pandas escapes the names."""
+    return self.top(3).to_html(index=False)

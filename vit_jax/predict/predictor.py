@@ -5,7 +5,7 @@ Axes: N images of a user, B images of a batch, K classes.
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -16,22 +16,22 @@ from etils import epath
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from vit_jax import loaded as loaded_lib
 from vit_jax import sharding
 from vit_jax.config import platforms
 from vit_jax.data import ops, pipeline
-from vit_jax.inspection import attention_maps, capture, subject
+from vit_jax.data.source import Record
+from vit_jax.inspection import attention_maps, capture
 from vit_jax.interop.weights import ImageSize, pair
 from vit_jax.models import layers
 from vit_jax.models.shared import normalize
-from vit_jax.predict import images as images_lib
-from vit_jax.predict.images import Images
+from vit_jax.predict.images import gather
 from vit_jax.predict.predictions import Predictions
 from vit_jax.runtime import printable
 
-# Of the parameters and uint8 images [B, height, width, channels].
-Function = Callable[[Any, jax.Array], Any]
-
 DTYPES = ('auto', 'float32', 'bfloat16')
+# Of `Predictor.batches`: logits [B, K], and rollouts [B, rows, columns].
+LOGITS_AND_ATTENTION = 'logits and attention'
 # The images of a batch that each device gets. On CPUs, the first results come
 # sooner from small batches.
 _BATCH = {'cpu': 16}
@@ -76,7 +76,7 @@ def load(
     raise ValueError(f'dtype={dtype!r} is unknown; choose from {list(DTYPES)}.')
   if batch_size is not None and batch_size < 1:
     raise ValueError(f'batch_size={batch_size} must be at least 1.')
-  loaded = subject.load(
+  loaded = loaded_lib.load(
     str(checkpoint),
     image_size=None if image_size is None else pair(image_size),
     preprocess=preprocess,
@@ -98,12 +98,14 @@ class Predictor:
     origin: where the weights come from.
     name: the model's name, such as 'ViT-B/16'.
     notes: remarks on the weights, such as resized position embeddings.
+    loss: the loss that the head was trained with; '' if unknown.
+    has_head: whether the checkpoint has a head, so that logits mean something.
     mesh: the devices.
   """
 
   def __init__(
     self,
-    loaded: subject.Subject,
+    loaded: loaded_lib.Loaded,
     *,
     batch_size: int | None = None,
     dtype: str = 'auto',
@@ -124,7 +126,7 @@ class Predictor:
     self.name = loaded.name
     self.notes = loaded.notes
     self.loss = loaded.loss
-    self._has_head = loaded.has_head
+    self.has_head = loaded.has_head
     self._batch_size = batch_size or self.mesh.size * _BATCH.get(
       jax.default_backend(), _ACCELERATOR_BATCH
     )
@@ -147,10 +149,8 @@ class Predictor:
       ValueError: something is not an image or cannot be read, or the
         checkpoint has no head.
     """
-    self.check_head()
-    found = self._gather(images)
-    logits = self._all(self.logits, found)
-    return Predictions(found.names, logits, self.class_names, self.loss)
+    names, logits = self._all('logits', images)
+    return Predictions(names, logits, self.class_names, self.loss)
 
   def features(self, images: Any, layer: str = layers.DEFAULT) -> np.ndarray:
     """Returns the features of images, float32 [N, D].
@@ -165,10 +165,7 @@ class Predictor:
     Raises:
       ValueError: see `predict`; or the model has no such layer.
     """
-    self.check_layer(layer)
-    return self._all(
-      layers.compiled(self.module, self.mesh, layer), self._gather(images)
-    )
+    return self._all(layer, images)[1]
 
   def attention(self, images: Any) -> np.ndarray:
     """Returns how much of the output comes from each patch (§D.8).
@@ -182,49 +179,51 @@ class Predictor:
     Raises:
       ValueError: see `predict`; or the model does not attend over all tokens.
     """
-    capture.check(self.module)
-    return self._all(self.logits_and_attention, self._gather(images))[1]
+    return self._all(LOGITS_AND_ATTENTION, images)[1][1]
 
-  @property
-  def logits(self) -> Function:
-    """`(params, images) -> logits [B, K]`, for `batches`."""
-    return layers.compiled(self.module, self.mesh, 'logits')
-
-  @property
-  def logits_and_attention(self) -> Function:
-    """`(params, images) -> logits, rollouts [B, rows, columns]`."""
-    return _compiled_rollout(self.module, self.mesh)
-
-  def check_head(self) -> None:
-    """Raises ValueError if the checkpoint has no head that classifies."""
-    if not self._has_head:
+  def check(self, output: str) -> None:
+    """Raises ValueError if the model does not give an output of `batches`."""
+    if output == LOGITS_AND_ATTENTION:
+      capture.check(self.module)
+    else:
+      layers.check(self.module, output)
+    if output == 'logits' and not self.has_head:
       raise ValueError(
         f'{self.origin} has no head, so it predicts no classes. Its features'
         ' can be used; fine-tuning gives it a head.'
       )
 
-  def check_layer(self, layer: str) -> None:
-    """Raises ValueError if there is no such layer, or no head for 'logits'."""
-    layers.check(self.module, layer)
-    if layer == 'logits':
-      self.check_head()
-
   def batches(
-    self, function: Function, images: Images
-  ) -> Iterator[tuple[range, np.ndarray, Any]]:
-    """Applies a function to batches of images, ahead of the caller.
+    self,
+    output: str,
+    images: Sequence[Record],
+    on_batch: Callable[[int], None] = lambda images: None,
+  ) -> Iterator[tuple[np.ndarray, Any, list[int]]]:
+    """Computes an output of batches of images, ahead of the caller.
 
     Args:
-      function: `(params, uint8 images [B, height, width, channels]) -> arrays
-        of B rows`, jitted.
+      output: a layer, see `features`; or LOGITS_AND_ATTENTION.
       images: the images.
+      on_batch: is told the number of images of each batch that is done.
 
     Yields:
-      The indices of some images; bool [B], which of them could be read; and
-      the function's results as NumPy arrays of B rows.
+      The indices of B images, their results as NumPy arrays of B rows, and the
+      indices of those images of the batch that cannot be read.
     """
-    size = self._rows(function, len(images))
-    done, pending = 0, None
+    if output == LOGITS_AND_ATTENTION:
+      function = _compiled_rollout(self.module, self.mesh)
+    else:
+      function = layers.compiled(self.module, self.mesh, output)
+    size = self._rows(output, len(images))
+
+    def fetched(start, batch, results):
+      rows = np.flatnonzero(batch['mask'])
+      missing = start + np.flatnonzero(batch['unreadable'])
+      on_batch(len(rows) + len(missing))
+      results = jax.tree.map(lambda x: np.asarray(x)[rows], results)
+      return start + rows, results, missing.tolist()
+
+    start, pending = 0, None
     for batch in pipeline.eval_batches(
       images,
       self.preprocess,
@@ -237,16 +236,15 @@ class Predictor:
       results = function(self.params, on_devices['image'])
       # Fetched one batch late, so that the devices work while this one is read.
       if pending is not None:
-        yield _fetched(*pending)
-      indices = range(done, min(done + size, len(images)))
-      pending = indices, ~batch['unreadable'][: len(indices)], results
-      done += size
-    yield _fetched(*pending)
+        yield fetched(*pending)
+      pending = start, batch, results
+      start += size
+    yield fetched(*pending)
 
-  def _rows(self, function: Function, count: int) -> int:
+  def _rows(self, output: str, count: int) -> int:
     """Returns the batch size for `count` images, a multiple of the devices."""
     size = self._batch_size
-    if function == self.logits_and_attention:  # It holds all their weights.
+    if output == LOGITS_AND_ATTENTION:  # It holds all their weights.
       tokens = math.prod(self.module.token_grid(self.image_size)) + 1
       image_bytes = 4 * self.module.depth * self.module.heads * tokens**2
       size = min(size, self.mesh.size * max(1, _WEIGHTS // image_bytes))
@@ -254,29 +252,18 @@ class Predictor:
     size = min(size, 2 ** math.ceil(math.log2(count)))
     return -(-size // self.mesh.size) * self.mesh.size
 
-  def _gather(self, images: Any) -> Images:
-    return images_lib.gather(images, upright=self.preprocess.upright)
-
-  def _all(self, function: Function, images: Images) -> Any:
-    """Returns the results of all images; all must be readable."""
+  def _all(self, output: str, images: Any) -> tuple[tuple[str, ...], Any]:
+    """Returns names and results of all images; all must be readable."""
+    self.check(output)
+    found = gather(images, upright=self.preprocess.upright)
     parts = []
-    for indices, readable, results in self.batches(function, images):
-      if not readable.all():
-        index = indices[int(np.argmin(readable))]
-        reason = images.problem(index, self.preprocess)
-        raise ValueError(f'{images.names[index]} cannot be read: {reason}.')
+    for _, results, missing in self.batches(output, found):
+      for index in missing:
+        reason = found.problem(index, self.preprocess)
+        raise ValueError(f'{found.names[index]} cannot be read: {reason}.')
       parts.append(results)
-    return jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
-
-
-def _fetched(
-  indices: range, readable: np.ndarray, results: Any
-) -> tuple[range, np.ndarray, Any]:
-  return (
-    indices,
-    readable,
-    jax.tree.map(lambda x: np.asarray(x)[: len(indices)], results),
-  )
+    together = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
+    return found.names, together
 
 
 @functools.lru_cache(16)

@@ -16,16 +16,15 @@ pyarrow is an optional extra and slow to import, so only functions that need it
 import it.
 """
 
-import contextlib
-import json
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
 
 import numpy as np
 from etils import epath
 
 from vit_jax.evaluators.predictions import check_pyarrow
+from vit_jax.interop import json_files
 from vit_jax.workdir import files
 
 FORMATS = ('parquet', 'npz', 'npy')
@@ -43,6 +42,16 @@ def shard_path(
   return folder / f'features-{shard:05d}-of-{shards:05d}.{suffix}'
 
 
+def padded(labels: Sequence[Any]) -> np.ndarray:
+  """Returns int32 [N], or int32 [N, M], padded with -1, of sequences."""
+  if all(np.ndim(label) == 0 for label in labels):
+    return np.array(labels, np.int32)
+  whole = np.full((len(labels), max(map(len, labels))), -1, np.int32)
+  for place, label in zip(whole, labels, strict=True):
+    place[: len(label)] = label
+  return whole
+
+
 def _column_path(path: epath.Path, column: str) -> epath.Path:
   """Returns the file that holds a column of the shard at `path`."""
   if path.suffix != '.npy':
@@ -52,35 +61,26 @@ def _column_path(path: epath.Path, column: str) -> epath.Path:
 
 def write(path: epath.Path, columns: Columns) -> None:
   """Writes a shard; see the docstring of the module for its columns."""
+  write_to = {'.npy': np.save, '.npz': _to_npz, '.parquet': _to_parquet}
+  contents = {path: columns}
   if path.suffix == '.npy':
     # The features come last: the shard is complete if they are there.
-    for column in sorted(columns, key='features'.__eq__):
-      with _replaced(_column_path(path, column)) as file:
-        np.save(file, columns[column], allow_pickle=False)
-  elif path.suffix == '.npz':
-    with _replaced(path) as file:
-      np.savez(file, **columns)
-  else:
-    from pyarrow import parquet
-
-    with _replaced(path) as file:
-      # Features do not repeat, so compression would only cost time.
-      parquet.write_table(
-        _table(columns),
-        file,
-        use_dictionary=False,
-        compression={'name': 'zstd'},
-      )
+    contents = {
+      _column_path(path, column): columns[column]
+      for column in sorted(columns, key='features'.__eq__)
+    }
+  for place, content in contents.items():
+    with files.atomic(place) as temporary, temporary.open('wb') as file:
+      write_to[path.suffix](file, content)
 
 
-@contextlib.contextmanager
-def _replaced(path: epath.Path) -> Iterator[Any]:
-  with files.atomic(path) as temporary, temporary.open('wb') as file:
-    yield file
+def _to_npz(file: BinaryIO, columns: Columns) -> None:
+  np.savez(file, **columns)
 
 
-def _table(columns: Columns):
+def _to_parquet(file: BinaryIO, columns: Columns) -> None:
   import pyarrow as pa
+  from pyarrow import parquet
 
   features = columns['features']
   table = {
@@ -97,7 +97,13 @@ def _table(columns: Columns):
   table['features'] = pa.FixedSizeListArray.from_arrays(
     pa.array(features.ravel()), features.shape[1]
   )
-  return pa.table(table)
+  # Features do not repeat, so compression would only cost time.
+  parquet.write_table(
+    pa.table(table),
+    file,
+    use_dictionary=False,
+    compression={'name': 'zstd'},
+  )
 
 
 def read(path: epath.Path, column: str) -> np.ndarray:
@@ -134,18 +140,12 @@ def _from_parquet(file, column: str) -> np.ndarray:
   if pa.types.is_fixed_size_list(found.type):
     return found.flatten().to_numpy().reshape(-1, found.type.list_size)
   if pa.types.is_list(found.type):
-    rows = found.to_pylist()
-    padded = np.full((len(rows), max(map(len, rows), default=1)), -1, np.int32)
-    for place, row in zip(padded, rows, strict=True):
-      place[: len(row)] = row
-    return padded
+    return padded(found.to_pylist())
   return found.to_numpy(zero_copy_only=False)
 
 
 def write_metadata(folder: epath.Path, facts: Mapping[str, Any]) -> None:
-  text = json.dumps({'kind': _KIND, **facts}, indent=2) + '\n'
-  with files.atomic(folder / METADATA) as temporary:
-    temporary.write_text(text)
+  json_files.write(folder / METADATA, {'kind': _KIND, **facts})
 
 
 def read_metadata(folder: epath.Path) -> dict[str, Any] | None:
@@ -215,6 +215,7 @@ class Stored(Sequence[np.ndarray]):
     Several labels are [rows, most labels of an image], filled up with -1.
     """
     parts = [read(self._path(i), name) for i in range(len(self))]
+    parts = [part for part in parts if len(part)]  # No image was readable.
     if parts[0].ndim == 2:
       width = max(part.shape[1] for part in parts)
       parts = [
@@ -243,10 +244,12 @@ class Stored(Sequence[np.ndarray]):
     return labels
 
   def check_comparable(self, other: 'Stored') -> None:
-    """Raises ValueError if features were not computed in the same way."""
-    for key in ('weights', 'layer', 'image_size', 'preprocess', 'decoding'):
+    """Raises ValueError if features or classes are not of the same kind."""
+    keys = ('weights', 'layer', 'image_size', 'preprocess', 'decoding')
+    for key in (*keys, 'class_names'):
       if self.facts[key] != other.facts[key]:
         raise ValueError(
-          f'{self.folder} has {key}={self.facts[key]!r}, but {other.folder} has'
-          f' {key}={other.facts[key]!r}: their features cannot be compared.'
+          f'{self.folder} has {key}={self.facts[key]!r:.80}, but {other.folder}'
+          f' has {key}={other.facts[key]!r:.80}: their features cannot be'
+          ' compared.'
         )

@@ -4,7 +4,6 @@ Axes: N images of a shard, D features.
 """
 
 import dataclasses
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,17 +17,15 @@ from vit_jax.checkpoint import fingerprint
 from vit_jax.data import identity
 from vit_jax.data.source import Record
 from vit_jax.data.sources import listing
-from vit_jax.features import store
 from vit_jax.interop import inference
 from vit_jax.models import layers
+from vit_jax.predict import store
+from vit_jax.predict.commands import Progress
 from vit_jax.predict.images import Images
 from vit_jax.predict.predictor import Predictor
-from vit_jax.runtime import installed, printable
+from vit_jax.runtime import installed
 
 DTYPES = ('float32', 'float16')
-# What a computation finds; all other facts are what it was asked for.
-_FOUND = ('rows', 'unreadable', 'unreadable_names', 'versions', 'checkpoint')
-_SECONDS = 10.0  # Between two lines that tell the progress.
 
 View = data.View | Images
 
@@ -64,46 +61,37 @@ def extract(
     ValueError: the model has no such layer; the folder holds other features; a
       feature is not finite; or no image is readable.
   """
-  model.check_layer(layer)
+  model.check(layer)
   if suffix == 'parquet':
     store.check_pyarrow('--format=parquet')
   facts = _asked(model, view, layer, suffix, dtype, shard_size)
   _check_same(to, facts)
   to.mkdir(parents=True, exist_ok=True)
-  facts |= {'checkpoint': model.origin, 'versions': _versions()}
+  versions = {'vit_jax': vit_jax.__version__, **installed.versions()}
+  facts |= {'checkpoint': model.origin, 'versions': versions}
   store.write_metadata(to, facts)
-  clock = _Clock(len(view))
+  progress = Progress(len(view))
   missing = []  # The unreadable images.
   for shard in range(facts['shards']):
     rows = range(shard * shard_size, min((shard + 1) * shard_size, len(view)))
     path = store.shard_path(to, shard, facts['shards'], suffix)
-    readable = _complete(path, rows)
-    if readable is None:
-      columns = _compute(model, layer, view, rows, dtype, clock)
+    if path.exists():  # It is complete.
+      progress.keep(len(rows))
+    else:
+      columns = _compute(model, layer, view, rows, dtype, progress)
       if facts['labels'] == 'no':
         del columns['label']
       store.write(path, columns)
-      readable = columns['index']
-    else:
-      clock.skip(len(rows))
-    missing += sorted(set(rows) - set(readable.tolist()))
+    missing += sorted(set(rows) - set(store.read(path, 'index').tolist()))
   if len(missing) == len(view):
     raise ValueError(f'None of the {len(view)} images is readable.')
   facts |= {
     'rows': len(view) - len(missing),
     'unreadable': len(missing),
-    'unreadable_names': [_name(view, i) for i in missing],
+    'unreadable_names': list(map(view.name, missing)),
   }
   store.write_metadata(to, facts)
   return facts
-
-
-def _versions() -> dict[str, str]:
-  return {'vit_jax': vit_jax.__version__, **installed.versions()}
-
-
-def _name(view: View, index: int) -> str:
-  return view.names[index] if isinstance(view, Images) else view.name(index)
 
 
 def _asked(
@@ -134,31 +122,25 @@ def _asked(
     'shards': -(-len(view) // shard_size),
   }
   if isinstance(view, Images):
-    digest, spec = _digest_of_files(view), ''
-    facts |= {'labels': 'no', 'class_names': [], 'split': ''}
+    facts |= {'labels': 'no', 'class_names': [], 'split': '', 'data': ''}
+    # Sizes in a bucket are not looked up.
+    digest = [
+      [path, -1 if listing.is_remote(path) else epath.Path(path).stat().length]
+      for path in view.items
+    ]
   else:
-    digest, spec = data.digest(view), view.source.info.spec
-    several = view.source.info.multi_label
+    info, digest = view.source.info, data.digest(view)
     facts |= {
-      'labels': 'several' if several else 'one',
-      'class_names': list(view.source.info.class_names),
+      'labels': 'several' if info.multi_label else 'one',
+      'class_names': list(info.class_names),
       'split': view.split,
+      'data': info.spec,
     }
-  return facts | {'data': spec, 'data_digest': identity.short_hash(digest)}
+  return facts | {'data_digest': identity.short_hash(digest)}
 
 
-def _digest_of_files(images: Images) -> list[list[Any]]:
-  """Returns each file's name and size; sizes in a bucket are not looked up."""
-  return [
-    [path, -1 if listing.is_remote(path) else epath.Path(path).stat().length]
-    for path in images.items
-  ]
-
-
-def _check_same(to: epath.Path, facts: Mapping[str, Any]) -> None:
+def _check_same(to: epath.Path, asked: Mapping[str, Any]) -> None:
   """Raises ValueError if a folder holds features of something else."""
-  if to.exists() and not to.is_dir():
-    raise ValueError(f'{to} is a file, expected a directory.')
   saved = store.read_metadata(to)
   if saved is None:
     if to.exists() and any(
@@ -170,9 +152,9 @@ def _check_same(to: epath.Path, facts: Mapping[str, Any]) -> None:
       )
     return
   differing = [
-    f'{key}={saved.get(key)!r:.60} there, {facts[key]!r:.60} now'
-    for key in facts
-    if key not in _FOUND and saved.get(key) != facts[key]
+    f'{key}={saved.get(key)!r:.60} there, {value!r:.60} now'
+    for key, value in asked.items()
+    if saved.get(key) != value
   ]
   if differing:
     raise ValueError(
@@ -181,71 +163,35 @@ def _check_same(to: epath.Path, facts: Mapping[str, Any]) -> None:
     )
 
 
-def _complete(path: epath.Path, rows: range) -> np.ndarray | None:
-  """Returns the images in a shard; None if it is missing or damaged."""
-  if not path.exists():
-    return None
-  try:
-    index = store.read(path, 'index')
-    size = len(store.read(path, 'features')) if path.suffix == '.npy' else None
-    inside = index.ndim == 1 and set(index.tolist()) <= set(rows)
-    if not inside or size not in (None, len(index)):
-      raise ValueError(f'{path} holds other images.')
-  except ValueError as error:
-    logging.warning('%s It is computed again.', error)
-    return None
-  return index
-
-
 def _compute(
   model: Predictor,
   layer: str,
   view: View,
   rows: range,
   dtype: str,
-  clock: '_Clock',
+  progress: Progress,
 ) -> dict[str, np.ndarray]:
   """Returns the columns of a shard."""
-  part = _Part(view, rows)
-  function = layers.compiled(model.module, model.mesh, layer)
-  features, kept = None, []
-  for indices, readable, found in model.batches(function, part):
-    if features is None:
-      features = np.empty((len(rows), found.shape[1]), dtype)
-    places = np.asarray(indices)[readable]
+  part, kept, features = _Part(view, rows), [], []
+  for places, found, missing in model.batches(layer, part, progress.add):
     with np.errstate(over='ignore'):  # Checked below, with a clear error.
-      converted = found[readable].astype(dtype)
-    _check_finite(converted, [part.names[i] for i in places], dtype)
-    features[len(kept) : len(kept) + len(places)] = converted
+      found = found.astype(dtype)
+    if (wrong := ~np.isfinite(found).all(axis=1)).any():
+      raise ValueError(
+        f'The features of {part.names[places[wrong][0]]} are not finite as'
+        f' {dtype}: use --dtype=float32 and --compute_dtype=float32, or other'
+        ' weights.'
+      )
+    features.append(found)
     kept += places.tolist()
-    for index in np.asarray(indices)[~readable].tolist():
-      logging.warning('Not readable: %s', _name(view, rows[index]))
-    clock.tell(len(indices))
+    for index in missing:
+      logging.warning('Not readable: %s', view.name(rows[index]))
   return {
     'index': np.array([rows[i] for i in kept], np.int64),
     'name': np.array([part.names[i] for i in kept], np.str_),
-    'label': _padded([part.labels[i] for i in kept]),
-    'features': features[: len(kept)],
+    'label': store.padded([part.labels[i] for i in kept]),
+    'features': np.concatenate(features),
   }
-
-
-def _check_finite(features: np.ndarray, names: list[str], dtype: str) -> None:
-  wrong = np.flatnonzero(~np.isfinite(features).all(axis=1))
-  if len(wrong):
-    raise ValueError(
-      f'The features of {names[wrong[0]]} are not finite as {dtype}: use'
-      ' --dtype=float32 and --compute_dtype=float32, or other weights.'
-    )
-
-
-def _padded(labels: list[Any]) -> np.ndarray:
-  """Returns int32 [N], or int32 [N, M] if images have several labels."""
-  if all(np.ndim(label) == 0 for label in labels):
-    return np.array(labels, np.int32)
-  padded = np.full((len(labels), max(map(len, labels))), -1, np.int32)
-  for place, label in zip(padded, labels, strict=True):
-    place[: len(label)] = label
-  return padded
 
 
 class _Part(Sequence[Record]):
@@ -266,30 +212,3 @@ class _Part(Sequence[Record]):
     record = self._view[self._rows[index]]
     self.names[index], self.labels[index] = record.name, record.label
     return dataclasses.replace(record, label=0)
-
-
-class _Clock:
-  """Logs the progress every few seconds."""
-
-  def __init__(self, images: int):
-    self._images, self._done, self._skipped = images, 0, 0
-    self._start = self._told = time.monotonic()
-
-  def skip(self, images: int) -> None:
-    self._skipped += images
-    if self._skipped == images:
-      logging.info('Shards that are there already are kept.')
-
-  def tell(self, images: int) -> None:
-    self._done += images
-    now = time.monotonic()
-    if now - self._told < _SECONDS:
-      return
-    self._told = now
-    rate = self._done / (now - self._start)
-    there = self._done + self._skipped
-    logging.info(
-      '%s of %s images, %s images/s, %s left',
-      *(f'{there:,}', f'{self._images:,}', f'{rate:,.0f}'),
-      printable.duration((self._images - there) / rate),
-    )
