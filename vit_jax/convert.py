@@ -32,9 +32,8 @@ from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
-from vit_jax import interop, models
+from vit_jax import interop, loaded, models
 from vit_jax.export import card
-from vit_jax.inspection import subject
 from vit_jax.interop import (
   hub,
   huggingface,
@@ -180,7 +179,7 @@ def convert(
       read, grid=position.grid_of(model, size), preprocessing=operations
     )
     if operations and (preprocess or resolution):
-      subject.prepared(read, operations, resolution or size)
+      loaded.prepared(read, operations, resolution or size)
     return read, model, resolution or size
 
   # Checks the shapes before the values of a file are read.

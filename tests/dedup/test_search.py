@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.features.test_features import _save
+from tests.predict.test_features import save_random
 from vit_jax import load
 from vit_jax.dedup import search
 from vit_jax.dedup.sets import open_set
@@ -31,7 +31,7 @@ def test_near_hashes():
 
 
 def test_similar_features(tmp_path):
-  model = load(_save(tmp_path / 'tiny.npz', 0))
+  model = load(save_random(tmp_path / 'tiny.npz', 0))
   one = open_set('digits:0123', 'train[:40]')
   other = open_set('digits:0123', 'test[:30]')
 

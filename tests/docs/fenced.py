@@ -150,7 +150,7 @@ def dry_runs(commands: Sequence[Sequence[str]]) -> list[str]:
   import tensorflow_datasets.public_api  # noqa: F401
 
   import vit_jax.data.sources
-  import vit_jax.inspection.subject
+  import vit_jax.loaded
   import vit_jax.plan.one_run
   import vit_jax.predict
   import vit_jax.prepare_data.job

@@ -8,8 +8,9 @@ import pytest
 from tests.interop import tiny
 from tests.tiny_run import tiny_config
 from vit_jax import data
+from vit_jax import loaded as subject
 from vit_jax.data import ops
-from vit_jax.inspection import gallery, subject, views
+from vit_jax.inspection import gallery, views
 from vit_jax.training import train
 
 ALL = ('attention_distance', 'filters', 'position_similarity', 'rollout')
@@ -60,7 +61,7 @@ def test_all_figures_of_a_run_without_the_unreadable_image(tmp_path, command):
 
 def _draw(model, tmp_path, size=(16, 16)):
   images = np.random.default_rng(0).integers(0, 256, (3, *size, 3), np.uint8)
-  of = subject.Subject(
+  of = subject.Loaded(
     'somewhere',
     subject.title(model),
     model,

@@ -8,8 +8,8 @@ import pytest
 
 from tests.interop import tiny
 from vit_jax import interop
+from vit_jax import loaded as subject
 from vit_jax.data import ops
-from vit_jax.inspection import subject
 
 
 def _npz(path, model, size=(8, 8), head=True, **described):

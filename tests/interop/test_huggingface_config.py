@@ -10,8 +10,8 @@ from PIL import Image
 from tests.interop import tiny
 from vit_jax import config as config_lib
 from vit_jax import interop
+from vit_jax import loaded as subject
 from vit_jax.config import inputs
-from vit_jax.inspect import subject
 
 
 def _folder(path):

@@ -11,7 +11,7 @@ transformers = pytest.importorskip('transformers')
 
 from tests.interop import tiny  # noqa: E402
 from vit_jax import interop  # noqa: E402
-from vit_jax.inspect import subject  # noqa: E402
+from vit_jax import loaded as subject  # noqa: E402
 
 pytestmark = pytest.mark.hf
 

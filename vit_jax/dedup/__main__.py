@@ -33,15 +33,15 @@ import sys
 import pandas as pd
 from absl import flags, logging
 
+from vit_jax import loaded
 from vit_jax.data import source_flags
 from vit_jax.data.ops import decoding
 from vit_jax.dedup import hashing, report, search, sets, work
-from vit_jax.inspection import model_flags
 from vit_jax.predict import predictor
 from vit_jax.runtime import command_line, installed, printable
 from vit_jax.workdir import files
 
-flags.adopt_module_key_flags(model_flags)
+loaded.define_flags()
 flags.adopt_module_key_flags(source_flags)
 _DATA = flags.DEFINE_string(
   'data', None, 'Data spec of the images to clean, such as folder:/data/photos.'
@@ -96,7 +96,7 @@ def main() -> None:
   decoding.own_process()
   installed.require('faiss', extra='dedup', what='python -m vit_jax.dedup')
   part, parts = command_line.parse_part(_PART.value)
-  checkpoint = model_flags.CHECKPOINT.value
+  checkpoint = flags.FLAGS.checkpoint
   if checkpoint and parts > 1:
     raise ValueError(
       f'--checkpoint with --part={_PART.value}: leave --checkpoint out of the'
@@ -150,7 +150,7 @@ def _sets() -> tuple[sets.Set, list[sets.Set]]:
 
 def _similar(job: work.Work, checkpoint: str) -> pd.DataFrame:
   """Returns the pairs with similar features, compared by their pixels."""
-  model = predictor.load(checkpoint, **model_flags.arguments())
+  model = predictor.load(checkpoint, **loaded.arguments())
   logging.info('%s', printable.text(str(model)))
   similar = search.similar_features(
     *(model, job.folder / 'features', job.images, job.queries),

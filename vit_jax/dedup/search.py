@@ -15,8 +15,8 @@ from etils import epath
 
 from vit_jax.dedup import hashing, sets
 from vit_jax.predict import extraction
-from vit_jax.predict.store import Stored
 from vit_jax.predict.predictor import Predictor
+from vit_jax.predict.store import Stored
 
 
 def near_hashes(

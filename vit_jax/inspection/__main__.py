@@ -35,12 +35,13 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from vit_jax.inspection import gallery, mistakes, model_flags, subject
+from vit_jax import loaded
+from vit_jax.inspection import gallery, mistakes
 from vit_jax.interop import weight_files
 from vit_jax.pages import drawing
 from vit_jax.runtime import command_line, printable
 
-flags.adopt_module_key_flags(model_flags)
+loaded.define_flags()
 _TO = flags.DEFINE_string(
   'to', None, 'Directory for the figures; older ones there are replaced.'
 )
@@ -87,11 +88,9 @@ def main(words: Sequence[str]) -> None:
     return
   command_line.require('checkpoint')
   drawing.check_matplotlib()
-  found = subject.find_images(words)
-  paths = subject.choose(found, _NUM_IMAGES.value, _SEED.value)
-  looked_into = subject.load(
-    model_flags.CHECKPOINT.value, **model_flags.arguments()
-  )
+  found = loaded.find_images(words)
+  paths = loaded.choose(found, _NUM_IMAGES.value, _SEED.value)
+  looked_into = loaded.load(flags.FLAGS.checkpoint, **loaded.arguments())
   height, width = looked_into.image_size
   print(
     f'{looked_into.name} of {looked_into.origin}, {len(paths)} of'
@@ -102,7 +101,7 @@ def main(words: Sequence[str]) -> None:
     flush=True,
   )
   problems = {}
-  images = subject.read_images(paths, looked_into.preprocess, problems)
+  images = loaded.read_images(paths, looked_into.preprocess, problems)
   read = [path for path in paths if path not in problems]
   gallery.draw_all(looked_into, read, images, to, _ROLLOUTS.value)
   for path, reason in problems.items():

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 from etils import epath
 
-from vit_jax.inspection import attention_maps, figures, subject, views
+from vit_jax import loaded
+from vit_jax.inspection import attention_maps, figures, views
 from vit_jax.pages import drawing
 
 
 def draw_all(
-  of: subject.Subject,
+  of: loaded.Loaded,
   paths: Sequence[epath.Path],
   images: np.ndarray,
   to: epath.Path,

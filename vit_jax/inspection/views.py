@@ -1,6 +1,6 @@
 """Computes the numbers of Figures 6, 7, 10, 11 and 14 for a model.
 
-Each function takes a `subject.Subject` and returns an array for `figures` to
+Each function takes a `loaded.Loaded` and returns an array for `figures` to
 draw. It raises a ValueError if the model does not support the figure.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.inspection import attention_maps, capture
-from vit_jax.inspection.subject import Subject
+from vit_jax.loaded import Loaded
 from vit_jax.models import position, unstack_blocks
 from vit_jax.models.shared import normalize
 
@@ -27,7 +27,7 @@ AXES = {
 }
 
 
-def filters(of: Subject) -> np.ndarray:
+def filters(of: Loaded) -> np.ndarray:
   """Returns components of the patch embedding (Figure 7, left).
 
   The D filters are the observations and their P * P * C numbers the variables.
@@ -63,7 +63,7 @@ def filters(of: Subject) -> np.ndarray:
   return (0.5 + found / 2).reshape(-1, *kernel.shape[:3])
 
 
-def position_similarity(of: Subject, block: int | None = None) -> np.ndarray:
+def position_similarity(of: Loaded, block: int | None = None) -> np.ndarray:
   """Returns the similarity of the patches' position embeddings (Figures 7, 10).
 
   The class token's embedding is left out.
@@ -124,24 +124,24 @@ def _position_table(params: Any, block: int | None) -> np.ndarray:
   )
 
 
-def rollout(of: Subject, images: np.ndarray) -> np.ndarray:
+def rollout(of: Loaded, images: np.ndarray) -> np.ndarray:
   """Maps images, uint8 [N, height, width, C], to [N, rows, columns]."""
   return attention_maps.rollout(_weights(of, images), **_layout(of))
 
 
-def attention_distance(of: Subject, images: np.ndarray) -> np.ndarray:
+def attention_distance(of: Loaded, images: np.ndarray) -> np.ndarray:
   """Returns mean attention distances over images, [depth, heads] in pixels."""
   return attention_maps.mean_attention_distance(
     _weights(of, images), image_size=of.image_size, **_layout(of)
   )
 
 
-def _weights(of: Subject, images: np.ndarray) -> Iterator[Any]:
+def _weights(of: Loaded, images: np.ndarray) -> Iterator[Any]:
   """Yields the attention weights of a few images at a time."""
   return capture.in_pieces(of.model, of.params, normalize(images))
 
 
-def _layout(of: Subject) -> dict[str, Any]:
+def _layout(of: Loaded) -> dict[str, Any]:
   capture.check(of.model)
   return {
     'grid': of.model.token_grid(of.image_size),

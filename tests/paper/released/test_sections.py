@@ -7,7 +7,7 @@ from etils import epath
 
 from tests.interop import tiny
 from tests.paper.released import made
-from vit_jax.inspection import subject
+from vit_jax import loaded as subject
 from vit_jax.paper.page import page_parts
 from vit_jax.paper.pictures import weights_drawing
 from vit_jax.paper.released import evaluating, sections

@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax.inspection.subject import Subject
+from vit_jax.loaded import Loaded
 from vit_jax.models.shared import normalize
 from vit_jax.models.vit import ViT
 from vit_jax.paper.inside import weights
 
 
 def of_images(
-  run: Subject, images: jax.Array, stage: int | None = None
+  run: Loaded, images: jax.Array, stage: int | None = None
 ) -> jax.Array:
   """Returns the last map of features before pooling.
 
@@ -123,7 +123,7 @@ def _distance(one: jax.Array, other: jax.Array) -> float:
   return float(jnp.linalg.norm(one - other, axis=-1).mean())
 
 
-def _shown(workdir: str, count: int) -> tuple[Subject, jax.Array]:
+def _shown(workdir: str, count: int) -> tuple[Loaded, jax.Array]:
   run = weights.load(workdir)
   images, _ = weights.held_out_images(workdir, count)
   return run, normalize(jnp.asarray(images))

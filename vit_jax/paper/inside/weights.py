@@ -7,19 +7,18 @@ import numpy as np
 from etils import epath
 
 from vit_jax import config as config_lib
-from vit_jax import data
+from vit_jax import data, loaded
 from vit_jax.config import inputs
 from vit_jax.data import ops
-from vit_jax.inspection import subject
 
 
-def load(workdir: epath.PathLike) -> subject.Subject:
+def load(workdir: epath.PathLike) -> loaded.Loaded:
   """Returns the model of a run with its newest weights, or of a `.npz` file.
 
   Raises:
     ValueError: the run has no weights, because they were deleted.
   """
-  return subject.load(str(workdir))
+  return loaded.load(str(workdir))
 
 
 def held_out_images(
@@ -74,7 +73,7 @@ def images_of(
   Args:
     source: `dataset`, a data spec; its `split`; and `data_dir`, '' for the
       default (see `data.open_source`).
-    preprocess: see `subject.Subject`.
+    preprocess: see `loaded.Loaded`.
     count: number of images.
 
   Raises:
