@@ -29,10 +29,7 @@ class Hub:
     repositories: name -> file name -> content.
     tokens: repository -> the only token that may see it.
     writers: the tokens that may write.
-    cut: how many bytes of a large file are sent before the connection breaks;
-      only once, then it is None.
-    corrupt: whether large files are sent with a wrong byte.
-    requests: (method, path, Range) of all requests.
+    requests: (method, path) of all requests.
     visibility: repository -> 'private' or 'public', as it was created.
   """
 
@@ -41,15 +38,15 @@ class Hub:
     self.repositories: dict[str, dict[str, bytes]] = {}
     self.tokens: dict[str, str] = {}
     self.writers: set[str] = {'writer'}
-    self.cut: int | None = None
-    self.corrupt = False
-    self.requests: list[tuple[str, str, str]] = []
+    self.requests: list[tuple[str, str]] = []
     self.visibility: dict[str, str] = {}
     self.uploaded: dict[str, bytes] = {}
 
-  def requested(self, part: str, method: str = 'GET') -> list[str]:
-    """Returns the ranges of all requests of a method for paths with a part."""
-    return [r for m, path, r in self.requests if m == method and part in path]
+  def requested(self, part: str) -> list[str]:
+    """Returns all paths with a part whose content was asked for."""
+    return [
+      path for how, path in self.requests if how == 'GET' and part in path
+    ]
 
 
 @contextlib.contextmanager
@@ -99,8 +96,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     return self.headers.get('Authorization', '').removeprefix('Bearer ')
 
   def _begin(self) -> bytes:
-    name = self.headers.get('Range', '')
-    self.hub.requests.append((self.command, self.path, name))
+    self.hub.requests.append((self.command, self.path))
     return self.rfile.read(int(self.headers.get('Content-Length') or 0))
 
   def _files(self, repository):
@@ -144,30 +140,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       self._answer({'id': repository, 'sha': COMMIT, 'siblings': siblings})
 
   def _get_file(self, name, data):
-    size, etag = len(data), blob_id(data)
-    headers = {'X_Repo_Commit': COMMIT, 'Accept_Ranges': 'bytes'}
+    etag = blob_id(data)
+    headers = {'X_Repo_Commit': COMMIT}
     if is_large(name):
       etag = hashlib.sha256(data).hexdigest()
-      headers |= {'X_Linked_Etag': f'"{etag}"', 'X_Linked_Size': size}
-      if self.hub.corrupt:
-        data = data[:-1] + bytes([data[-1] ^ 1])
-    headers['ETag'] = f'"{etag}"'
-    status, start = 200, 0
-    if found := re.fullmatch(r'bytes=(\d+)-', self.headers.get('Range', '')):
-      status, start = 206, int(found[1])
-      headers['Content_Range'] = f'bytes {start}-{size - 1}/{size}'
-    if self.command == 'GET' and is_large(name) and self.hub.cut is not None:
-      end, self.hub.cut = self.hub.cut, None
-      self.send_response(status)
-      for key, value in headers.items():
-        self.send_header(key.replace('_', '-'), str(value))
-      self.send_header('Content-Length', str(size - start))
-      self.end_headers()
-      self.wfile.write(data[start:end])
-      self.wfile.flush()
-      self.close_connection = True
-      return
-    self._answer(data[start:], status, **headers)
+      headers |= {'X_Linked_Etag': f'"{etag}"', 'X_Linked_Size': len(data)}
+    self._answer(data, ETag=f'"{etag}"', **headers)
 
   def do_PUT(self):
     content = self._begin()

@@ -67,22 +67,6 @@ def test_weights_are_downloaded_once_and_no_pickle(hub, birds):
   assert not hub.requested('README.md')
 
 
-def test_a_wrong_checksum_is_refused_and_not_kept(hub, birds):
-  hub.corrupt = True
-  for _ in range(2):
-    with pytest.raises(ValueError, match=r'model\.safetensors is damaged'):
-      interop.read('hf://me/birds')
-  hub.corrupt = False
-  tiny.assert_equal(_params('hf://me/birds'), birds)
-
-
-def test_damage_in_the_cache_is_found(hub, birds):
-  path = hub_lib.download('hf://me/birds') / 'config.json'
-  path.write_text(path.read_text().replace('gelu', 'gelo'))
-  with pytest.raises(ValueError, match=r'config\.json is damaged'):
-    interop.read('hf://me/birds')
-
-
 def test_the_cache_is_used_offline(hub, birds, monkeypatch):
   monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
   with pytest.raises(ValueError, match='HF_HUB_OFFLINE'):
@@ -113,7 +97,7 @@ def test_npz_files_and_revisions(hub, birds, tmp_path):
   hub.repositories['me/top'] = {
     p.name: p.read_bytes() for p in tmp_path.glob('*.npz*')
   }
-  with pytest.raises(ValueError, match=r'name one of them.*me/top/one\.npz'):
+  with pytest.raises(ValueError, match=r'not one .* 2: one\.npz, two\.npz'):
     interop.read('hf://me/top')
   assert not hub.requested('me/top/resolve')
 
@@ -131,7 +115,7 @@ def test_a_run_keeps_the_commit_that_it_starts_from(hub, birds, tmp_path):
 
 def test_a_private_repository_needs_its_token(hub, birds, monkeypatch):
   hub.tokens['me/birds'] = 'secret'
-  with pytest.raises(ValueError, match='If it is private: log in') as caught:
+  with pytest.raises(ValueError, match='Repository Not Found') as caught:
     interop.read('hf://me/birds')
   assert 'secret' not in str(caught.value)
   monkeypatch.setenv('HF_TOKEN', 'secret')
@@ -141,13 +125,13 @@ def test_a_private_repository_needs_its_token(hub, birds, monkeypatch):
 @pytest.mark.parametrize(
   'address, message',
   [
-    ('hf://me/nothing', 'no such repository'),
-    ('hf://me/birds@nowhere', "no revision 'nowhere'"),
+    ('hf://me/nothing', '(?s)hf://me/nothing: .*Repository Not Found'),
+    ('hf://me/birds@nowhere', '(?s)hf://me/birds@nowhere: .*Revision'),
     ('hf://me/birds/other.npz', 'no such file'),
     ('hf://me/birds/model.bin', 'can run code'),
     ('hf://birds', 'expected hf://OWNER/NAME'),
-    ('hf://me/birds/../../x.npz', 'cannot be above it'),
-    ('hf://me/pickles', 'no weights that are read'),
+    ('hf://me/birds/../../x.npz', 'expected hf://OWNER/NAME'),
+    ('hf://me/pickles', 'no model.safetensors.* can run code'),
   ],
 )
 def test_errors_say_what_is_wrong(hub, birds, address, message):
@@ -159,7 +143,7 @@ def test_errors_say_what_is_wrong(hub, birds, address, message):
 def test_without_a_network_or_the_package(hub, birds, monkeypatch):
   nowhere = 'http://127.0.0.1:9'
   monkeypatch.setattr(constants, 'ENDPOINT', nowhere)
-  with pytest.raises(ValueError, match='the Hub cannot be reached'):
+  with pytest.raises(ValueError, match='hf://me/birds: '):
     interop.read('hf://me/birds')
   monkeypatch.setattr('importlib.util.find_spec', lambda _: None)
   with pytest.raises(ValueError, match=r'pip install "vit-paper-jax\[hub\]"'):
@@ -171,7 +155,7 @@ def test_without_a_network_or_the_package(hub, birds, monkeypatch):
 def test_uploads_are_read_again(hub, tmp_path, monkeypatch, capsys):
   params = _folder(tmp_path / 'hf')
   words = (str(tmp_path / 'hf'), 'hf://me/new')
-  with pytest.raises(ValueError, match='no right to do this'):
+  with pytest.raises(ValueError, match=r'(?s)hf://me/new: .*403'):
     convert.convert(*words)
   monkeypatch.setenv('HF_TOKEN', 'writer')
   convert.convert(*words, license_='mit')
@@ -188,9 +172,8 @@ def test_uploads_are_read_again(hub, tmp_path, monkeypatch, capsys):
     convert.convert(*words)
   convert.convert(*words, overwrite=True)
   for target, message in (
-    ('hf://me/new@mine', "no revision 'mine'"),
-    ('hf://me/newer@mine', 'only the branch main. Remove @mine'),
-    (f'hf://me/new@{fake_hub.COMMIT}', 'names a commit'),
+    ('hf://me/new@mine', '(?s)hf://me/new@mine: .*Revision'),
+    ('hf://me/new/a.npz', 'without a file'),
   ):
     with pytest.raises(ValueError, match=message):
       hub_lib.check_target(target, overwrite=True)

@@ -11,7 +11,7 @@ import vit_jax
 from vit_jax.data import ops
 from vit_jax.data.ops import augment, geometry, resizing
 from vit_jax.export.program import Program
-from vit_jax.interop import inference, json_files
+from vit_jax.interop import inference, weight_files
 
 FILE = 'model.json'
 FORMAT_VERSION = 1
@@ -181,13 +181,13 @@ def _sha256(path: epath.Path) -> str:
 
 
 _KINDS = {
-  'format_version': json_files.COUNT,
-  'dtype': json_files.TEXT,
-  'image_size': json_files.SIZE,
-  'decoding': json_files.OBJECT,
-  'preprocessing': json_files.OBJECT,
-  'forms': json_files.OBJECT_OF_OBJECTS,
-  'files': json_files.LIST_OF_OBJECTS,
+  'format_version': int,
+  'dtype': str,
+  'image_size': list,
+  'decoding': dict,
+  'preprocessing': dict,
+  'forms': dict,
+  'files': list,
 }
 
 
@@ -199,8 +199,11 @@ def read(folder: epath.Path) -> dict[str, Any]:
       changed.
   """
   path = folder / FILE
-  content = json_files.read(path)
-  json_files.check(dict.fromkeys(_KINDS) | content, _KINDS, path)
+  content = weight_files.read_json(path)
+  if wrong := [
+    key for key, kind in _KINDS.items() if type(content.get(key)) is not kind
+  ]:
+    raise ValueError(f'{path} is damaged: see {", ".join(wrong)}.')
   if content['format_version'] > FORMAT_VERSION:
     raise ValueError(
       f'{path} has format version {content["format_version"]}, and this'

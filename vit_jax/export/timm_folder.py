@@ -5,20 +5,17 @@ checkpoint_path=...)`. Images are float32 [B, C, height, width] in [-1, 1].
 """
 
 import math
-import re
 from typing import Any
 
 import numpy as np
-import safetensors.numpy
 from etils import epath
 
 from vit_jax.export import huggingface_folder
 from vit_jax.export.program import Program
-from vit_jax.interop import inference, json_files, parameter_shapes, torch_names
+from vit_jax.interop import arrays, families, fitting, inference, weight_files
 from vit_jax.models import vit
 from vit_jax.models.shared import normalize
 from vit_jax.runtime import installed
-from vit_jax.workdir import files
 
 FOLDER = 'timm'
 WEIGHTS, CONFIG = 'model.safetensors', 'config.json'
@@ -37,21 +34,6 @@ _NAMES = {
   (1024, 32): 'vit_large_patch32_224',
   (1280, 14): 'vit_huge_patch14_224',
 }
-# Names in Hugging Face's files -> timm's; query, key and value are one array.
-_RENAMED = (
-  (r'^vit\.embeddings\.cls_token$', 'cls_token'),
-  (r'^vit\.embeddings\.position_embeddings$', 'pos_embed'),
-  (r'^vit\.embeddings\.patch_embeddings\.projection\.', 'patch_embed.proj.'),
-  (r'^vit\.layernorm\.', 'norm.'),
-  (r'^classifier\.', 'head.'),
-  (r'^vit\.encoder\.layer\.', 'blocks.'),
-  (r'\.layernorm_before\.', '.norm1.'),
-  (r'\.layernorm_after\.', '.norm2.'),
-  (r'\.attention\.attention\.(query|key|value)\.', r'.attn.\1.'),
-  (r'\.attention\.output\.dense\.', '.attn.proj.'),
-  (r'\.intermediate\.dense\.', '.mlp.fc1.'),
-  (r'(blocks\.\d+)\.output\.dense\.', r'\1.mlp.fc2.'),
-)
 
 
 def check(program: Program) -> None:
@@ -93,13 +75,10 @@ def write(program: Program, folder: epath.Path) -> dict[str, Any]:
   """Writes the folder; returns the name of timm's model, and its arguments."""
   subject, model = program.subject, program.subject.model
   flat = inference.flatten(subject.params)
-  parameter_shapes.check_params(flat, model, subject.image_size)
+  fitting.check_params(flat, model, subject.image_size)
   to = folder / FOLDER
   to.mkdir(parents=True, exist_ok=True)
-  with files.atomic(to / WEIGHTS) as temporary:
-    temporary.write_bytes(
-      safetensors.numpy.save(_arrays(flat), metadata={'format': 'pt'})
-    )
+  arrays.write_safetensors(to / WEIGHTS, families.TIMM.write(flat))
   height, width = model.patch_size
   name = _NAMES.get((model.width, height)) if height == width else None
   described = {
@@ -109,7 +88,7 @@ def write(program: Program, folder: epath.Path) -> dict[str, Any]:
     'global_pool': 'token' if model.pooling == 'token' else 'avg',
     'model_args': _arguments(program),
   }
-  json_files.write(
+  weight_files.write_json(
     to / CONFIG,
     {
       **described,
@@ -161,21 +140,6 @@ def _ratio(mlp_dim: int, width: int) -> float:
   """Returns the ratio from which timm gets mlp_dim: it truncates a product."""
   ratio = mlp_dim / width
   return ratio if int(width * ratio) == mlp_dim else math.nextafter(ratio, 9e9)
-
-
-def _arrays(flat: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  arrays = {}
-  for name, array in torch_names.to_torch(flat).items():
-    for pattern, replacement in _RENAMED:
-      name = re.sub(pattern, replacement, name)
-    arrays[name] = array
-  for name in [n for n in arrays if '.attn.query.' in n]:
-    parts = [
-      arrays.pop(name.replace('query', part))
-      for part in ('query', 'key', 'value')
-    ]
-    arrays[name.replace('query', 'qkv')] = np.concatenate(parts)  # [3D, D]
-  return arrays
 
 
 def logits(folder: epath.Path, images: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ from etils import epath
 
 from vit_jax.export import description, forms, parity
 from vit_jax.export.program import Program
-from vit_jax.interop import json_files
+from vit_jax.interop import weight_files
 from vit_jax.runtime import printable
 
 
@@ -51,7 +51,7 @@ def write(
   for name, form in chosen.items():
     content['forms'][name] = form.write(program, to)
     content['files'] += description.files(to, name, form.path)
-  json_files.write(to / description.FILE, content)
+  weight_files.write_json(to / description.FILE, content)
   print(
     printable.text(
       f'Wrote {to} ({", ".join(chosen)}): {program.subject.name} of'

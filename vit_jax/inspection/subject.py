@@ -85,17 +85,8 @@ def load(
       f' {list(config)}.'
     )
 
-  def understood(weights):
-    return _model_and_size(weights, config, image_size)
-
-  def check(weights):
-    model, size = understood(weights)
-    new_head = not _has_head(weights, config)
-    return interop.check_weights(weights, model, size, new_head=new_head)
-
-  # The check compares shapes before the whole file is read.
-  weights = interop.read(checkpoint, check=check)
-  model, size = understood(weights)
+  weights = interop.read(checkpoint)
+  model, size = _model_and_size(weights, config, image_size)
   has_head = _has_head(weights, config)
   params, report = interop.fit_weights(
     weights, model, size, new_head=not has_head

@@ -1,12 +1,12 @@
 """Reads Hugging Face folders: `config.json` and `model.safetensors`.
 
-Reads ViTForImageClassification and ViTModel, and DeiT stored as either. Needs
-neither torch nor transformers.
+Needs neither torch nor transformers. `families.HUGGINGFACE` says which models
+are known, and how their names and configs map to ours.
 """
 
+import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any
 
 import flax.linen as nn
 import numpy as np
@@ -14,16 +14,15 @@ from etils import epath
 
 from vit_jax import models
 from vit_jax.interop import (
-  huggingface_config,
-  json_files,
-  released,
-  safetensors_files,
-  torch_names,
+  arrays,
+  families,
+  image_processors,
+  layouts,
   weight_files,
 )
-from vit_jax.interop.weights import Weights
-from vit_jax.models import position
+from vit_jax.interop.weight_files import Weights, pair
 
+CONFIG = 'config.json'
 WEIGHTS = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
 
@@ -39,98 +38,107 @@ def read(path: epath.PathLike) -> Weights:
 
   Raises:
     ValueError: files are missing or damaged, the weights exist only as a
-      pickle, the model is not a ViT or has a distillation token, or
-      `huggingface_config.read` refuses the folder.
+      pickle, the model is of no family in `families.HUGGINGFACE`, or images
+      were prepared for it in a way that is not done here.
   """
   path = weight_files.absolute(path)
   folder = path if path.is_dir() else path.parent
-  config = huggingface_config.read(folder)
+  config = weight_files.read_json(folder / CONFIG)
   tensors = (
-    _read_folder(path) if path.is_dir() else safetensors_files.read(path)
+    _read_folder(path) if path.is_dir() else arrays.read_safetensors(path)
   )
-  torch_names.check_layout(tensors, path, expected=True)
-  in_file = {torch_names.name_in_file(name): name for name in tensors}
-  tensors = released.renamed(tensors, torch_names.name_in_file)
-  if 'embeddings.distillation_token' in tensors:
+  kind = str(config.get('model_type', 'vit'))
+  family = families.HUGGINGFACE.get(kind)
+  if family is None or not family.knows(tensors):
     raise ValueError(
-      f'{folder} holds a DeiT with a distillation token, which has its own'
-      ' position embedding and head; no model here has that token. Use a DeiT'
-      ' that was stored as a ViT.'
+      f'{path} holds a model of type {kind!r} with arrays called'
+      f' {", ".join(sorted(tensors)[:4])}, ...: this layout is not read.'
+      ' Expected a folder that save_pretrained of transformers wrote, of type'
+      f' {" or ".join(map(repr, families.HUGGINGFACE))}.'
     )
-  used, notes = _without_unused(tensors, config)
-  params = torch_names.from_torch(
-    used, heads=config.heads, qkv_bias=config.qkv_bias
-  )
-  # Errors name unknown arrays, which the user knows by their names in the file.
-  params = {in_file.get(name, name): array for name, array in params.items()}
-  params, folded = huggingface_config.fold_normalization(params, config)
-  settings = {'norm_epsilon': config.norm_epsilon, 'gelu': config.gelu}
   try:
-    model = _model(params, config, settings)
-    grid = position.token_grid(config.image_size, config.patch_size)
-  except ValueError as error:
+    model = models.build('ViT-B/16', num_classes=1, **family.options(config))
+    params, dropped = _parameters(tensors, family, model.heads)
+    for name, attribute in (
+      ('head', 'num_classes'),
+      ('pre_logits', 'representation_size'),
+    ):
+      if f'{name}/bias' in params:
+        model = model.clone(**{attribute: params[f'{name}/bias'].size})
+    names = ()
+    if 'head/bias' in params:
+      names = _class_names(config.get('id2label') or {}, model.num_classes)
+    image_size = pair(config.get('image_size', 224))
+    weights = Weights(
+      origin=str(path),
+      params=params,
+      model=model,
+      image_size=image_size,
+      class_names=names,
+      dropped=dropped,
+    )
+  except (AttributeError, TypeError, ValueError) as error:
     raise ValueError(
-      f'{folder / huggingface_config.CONFIG} describes no model for these'
-      f' weights: {error}'
+      f'{folder / CONFIG} describes no model of these weights: {error}'
     ) from error
-  return Weights(
-    origin=str(path),
+  inputs = image_processors.read(folder, family.processor, image_size)
+  params, notes = image_processors.fold_normalization(params, inputs)
+  return dataclasses.replace(
+    weights,
     params=params,
-    model=model,
-    image_size=config.image_size,
-    grid=grid,
-    class_names=config.class_names(model.num_classes) if model else (),
-    preprocessing=config.preprocessing,
-    decoding=config.decoding,
-    loss=config.loss,
-    settings=settings,
-    dropped=tuple(sorted(in_file[k] for k in tensors.keys() - used.keys())),
-    notes=notes + folded,
+    preprocessing=inputs.preprocessing,
+    decoding=inputs.decoding,
+    loss=inputs.loss,
+    notes=notes,
   )
 
 
-def _without_unused(
-  tensors: Mapping[str, np.ndarray], config: huggingface_config.Config
+def _parameters(
+  tensors: Mapping[str, np.ndarray], family: layouts.Family, heads: int
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-  """Leaves out arrays that change no output; returns the rest, and notes."""
-  used, notes = dict(tensors), ()
-  if used.pop('embeddings.mask_token', None) is not None:
-    notes += ('the mask token, for masked images only, is left out',)
-  if 'classifier.bias' in used and 'pooler.dense.bias' in used:
-    # In transformers, the classifier reads the class token, not the pooler.
-    used = {k: v for k, v in used.items() if not k.startswith('pooler.')}
-    notes += ('the pooler, which the classifier does not use, is left out',)
-  if 'pooler.dense.bias' in used and config.pooler_act != 'tanh':
-    notes += (f"the folder's pooler_act={config.pooler_act!r} becomes tanh",)
-  return used, notes
+  """Returns our name -> array, and the names of arrays that are left out."""
+  params = family.read(tensors, heads)
+  unused = family.unused
+  if 'head/bias' in params:
+    unused += family.unused_with_head
+  dropped = [name for name in tensors if family.plain(name) in unused]
+  used = {k: v for k, v in tensors.items() if k not in dropped}
+  return family.read(used, heads), tuple(sorted(dropped))
+
+
+def _class_names(labels: Mapping[str, str], classes: int) -> tuple[str, ...]:
+  """Returns a name for each class, 'class 3' for one without a label.
+
+  The result is () for placeholders, or if the labels are about more classes,
+  or about fewer.
+  """
+  others = len(labels) > classes or str(classes - 1) not in labels
+  if others or all(n == f'LABEL_{i}' for i, n in labels.items()):
+    return ()
+  names = [labels.get(str(i), '') for i in range(classes)]
+  return tuple(n if n.strip() else f'class {i}' for i, n in enumerate(names))
 
 
 def _read_folder(folder: epath.Path) -> dict[str, np.ndarray]:
   if (folder / WEIGHTS).exists():
-    return safetensors_files.read(folder / WEIGHTS)
+    return arrays.read_safetensors(folder / WEIGHTS)
   if not (folder / INDEX).exists():
-    if not is_folder(folder):
-      raise ValueError(f'{folder} has no weights: there is no {WEIGHTS}.')
     raise ValueError(
-      f'{folder} holds its weights only as a pickle (pytorch_model.bin), which'
-      ' is not read, because it can run code. If you trust it and have torch,'
+      f'{folder} has no {WEIGHTS}. A pickle (pytorch_model.bin) is not read,'
+      ' because it can run code. If you trust it and have torch,'
       ' transformers.AutoModelForImageClassification.from_pretrained('
       f'FOLDER).save_pretrained(NEW_FOLDER) writes {WEIGHTS}.'
     )
-  content = {'weight_map': {}} | json_files.read(folder / INDEX)
-  json_files.check(
-    content, {'weight_map': json_files.OBJECT_OF_TEXTS}, folder / INDEX
-  )
-  shards = content['weight_map']
+  shards = weight_files.read_json(folder / INDEX).get('weight_map')
+  files = set(shards.values()) if isinstance(shards, dict) else {None}
   tensors = {}
-  for shard in sorted(set(shards.values())):
-    if os.path.basename(shard) != shard or not shard.endswith('.safetensors'):
+  for name in files:
+    if os.path.basename(str(name)) != name or not name.endswith('.safetensors'):
       raise ValueError(
-        f'{folder / INDEX} names {shard!r}, expected a .safetensors file of'
-        ' the same folder.'
+        f'{folder / INDEX} names {name!r}, expected .safetensors files of the'
+        ' same folder.'
       )
-    found = safetensors_files.read(folder / shard)
-    tensors |= {k: v for k, v in found.items() if shards.get(k) == shard}
+    tensors |= arrays.read_safetensors(folder / name)
   if missing := sorted(shards.keys() - tensors.keys()):
     raise ValueError(
       f'{folder} lacks arrays that {INDEX} lists: {", ".join(missing)}.'
@@ -138,30 +146,10 @@ def _read_folder(folder: epath.Path) -> dict[str, np.ndarray]:
   return tensors
 
 
-def _model(
-  params: Mapping[str, np.ndarray],
-  config: huggingface_config.Config,
-  settings: Mapping[str, Any],
-) -> nn.Module | None:
-  """Returns the folder's model; None if a bias is missing or does not fit."""
-  biases = [
-    params.get(f'{name}/bias')
-    for name in (
-      'head',
-      'Transformer/encoder_norm',
-      'Transformer/encoderblock_0/MlpBlock_0/Dense_0',
+def check_savable(model: nn.Module) -> None:
+  """Raises ValueError with all reasons why transformers lacks the model."""
+  if reasons := families.VIT.unlike(model):
+    raise ValueError(
+      "Hugging Face's ViT cannot express this model: it has"
+      f' {", ".join(reasons)}. Save it as .npz instead.'
     )
-  ]
-  if any(bias is None or bias.ndim != 1 for bias in biases):
-    return None
-  classes, width, mlp_dim = map(len, biases)
-  return models.build(
-    'ViT-B/16',
-    num_classes=classes,
-    width=width,
-    depth=sum(name.endswith('/LayerNorm_0/bias') for name in params),
-    heads=config.heads,
-    mlp_dim=mlp_dim,
-    patch_size=config.patch_size,
-    **settings,
-  )
