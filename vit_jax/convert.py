@@ -3,8 +3,6 @@
   --from=runs/birds --to=birds.npz           a run, with the released names
   --from=runs/birds --to=birds_hf --license=mit
                                              for Hugging Face, with a model card
-  --from=ViT-B_16.npz --to=runs/b16 --format=run
-                                             a run to start from
   --from=augreg/B_16 --to=b16_hf             a released file by its name
   --from=birds.npz --to=birds512.npz --resolution=512
   --from=birds.npz --to=birds512.npz --resolution=512 --preprocess=resize
@@ -13,6 +11,7 @@
   --from=hf://google/vit-base-patch16-224 --to=b16.npz
                                              downloads from there
 
+--to is a .npz file if it ends with .npz, and otherwise a Hugging Face folder.
 --from is a run's directory or one of its checkpoints, a .npz file, a Hugging
 Face folder, hf://OWNER/NAME[/FILE][@REVISION], or one of the names in
 vit_jax/interop/catalog.py, whose file must be on this machine. The model and
@@ -31,27 +30,16 @@ import flax.linen as nn
 from absl import flags
 from etils import epath
 
-from vit_jax import checkpoint as checkpoint_lib
-from vit_jax import config as config_lib
 from vit_jax import interop, models
 from vit_jax.export import card
 from vit_jax.inspection import subject
 from vit_jax.interop import hub, huggingface, inference, saving, weight_files
 from vit_jax.runtime import command_line, printable
-from vit_jax.workdir import files
-
-FORMATS = ('auto', 'npz', 'huggingface', 'run')
 
 _FROM = flags.DEFINE_string(
   'from', None, 'Weights to read: a path, or the name of a released file.'
 )
 _TO = flags.DEFINE_string('to', None, 'File or directory to write.')
-_FORMAT = flags.DEFINE_enum(
-  'format',
-  'auto',
-  FORMATS,
-  'What to write; auto: .npz if --to ends with it, else a Hugging Face folder.',
-)
 _MODEL = flags.DEFINE_string(
   'model',
   None,
@@ -102,7 +90,6 @@ def main():
   convert(
     flags.FLAGS['from'].value,
     _TO.value,
-    format_=_FORMAT.value,
     model_name=_MODEL.value,
     image_size=command_line.parse_size('image_size', _IMAGE_SIZE.value),
     resolution=command_line.parse_size('resolution', _RESOLUTION.value),
@@ -118,7 +105,6 @@ def convert(
   source: str,
   target: str,
   *,
-  format_: str = 'auto',
   overwrite: bool = False,
   private: bool = True,
   **options: Any,
@@ -128,7 +114,6 @@ def convert(
   Args:
     source: --from.
     target: --to.
-    format_: --format.
     overwrite: --overwrite.
     private: --private.
     **options: see `_convert`.
@@ -138,29 +123,21 @@ def convert(
       images of another size, the target exists, or its format cannot express
       the model.
   """
-  if hub.is_address(target):
-    if format_ not in ('auto', 'huggingface'):
-      raise ValueError(
-        f'--to={target} with --format={format_}: only Hugging Face folders are'
-        ' uploaded. Remove --format.'
-      )
-    address = hub.check_target(target, overwrite)
-    with tempfile.TemporaryDirectory() as folder:
-      _convert(source, epath.Path(folder), 'huggingface', **options)
-      commit = hub.upload(epath.Path(folder), address, private=private)
-    print(f'Uploaded it as {commit}.')
+  if not hub.is_address(target):
+    to = weight_files.absolute(target)
+    check_target(to, overwrite)
+    _convert(source, to, **options)
     return
-  to = weight_files.absolute(target)
-  if format_ == 'auto':
-    format_ = 'npz' if to.suffix == '.npz' else 'huggingface'
-  check_target(to, format_, overwrite)
-  _convert(source, to, format_, **options)
+  address = hub.check_target(target, overwrite)
+  with tempfile.TemporaryDirectory() as folder:
+    _convert(source, epath.Path(folder), **options)
+    commit = hub.upload(epath.Path(folder), address, private=private)
+  print(f'Uploaded it as {commit}.')
 
 
 def _convert(
   source: str,
   to: epath.Path,
-  format_: str,
   *,
   model_name: str | None = None,
   image_size: tuple[int, int] | None = None,
@@ -177,7 +154,8 @@ def _convert(
       f'{read.origin} has no head, and only models with a head are converted.'
     )
   model, old_size = _model_and_size(read, model_name, image_size)
-  if format_ == 'huggingface':
+  is_folder = to.suffix != '.npz'
+  if is_folder:
     huggingface.check_savable(model)
   size = resolution or old_size
   read = dataclasses.replace(
@@ -190,17 +168,13 @@ def _convert(
   if read.preprocessing and (preprocess or resolution):
     subject.prepared(read, read.preprocessing, size)
   params, report = interop.fit_weights(read, model, size)
-  save = {
-    'npz': saving.save_npz,
-    'huggingface': saving.save_huggingface,
-    'run': saving.save_run,
-  }[format_]
+  save = saving.save_huggingface if is_folder else saving.save_npz
   described = {
     key: getattr(read, key)
     for key in ('class_names', 'preprocessing', 'decoding', 'loss')
   }
   save(to, params, model, image_size=size, **described)
-  if format_ == 'huggingface':
+  if is_folder:
     card.write(
       to,
       model,
@@ -211,62 +185,47 @@ def _convert(
       decoding=read.decoding,
       license_=license_,
     )
-  _print_summary(read, to, format_, size, report)
+  _print_summary(read, to, size, report)
 
 
-def _print_summary(read, to, format_, size, report) -> None:
+def _print_summary(read, to, size, report) -> None:
   name, overrides = inference.describe(read.model)
   options = ''.join(f', {k}={v}' for k, v in overrides.items())
   height, width = size
   # The report has names from the file, which may hold control characters.
   print(printable.text(f'Read {read.origin}: {report}.'))
   print(
-    f'Wrote {to} ({format_}): {name}{options}; {read.model.num_classes}'
+    f'Wrote {to}: {name}{options}; {read.model.num_classes}'
     f' classes, {"named" if read.class_names else "without names"};'
     f' {height}x{width} px.'
   )
   operations = read.preprocessing
-  if format_ == 'huggingface' and re.search('crop|resize_small', operations):
+  is_folder = to.suffix != '.npz'
+  if is_folder and re.search('crop|resize_small', operations):
     print(
       'The evaluation differs: transformers only resizes images to'
       f' {height}x{width} px, while the source applied {operations!r}.'
     )
   assumed = {'gelu': 'tanh', 'norm_epsilon': 1e-6}
   differing = {k: v for k, v in read.settings.items() if assumed.get(k, v) != v}
-  if format_ == 'npz' and differing:
+  if differing and not is_folder:
     print(
       f'Only {to.name}.json says that the model has {differing}: programs that'
       f' do not read it assume {assumed}.'
     )
 
 
-def check_target(to: epath.Path, format_: str, overwrite: bool) -> None:
-  """Raises ValueError if `to` has a wrong name or must not be replaced."""
-  if (format_ == 'npz') != (to.suffix == '.npz'):
-    raise ValueError(
-      f'--to={to} with --format={format_}: a file of format npz ends with .npz,'
-      ' and other formats do not. Change --to or --format.'
-    )
+def check_target(to: epath.Path, overwrite: bool) -> None:
+  """Raises ValueError if `to` must not be replaced."""
   if not to.exists() or (to.is_dir() and not any(to.iterdir())):
     return
   if not overwrite:
     raise ValueError(f'{to} exists; --overwrite replaces it.')
-  is_same = {
-    'npz': lambda: not to.is_dir(),
-    'huggingface': lambda: huggingface.is_folder(to),
-    'run': lambda: to.is_dir() and _holds_no_training(to),
-  }
-  if not is_same[format_]():
+  if to.is_dir() and (to.suffix == '.npz' or not huggingface.is_folder(to)):
     raise ValueError(
-      f'{to} holds something else than converted weights of format {format_},'
-      ' perhaps a run, so it is not replaced: choose another --to.'
+      f'{to} is not a Hugging Face folder, so it is not replaced: choose'
+      ' another --to.'
     )
-
-
-def _holds_no_training(workdir: epath.Path) -> bool:
-  known = {config_lib.FILE, checkpoint_lib.FOLDER, files.CLASS_NAMES}
-  others = {path.name for path in workdir.iterdir()} - known
-  return not others and not checkpoint_lib.latest_step(workdir)
 
 
 def _model_and_size(

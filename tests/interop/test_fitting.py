@@ -10,14 +10,17 @@ from tests.interop import tiny
 from tests.interop.tiny import params_of_4_pixels as _params
 from tests.interop.tiny import unstacked as _flat
 from vit_jax import interop
-from vit_jax.interop import arrays, families, fitting
+from vit_jax.interop import arrays, families, fitting, layouts
 
 POSITION = 'Transformer/posembed_input/pos_embedding'
 
 
-def _fit(source, params, **kwargs):
-  defaults = dict(old_grid=None, new_grid=(2, 2), new_head=True, name='RUN')
-  return fitting.fit(source, params, **(defaults | kwargs))
+def _fit(source, params, size=(8, 8), **options):
+  flat = layouts.unstack(tiny.flat(source))
+  weights = interop.Weights(origin='RUN', params=flat)
+  grid = (size[0] // 4, size[1] // 4)
+  options = {'new_head': True} | options
+  return fitting.fit(weights, params, None, grid, **options)
 
 
 def _assert_same_but(flat, source, *, but):
@@ -29,7 +32,7 @@ def _assert_same_but(flat, source, *, but):
 
 def test_report_names_what_was_done():
   source = _params(1, size=(8, 8), classes=5, representation_size=8)
-  _, report = _fit(source, _params(2, (12, 12)), new_grid=(3, 3))
+  _, report = _fit(source, _params(2, (12, 12)), size=(12, 12))
   assert str(report) == (
     f'37 arrays loaded; resized: {POSITION}; dropped: head/bias, head/kernel,'
     ' pre_logits/bias, pre_logits/kernel; new: head/bias, head/kernel'
@@ -60,8 +63,8 @@ def test_a_hidden_layer_stays_if_its_size_does(size):
 )
 def test_a_grid_that_is_not_known_is_a_square_where_it_can_be(old, new, note):
   source = _params(1, size=old)
-  params = _params(2, size=(4 * new[0], 4 * new[1]))
-  fitted, report = _fit(source, params, new_grid=new)
+  size = (4 * new[0], 4 * new[1])
+  fitted, report = _fit(source, _params(2, size=size), size)
   same = _flat(fitted)[POSITION] == _flat(source)[POSITION]
   assert same.all() == (new != (2, 8))
   assert (POSITION in report.resized) == (new == (2, 8))
@@ -72,7 +75,7 @@ def test_a_grid_that_is_not_known_is_a_square_where_it_can_be(old, new, note):
 def test_without_a_class_token_all_tokens_are_patches():
   source = _params(1, size=(8, 8), pooling='gap')
   fitted, _ = _fit(
-    source, _params(2, size=(16, 16), pooling='gap'), new_grid=(4, 4)
+    source, _params(2, size=(16, 16), pooling='gap'), size=(16, 16)
   )
   expected = ndimage.zoom(
     _flat(source)[POSITION].reshape(2, 2, 8), (2, 2, 1), order=1
@@ -125,8 +128,6 @@ def test_parameters_take_the_models_dtype():
   source = jax.tree.map(lambda x: x.astype(jnp.bfloat16), _params(1))
   fitted, _ = _fit(source, _params(2))
   assert {x.dtype.name for x in jax.tree.leaves(fitted)} == {'float32'}
-  with pytest.raises(ValueError, match=r'old_grid 3x3 has 9 tokens'):
-    _fit(source, source, old_grid=(3, 3))
 
 
 def test_new_arrays_may_be_shapes_only():

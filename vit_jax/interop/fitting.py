@@ -20,6 +20,7 @@ from vit_jax import checkpoint as checkpoint_lib
 from vit_jax.interop import arrays as arrays_lib
 from vit_jax.interop import inference, layouts
 from vit_jax.interop.families import CLS
+from vit_jax.interop.weight_files import Weights
 from vit_jax.models import position
 
 _HEAD, _PRE_LOGITS = 'head/', 'pre_logits/'
@@ -54,38 +55,34 @@ class Report:
 
 
 def fit(
-  source: Any,
+  weights: Weights,
   params: Any,
+  model: nn.Module,
+  grid: tuple[int, int] | None,
   *,
-  old_grid: tuple[int, int] | None,
-  new_grid: tuple[int, int] | None,
   new_head: bool,
-  name: str,
   option: str = 'new_head=True',
-  dropped: tuple[str, ...] = (),
-  notes: tuple[str, ...] = (),
 ) -> tuple[Any, Report]:
-  """Fits a tree of arrays to a model's parameters.
+  """Fits weights to a model's parameters.
+
+  If a file does not state the grid of its position embeddings, it is a square,
+  as in all released files. If their number is no square, but is that of
+  `params`, the same grid is assumed, and the report says so.
 
   Args:
-    source: the loaded parameters by our names, as a tree or flat, with stacked
-      blocks or without.
+    weights: as read; blocks may be stacked.
     params: the model's parameters. They give the shapes and the new head. Any
       may be a `jax.ShapeDtypeStruct`; where a new array is one, zeros that take
       no memory stand for it.
-    old_grid: the grid of the source's position embeddings. None means a square,
-      as in all released files. If their number is no square, but is that of
-      `params`, the same grid is assumed, and the report says so.
-    new_grid: the grid of `params`; None if the model has none.
+    model: the model, for the report of differences that no array shows.
+    grid: (rows, columns) of the patches of `params`; None if the model has
+      none.
     new_head: whether `head` keeps the values of `params`. A hidden layer
       `pre_logits` is still loaded if the model has one of the same size;
       otherwise the file's is left out and the model's is new. For masked patch
       prediction, `patch_head` is treated like the head, and the mask embedding
       like the hidden layer.
-    name: name of the source, for the error message.
     option: how the user asks for a new head, for the error message.
-    dropped: names of the file's arrays that are not parameters.
-    notes: notes for the report.
 
   Returns:
     The fitted tree, NumPy arrays in the dtypes of `params`, and a report of
@@ -96,19 +93,20 @@ def fit(
       message lists them all.
   """
   target = without_structs(params)
-  loaded = layouts.unstack(flax.traverse_util.flatten_dict(source, sep='/'))
+  loaded, notes = layouts.unstack(weights.params), weights.remarks(model)
   old_head, new = _new_head(loaded, target) if new_head else ((), ())
   kept = {k: v for k, v in loaded.items() if k not in old_head}
   kept |= {k: target[k] for k in new}
+  old_grid = weights.grid
   if not old_grid and (patches := _patches_of_no_square(kept, target)):
-    old_grid = new_grid
+    old_grid = grid
     notes += (
       f'the file does not state the grid of its {patches} position embeddings:'
-      f' {new_grid[0]}x{new_grid[1]} is assumed',
+      f' {grid[0]}x{grid[1]} is assumed',
     )
   resized, problem = [], ''
   try:
-    resized = _resize_positions(kept, target, old_grid, new_grid)
+    resized = _resize_positions(kept, target, old_grid, grid)
   except ValueError as error:
     problem = f' {error}'
   difference = checkpoint_lib.mismatch(_shapes(target), _shapes(kept))
@@ -117,18 +115,19 @@ def fit(
     if difference:
       difference = f' Compared with the model:\n{difference}\n'
     raise ValueError(
-      f'The weights of {name} do not fit the model.{difference or " "}'
-      f'Check the name of the model and its sizes.{hint}{problem}'
+      f'The weights of {weights.origin} do not fit the model.'
+      f'{difference or " "}Check the name of the model and its sizes.'
+      f'{hint}{problem}'
     )
   fitted = {k: np.asarray(v, target[k].dtype) for k, v in kept.items()}
-  arrays_lib.check_finite(fitted, name)
+  arrays_lib.check_finite(fitted, weights.origin)
   flat = flax.traverse_util.flatten_dict(params, sep='/')
   if any(k.startswith('Transformer/encoderblock/') for k in flat):
     fitted = layouts.stack(fitted)
   return flax.traverse_util.unflatten_dict(fitted, sep='/'), Report(
     loaded=tuple(sorted(kept.keys() - {*new, *resized})),
     resized=tuple(resized),
-    dropped=tuple(sorted((*dropped, *old_head))),
+    dropped=tuple(sorted((*weights.dropped, *old_head))),
     new=tuple(sorted(new)),
     notes=notes,
   )

@@ -81,51 +81,29 @@ def download(text: str) -> epath.Path:
   """
   address = parse(text)
   installed.require('huggingface_hub', extra='hub')
-  if address.file:
-    beside = os.path.dirname(address.file)
-    names = [os.path.join(beside, name) for name in _JSON]
-    folder = _snapshot(address, [address.file, f'{address.file}.json', *names])
-    if not (folder / address.file).exists():
-      raise ValueError(f'{address}: the repository has no such file.')
-    return folder / address.file
-  folder = _snapshot(address, [*_JSON, *_WEIGHTS, 'model-*.safetensors'])
-  if any((folder / name).exists() for name in _WEIGHTS):
-    return folder
-  found = [n for n in _names(address, folder) if re.fullmatch(r'[^/]+\.npz', n)]
-  if len(found) == 1:
-    return download(str(address._replace(file=found[0])))
-  raise ValueError(
-    f'{address} holds no model.safetensors, and not one .npz file but'
-    f' {len(found)}: {", ".join(found)}. A file can be named, as in'
-    f' {SCHEME}{address.repository}/FILE.npz. Pickles, such as'
-    ' pytorch_model.bin, can run code, so they are not downloaded.'
-  )
-
-
-def _snapshot(address: Address, patterns: list[str]) -> epath.Path:
-  """Returns the cache's folder of one commit, named after the commit."""
   import huggingface_hub
 
+  patterns = [*_JSON, *_WEIGHTS, 'model-*.safetensors']
+  if address.file:
+    beside = os.path.dirname(address.file)
+    patterns = [address.file, f'{address.file}.json']
+    patterns += [os.path.join(beside, name) for name in _JSON]
   with _explained(address):
-    return epath.Path(
+    folder = epath.Path(
       huggingface_hub.snapshot_download(
         address.repository,
         revision=address.revision,
         allow_patterns=patterns,
       )
     )
-
-
-def _names(address: Address, folder: epath.Path) -> list[str]:
-  """Returns the names of a revision's files; offline, those in the cache."""
-  import huggingface_hub
-
-  if huggingface_hub.is_offline_mode():
-    return sorted(path.name for path in folder.iterdir())
-  with _explained(address):
-    return huggingface_hub.HfApi().list_repo_files(
-      address.repository, revision=address.revision
+  wanted = [address.file] if address.file else _WEIGHTS
+  if not any((folder / name).exists() for name in wanted):
+    raise ValueError(
+      f'{address}: the repository has no {" or ".join(wanted)}. Another file is'
+      f' named as in {SCHEME}{address.repository}/FILE.npz. Pickles, such as'
+      ' pytorch_model.bin, can run code, so they are not downloaded.'
     )
+  return folder / address.file
 
 
 def pinned(text: str, found: epath.Path) -> str:

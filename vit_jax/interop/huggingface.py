@@ -4,7 +4,6 @@ Needs neither torch nor transformers. `families.HUGGINGFACE` says which models
 are known, and how their names and configs map to ours.
 """
 
-import dataclasses
 import os
 from collections.abc import Mapping
 
@@ -68,12 +67,11 @@ def read(path: epath.PathLike) -> Weights:
     names = ()
     if 'head/bias' in params:
       names = _class_names(config.get('id2label') or {}, model.num_classes)
-    image_size = pair(config.get('image_size', 224))
     weights = Weights(
       origin=str(path),
       params=params,
       model=model,
-      image_size=image_size,
+      image_size=pair(config.get('image_size', 224)),
       class_names=names,
       dropped=dropped,
     )
@@ -81,16 +79,7 @@ def read(path: epath.PathLike) -> Weights:
     raise ValueError(
       f'{folder / CONFIG} describes no model of these weights: {error}'
     ) from error
-  inputs = image_processors.read(folder, family.processor, image_size)
-  params, notes = image_processors.fold_normalization(params, inputs)
-  return dataclasses.replace(
-    weights,
-    params=params,
-    preprocessing=inputs.preprocessing,
-    decoding=inputs.decoding,
-    loss=inputs.loss,
-    notes=notes,
-  )
+  return image_processors.described(weights, folder, family.processor)
 
 
 def _parameters(

@@ -4,14 +4,16 @@
 deviation become part of the patch embedding: all models here take [-1, 1].
 """
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from etils import epath
 
 from vit_jax.data.ops import resizing
 from vit_jax.interop import weight_files
+from vit_jax.interop.weight_files import Weights
 
 FILE = 'preprocessor_config.json'
 # Our own keys.
@@ -66,41 +68,24 @@ PROCESSORS = {
 _METHODS = {n: name for name, n in resizing.PILLOW.items() if n in range(6)}
 
 
-class Inputs(NamedTuple):
-  """What a folder says of its images.
-
-  Attributes:
-    preprocessing: operations of our own evaluation, or else those of the
-      folder's image processor; '' if unknown.
-    decoding: see `Weights`.
-    loss: see `Weights`.
-    mean: subtracted from images in [0, 1]; one number, or one per channel.
-    std: divides images after the subtraction; one number, or one per channel.
-  """
-
-  preprocessing: str = ''
-  decoding: Mapping[str, Any] = {}
-  loss: str = ''
-  mean: float | list[float] = 0.5
-  std: float | list[float] = 0.5
-
-
-def read(
-  folder: epath.Path, processor: str, image_size: tuple[int, int]
-) -> Inputs:
-  """Reads the file of a folder, which need not exist.
+def described(weights: Weights, folder: epath.Path, processor: str) -> Weights:
+  """Adds what the file of a folder says, which need not exist.
 
   Args:
+    weights: of the folder, with the image size that the model sees.
     folder: the folder.
     processor: the image processor if the file names none.
-    image_size: (height, width) that the model sees.
+
+  Returns:
+    The weights with operations of our own evaluation, or else those of the
+    folder's image processor, and for inputs in [-1, 1].
 
   Raises:
     ValueError: the file asks for what is not done here.
   """
   path = folder / FILE
   if not path.exists():
-    return Inputs()
+    return weights
   # For transformers, None means its default, like a missing key.
   found = weight_files.read_json(path).items()
   content = {k: v for k, v in found if v is not None}
@@ -115,15 +100,19 @@ def read(
       refused += _refused(given, kind)
     if refused:
       raise ValueError('; '.join(refused))
-    is_normal = given['do_normalize']
-    return Inputs(
-      _operations(given, image_size) if own is None else own,
+    if own is None:
+      own = _operations(given, weights.image_size)
       # transformers decodes with Pillow.
-      content.get(DECODING, {'jpeg_dct': 'accurate'} if own is None else {}),
-      content.get(LOSS, ''),
-      mean=given['image_mean'] if is_normal else 0.0,
-      std=given['image_std'] if is_normal else 1.0,
+      content = {DECODING: {'jpeg_dct': 'accurate'}} | content
+    weights = dataclasses.replace(
+      weights,
+      preprocessing=own,
+      decoding=content.get(DECODING, {}),
+      loss=content.get(LOSS, ''),
     )
+    if not given['do_normalize']:
+      return _normalized(weights, 0.0, 1.0)
+    return _normalized(weights, given['image_mean'], given['image_std'])
   except (KeyError, TypeError, ValueError) as error:
     raise ValueError(
       f'{path} is refused: {error}. Correct the file to how images were'
@@ -201,9 +190,7 @@ def _operations(given: Mapping[str, Any], image_size: tuple[int, int]) -> str:
   return f'{operations}|central_crop' + (f'({crop})' if crop else '')
 
 
-def fold_normalization(
-  params: Mapping[str, np.ndarray], inputs: Inputs
-) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+def _normalized(weights: Weights, mean: Any, std: Any) -> Weights:
   """Changes the embedding so that it takes inputs in [-1, 1].
 
   For our input x in [-1, 1], the folder's input is
@@ -211,34 +198,31 @@ def fold_normalization(
   padding, so the outputs stay the same.
 
   Args:
-    params: our name -> array; `embedding/kernel` is [height, width, channels,
-      D].
-    inputs: gives the mean and standard deviation for z.
-
-  Returns:
-    The parameters, and a note if they were changed.
+    weights: `embedding/kernel` is [height, width, channels, D].
+    mean: subtracted from images in [0, 1]; one number, or one per channel.
+    std: divides images after the subtraction; one number, or one per channel.
 
   Raises:
-    ValueError: the number of means or deviations is not that of the channels.
+    ValueError: the number of means or deviations is not that of the channels,
+      or a deviation is not above 0.
   """
-  mean, std = (np.ravel(np.float64(v)) for v in (inputs.mean, inputs.std))
+  params = dict(weights.params)
+  mean, std = (np.ravel(np.float64(v)) for v in (mean, std))
   kernel, bias = (params.get(f'embedding/{k}') for k in ('kernel', 'bias'))
   if {*mean, *std} == {0.5} or kernel is None or bias is None:
-    return dict(params), ()
+    return weights
   given = f'mean {mean.tolist()} and standard deviation {std.tolist()}'
   channels = kernel.shape[2]
   if {len(mean), len(std)} - {1, channels} or not (std > 0).all():
-    raise ValueError(
-      f'{FILE} says {given}, expected numbers for {channels} channels.'
-    )
+    raise ValueError(f'{given}, expected numbers for {channels} channels')
   mean, std = (np.broadcast_to(v, channels) for v in (mean, std))
   kernel, bias = kernel.astype(np.float64), bias.astype(np.float64)
   bias = bias + np.einsum('hwcd,c->d', kernel, (0.5 - mean) / std)
   kernel = kernel * (0.5 / std)[:, None]  # [height, width, channels, D]
-  return dict(params) | {
-    'embedding/kernel': kernel.astype(np.float32),
-    'embedding/bias': bias.astype(np.float32),
-  }, (
+  params['embedding/kernel'] = kernel.astype(np.float32)
+  params['embedding/bias'] = bias.astype(np.float32)
+  note = (
     f'these weights are for inputs normalised with {given}; this is now made'
-    ' part of their embedding, so that inputs in [-1, 1] give the same outputs',
+    ' part of their embedding, so that inputs in [-1, 1] give the same outputs'
   )
+  return dataclasses.replace(weights, params=params, notes=(note,))

@@ -1,12 +1,10 @@
-"""Writes weights: `.npz` files, Hugging Face folders, and work directories."""
+"""Writes weights: `.npz` files and Hugging Face folders."""
 
 from typing import Any
 
 import flax.linen as nn
 from etils import epath
 
-from vit_jax import checkpoint as checkpoint_lib
-from vit_jax import config as config_lib
 from vit_jax.interop import (
   arrays,
   families,
@@ -18,7 +16,6 @@ from vit_jax.interop import (
   weight_files,
 )
 from vit_jax.interop.weight_files import ImageSize, Weights, pair
-from vit_jax.workdir import files
 
 
 def _checked(
@@ -160,53 +157,3 @@ def save_huggingface(
       **{key: value for key, value in own.items() if value},
     },
   )
-
-
-def save_run(
-  workdir: epath.Path,
-  params: Any,
-  model: nn.Module,
-  image_size: ImageSize,
-  **described: Any,
-) -> None:
-  """Writes a work directory with a checkpoint of step 0 and a config.
-
-  `init.checkpoint` can start a new run from it, but training cannot resume it.
-
-  Args:
-    workdir: created if it does not exist; its checkpoints are replaced.
-    params: the model's parameters, a tree of arrays.
-    model: from `models.build`.
-    image_size: (height, width) that the position embeddings are for.
-    **described: see `save_npz`.
-
-  Raises:
-    ValueError: see `save_npz`.
-  """
-  weights = _checked(params, model, image_size, described)
-  name, overrides = inference.describe(model)
-  config = config_lib.default()
-  config.unlock()
-  config.image_size = weights.image_size
-  config.channels = inference.channels(weights.params)
-  config.num_classes = model.num_classes
-  with config.model.ignore_type():  # Overrides have lists in place of tuples.
-    config.model.update({'name': name, **overrides})
-  if weights.loss:
-    config.loss.name = weights.loss
-  for key, name in (('exif_orientation', 'upright'), ('jpeg_dct', 'jpeg_dct')):
-    if name in weights.decoding:
-      config.data[key] = weights.decoding[name]
-  if weights.preprocessing:
-    config.evals.converted = config_lib.evaluation(
-      '', preprocess=weights.preprocessing
-    )
-  workdir.mkdir(parents=True, exist_ok=True)
-  checkpoints = workdir / checkpoint_lib.FOLDER
-  if checkpoints.exists():
-    checkpoints.rmtree()
-  config_lib.save(config, workdir)
-  files.write_class_names(workdir, weights.class_names)
-  manager = checkpoint_lib.Checkpoints(workdir, keep=1, keep_every=0)
-  manager.save(0, {'params': params})
-  manager.close()

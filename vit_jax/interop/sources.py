@@ -167,16 +167,9 @@ def fit_weights(
     image_size = weights.image_size or size_of_table(weights)
   size = pair(image_size)
   channels = weights.channels or inference.channels(weights.params)
-  return fitting.fit(
-    weights.params,
-    fitting.initial(model, size, channels, head=new_head),
-    old_grid=weights.grid,
-    new_grid=position.grid_of(model, size),
-    new_head=new_head,
-    name=weights.origin,
-    dropped=weights.dropped,
-    notes=weights.remarks(model),
-  )
+  params = fitting.initial(model, size, channels, head=new_head)
+  grid = position.grid_of(model, size)
+  return fitting.fit(weights, params, model, grid, new_head=new_head)
 
 
 def size_of_table(weights: Weights) -> tuple[int, int]:

@@ -225,15 +225,12 @@ def load(
   """
   weights = interop.read(path)
   params, report = fit(
-    weights.params,
+    weights,
     shapes,
-    old_grid=weights.grid,
-    new_grid=new_grid,
+    model,
+    new_grid,
     new_head=new_head,
-    name=weights.origin,
     option='--config.init.new_head=True',
-    dropped=weights.dropped,
-    notes=weights.remarks(model),
   )
   made = {}
   if report.new:
