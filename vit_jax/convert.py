@@ -221,10 +221,11 @@ def check_target(to: epath.Path, overwrite: bool) -> None:
     return
   if not overwrite:
     raise ValueError(f'{to} exists; --overwrite replaces it.')
-  if to.is_dir() and (to.suffix == '.npz' or not huggingface.is_folder(to)):
+  is_file = to.suffix == '.npz'
+  if to.is_dir() if is_file else not huggingface.is_folder(to):
     raise ValueError(
-      f'{to} is not a Hugging Face folder, so it is not replaced: choose'
-      ' another --to.'
+      f'{to} is no {".npz file" if is_file else "Hugging Face folder"}, so it'
+      ' is not replaced: choose another --to.'
     )
 
 

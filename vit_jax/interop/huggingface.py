@@ -1,22 +1,25 @@
-"""Reads Hugging Face folders: `config.json` and `model.safetensors`.
+"""Reads Hugging Face folders: JSON files and `model.safetensors`.
 
 Needs neither torch nor transformers. `families.HUGGINGFACE` says which models
-are known, and how their names and configs map to ours.
+are known, and how their names and configs map to ours. The image processor
+becomes operations of `data/ops`, and its mean and deviation become part of the
+patch embedding: all models here take inputs in [-1, 1].
 """
 
+import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import flax.linen as nn
 import numpy as np
 from etils import epath
 
 from vit_jax import models
+from vit_jax.data.ops import resizing
 from vit_jax.interop import (
   arrays,
   families,
-  image_processors,
-  layouts,
   weight_files,
 )
 from vit_jax.interop.weight_files import Weights, pair
@@ -24,6 +27,19 @@ from vit_jax.interop.weight_files import Weights, pair
 CONFIG = 'config.json'
 WEIGHTS = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
+PROCESSOR = 'preprocessor_config.json'
+# Our own keys of the latter.
+PREPROCESSING = 'vit_jax_preprocessing'
+DECODING = 'vit_jax_decoding'
+LOSS = 'vit_jax_loss'
+# Fields that change no value of an image in RGB.
+_NO_EFFECT = {
+  *('image_processor_type', 'feature_extractor_type', 'processor_class'),
+  *('do_convert_rgb', 'do_reduce_labels', 'data_format', 'input_data_format'),
+  *('return_tensors', 'device', 'disable_grouping'),
+}
+# Of PIL.Image.Resampling.
+_METHODS = {n: name for name, n in resizing.PILLOW.items() if n in range(6)}
 
 
 def is_folder(path: epath.Path) -> bool:
@@ -57,7 +73,11 @@ def read(path: epath.PathLike) -> Weights:
     )
   try:
     model = models.build('ViT-B/16', num_classes=1, **family.options(config))
-    params, dropped = _parameters(tensors, family, model.heads)
+    has_head = 'head/bias' in family.read(tensors, model.heads)
+    unused = family.unused + family.unused_with_head * has_head
+    dropped = {name for name in tensors if family.plain(name) in unused}
+    used = {k: v for k, v in tensors.items() if k not in dropped}
+    params = family.read(used, model.heads)
     for name, attribute in (
       ('head', 'num_classes'),
       ('pre_logits', 'representation_size'),
@@ -65,7 +85,7 @@ def read(path: epath.PathLike) -> Weights:
       if f'{name}/bias' in params:
         model = model.clone(**{attribute: params[f'{name}/bias'].size})
     names = ()
-    if 'head/bias' in params:
+    if has_head:
       names = _class_names(config.get('id2label') or {}, model.num_classes)
     weights = Weights(
       origin=str(path),
@@ -73,26 +93,13 @@ def read(path: epath.PathLike) -> Weights:
       model=model,
       image_size=pair(config.get('image_size', 224)),
       class_names=names,
-      dropped=dropped,
+      dropped=tuple(sorted(dropped)),
     )
   except (AttributeError, TypeError, ValueError) as error:
     raise ValueError(
       f'{folder / CONFIG} describes no model of these weights: {error}'
     ) from error
-  return image_processors.described(weights, folder, family.processor)
-
-
-def _parameters(
-  tensors: Mapping[str, np.ndarray], family: layouts.Family, heads: int
-) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-  """Returns our name -> array, and the names of arrays that are left out."""
-  params = family.read(tensors, heads)
-  unused = family.unused
-  if 'head/bias' in params:
-    unused += family.unused_with_head
-  dropped = [name for name in tensors if family.plain(name) in unused]
-  used = {k: v for k, v in tensors.items() if k not in dropped}
-  return family.read(used, heads), tuple(sorted(dropped))
+  return _prepared(weights, folder, family.processor)
 
 
 def _class_names(labels: Mapping[str, str], classes: int) -> tuple[str, ...]:
@@ -142,3 +149,145 @@ def check_savable(model: nn.Module) -> None:
       "Hugging Face's ViT cannot express this model: it has"
       f' {", ".join(reasons)}. Save it as .npz instead.'
     )
+
+
+# ---- Images ------------------------------------------------------------------
+
+
+def _prepared(weights: Weights, folder: epath.Path, processor: str) -> Weights:
+  """Adds what the file of a folder says, which need not exist.
+
+  Args:
+    weights: of the folder, with the image size that the model sees.
+    folder: the folder.
+    processor: the image processor if the file names none.
+
+  Returns:
+    The weights with operations of our own evaluation, or else those of the
+    folder's image processor, and for inputs in [-1, 1].
+
+  Raises:
+    ValueError: the file asks for what is not done here.
+  """
+  path = folder / PROCESSOR
+  if not path.exists():
+    return weights
+  # For transformers, None means its default, like a missing key.
+  found = weight_files.read_json(path).items()
+  content = {k: v for k, v in found if v is not None}
+  kind = content.get('feature_extractor_type', processor)
+  kind = content.get('image_processor_type', kind)
+  kind = kind.removesuffix('Fast').replace('FeatureExtractor', 'ImageProcessor')
+  given = families.USUAL | families.PROCESSORS.get(kind, {}) | content
+  own = content.get(PREPROCESSING)
+  try:
+    if refused := [*_refused(given, kind)]:
+      raise ValueError('; '.join(refused))
+    if own is None:
+      own = _operations(given, weights.image_size)
+      # transformers decodes with Pillow.
+      content = {DECODING: {'jpeg_dct': 'accurate'}} | content
+    weights = dataclasses.replace(
+      weights,
+      preprocessing=own,
+      decoding=content.get(DECODING, {}),
+      loss=content.get(LOSS, ''),
+    )
+    if not given['do_normalize']:
+      return _normalized(weights, 0.0, 1.0)
+    return _normalized(weights, given['image_mean'], given['image_std'])
+  except (KeyError, TypeError, ValueError) as error:
+    raise ValueError(
+      f'{path} is refused: {error}. Correct the file to how images were'
+      ' prepared for these weights.'
+    ) from error
+
+
+def _sides(size: Any, square: bool = True) -> tuple[int, ...]:
+  """Returns (height, width), or (the shorter side,)."""
+  if isinstance(size, dict):
+    keys = ('height', 'width', 'shortest_edge')
+    size = [size[key] for key in keys if size.get(key)]
+  elif isinstance(size, int):
+    size = [size, size] if square else [size]
+  if len(size or ()) == 1:
+    return pair(size[0])[:1]
+  return pair(size) if size else ()
+
+
+def _refused(given: Mapping[str, Any], kind: str) -> Iterator[str]:
+  """Yields the fields that no operation follows, and why."""
+  if not given['do_rescale'] or abs(255 * given['rescale_factor'] - 1) > 1e-6:
+    yield (
+      f'do_rescale={given["do_rescale"]} and'
+      f' rescale_factor={given["rescale_factor"]}: the range of the images is'
+      ' not known. Expected true and 1/255 (0.00392156862745098)'
+    )
+  if PREPROCESSING in given:
+    return
+  if kind not in families.PROCESSORS:
+    yield f'it is for {kind!r}, known are {", ".join(families.PROCESSORS)}'
+  if not given['do_resize']:
+    yield 'do_resize=False leaves images of any size'
+  if given['resample'] not in _METHODS:
+    yield f'resample={given["resample"]} is no method of Pillow'
+  known = {*families.USUAL, *_NO_EFFECT, DECODING, LOSS}
+  for key, value in given.items():
+    if value and key not in known and not key.startswith('_'):
+      yield f'{key}={value!r:.60} is unknown'
+
+
+def _operations(given: Mapping[str, Any], image_size: tuple[int, int]) -> str:
+  """Returns what an image processor does, as `data/ops` reads it."""
+
+  def text(sides):  # The size of the model's images goes without saying.
+    if sides == image_size or sides * 2 == image_size:
+      return ''
+    return str(sides[0] if len({*sides}) == 1 else sides)
+
+  size = _sides(given['size'], given['default_to_square'])
+  method = f'method={_METHODS[given["resample"]]!r}'
+  words = ', '.join(filter(None, (text(size), method)))
+  operations = f'{"resize" if len(size) == 2 else "resize_small"}({words})'
+  if not given['do_center_crop']:
+    return operations
+  crop = text(_sides(given['crop_size']))
+  return f'{operations}|central_crop' + (f'({crop})' if crop else '')
+
+
+def _normalized(weights: Weights, mean: Any, std: Any) -> Weights:
+  """Changes the embedding so that it takes inputs in [-1, 1].
+
+  For our input x in [-1, 1], the folder's input is
+  z = (x / 2 + 1 / 2 - mean) / std. This is linear, and the embedding has no
+  padding, so the outputs stay the same.
+
+  Args:
+    weights: `embedding/kernel` is [height, width, channels, D].
+    mean: subtracted from images in [0, 1]; one number, or one per channel.
+    std: divides images after the subtraction; one number, or one per channel.
+
+  Raises:
+    ValueError: the number of means or deviations is not that of the channels,
+      or a deviation is not above 0.
+  """
+  params = dict(weights.params)
+  mean, std = (np.ravel(np.float64(v)) for v in (mean, std))
+  kernel, bias = (params.get(f'embedding/{k}') for k in ('kernel', 'bias'))
+  if {*mean, *std} == {0.5} or kernel is None or bias is None:
+    return weights
+  given = f'mean {mean.tolist()} and standard deviation {std.tolist()}'
+  channels = kernel.shape[2]
+  if {len(mean), len(std)} - {1, channels} or not (std > 0).all():
+    raise ValueError(f'{given}, expected numbers for {channels} channels')
+  mean, std = (np.broadcast_to(v, channels) for v in (mean, std))
+  kernel, bias = kernel.astype(np.float64), bias.astype(np.float64)
+  bias = bias + np.einsum('hwcd,c->d', kernel, (0.5 - mean) / std)
+  kernel = kernel * (0.5 / std)[:, None]  # [height, width, channels, D]
+  params['embedding/kernel'] = kernel.astype(np.float32)
+  params['embedding/bias'] = bias.astype(np.float32)
+  note = (
+    f'these weights are for inputs normalised with {given}; this is now made'
+    ' part of their embedding, so that inputs in [-1, 1] give the same outputs'
+  )
+  return dataclasses.replace(weights, params=params, notes=(note,))

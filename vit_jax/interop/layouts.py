@@ -130,7 +130,7 @@ class Family:
     fixed: attribute -> the only value that the family's models have.
     config: further entries of a `config.json` that is written.
     processor: the image processor of these models, if a folder names none: a
-      key of `image_processors.PROCESSORS`.
+      key of `families.PROCESSORS`.
   """
 
   rules: tuple[Rule, ...]

@@ -10,7 +10,6 @@ from vit_jax.interop import (
   families,
   fitting,
   huggingface,
-  image_processors,
   inference,
   layouts,
   weight_files,
@@ -138,12 +137,12 @@ def save_huggingface(
     },
   )
   own = {
-    image_processors.PREPROCESSING: weights.preprocessing,
-    image_processors.DECODING: weights.decoding,
-    image_processors.LOSS: weights.loss,
+    huggingface.PREPROCESSING: weights.preprocessing,
+    huggingface.DECODING: weights.decoding,
+    huggingface.LOSS: weights.loss,
   }
   weight_files.write_json(
-    folder / image_processors.FILE,
+    folder / huggingface.PROCESSOR,
     {
       'image_processor_type': family.processor,
       'do_resize': True,
