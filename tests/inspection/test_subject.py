@@ -61,7 +61,7 @@ def test_what_lies_beside_the_weights_counts(tmp_path):
 
 def test_a_config_says_what_arrays_do_not(tmp_path):
   _npz(tmp_path / 'a.npz', tiny.vit(position_embedding='sincos2d'))
-  with pytest.raises(ValueError, match='no position embedding'):
+  with pytest.raises(ValueError, match='Name the model'):
     subject.load(str(tmp_path / 'a.npz'))
   loaded = subject.load(
     str(tmp_path / 'a.npz'), config=_config(position_embedding='sincos2d')

@@ -1,6 +1,5 @@
-"""A server that speaks the part of the Hugging Face Hub that we use."""
+"""A server that speaks the part of the Hugging Face Hub that downloads use."""
 
-import base64
 import contextlib
 import hashlib
 import http.server
@@ -28,19 +27,14 @@ class Hub:
     url: the value of $HF_ENDPOINT.
     repositories: name -> file name -> content.
     tokens: repository -> the only token that may see it.
-    writers: the tokens that may write.
     requests: (method, path) of all requests.
-    visibility: repository -> 'private' or 'public', as it was created.
   """
 
   def __init__(self):
     self.url = ''
     self.repositories: dict[str, dict[str, bytes]] = {}
     self.tokens: dict[str, str] = {}
-    self.writers: set[str] = {'writer'}
     self.requests: list[tuple[str, str]] = []
-    self.visibility: dict[str, str] = {}
-    self.uploaded: dict[str, bytes] = {}
 
   def requested(self, part: str) -> list[str]:
     """Returns all paths with a part whose content was asked for."""
@@ -95,10 +89,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
   def _token(self):
     return self.headers.get('Authorization', '').removeprefix('Bearer ')
 
-  def _begin(self) -> bytes:
-    self.hub.requests.append((self.command, self.path))
-    return self.rfile.read(int(self.headers.get('Content-Length') or 0))
-
   def _files(self, repository):
     """Returns a repository's files; answers with an error and returns None."""
     files = self.hub.repositories.get(repository)
@@ -111,7 +101,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     return files
 
   def do_GET(self):
-    self._begin()
+    self.hub.requests.append((self.command, self.path))
     path = self.path.partition('?')[0]
     if found := re.fullmatch(r'/api/models/(\w+/[\w-]+)(/.*)?', path):
       self._get_api(found[1], found[2] or '')
@@ -146,73 +136,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       etag = hashlib.sha256(data).hexdigest()
       headers |= {'X_Linked_Etag': f'"{etag}"', 'X_Linked_Size': len(data)}
     self._answer(data, ETag=f'"{etag}"', **headers)
-
-  def do_PUT(self):
-    content = self._begin()
-    self.hub.uploaded[self.path.rpartition('/')[2]] = content
-    self._answer(b'')
-
-  def do_POST(self):
-    content = self._begin()
-    if self._token() not in self.hub.writers:
-      self._refuse(403, 'Forbidden')
-      return
-    if self.path == '/api/repos/create':
-      asked = json.loads(content)
-      name = f'{asked["organization"]}/{asked["name"]}'
-      exists = name in self.hub.repositories
-      if not exists:
-        # Older clients send `private`.
-        old = {True: 'private'}.get(asked.get('private'), 'public')
-        self.hub.visibility[name] = asked.get('visibility', old)
-        self.hub.repositories[name] = {'.gitattributes': b''}
-      url = {'url': f'{self.hub.url}/{name}', 'id': name}
-      self._answer(url, 409 if exists else 200)
-    elif self.path.endswith('/api/validate-yaml'):
-      self._answer({'errors': [], 'warnings': []})
-    elif '/preupload/' in self.path:
-      files = [
-        {
-          'path': file['path'],
-          'uploadMode': 'lfs' if is_large(file['path']) else 'regular',
-          'shouldIgnore': False,
-        }
-        for file in json.loads(content)['files']
-      ]
-      self._answer({'files': files})
-    elif self.path.endswith('/info/lfs/objects/batch'):
-      objects = [
-        {
-          **wanted,
-          'actions': {
-            'upload': {'href': f'{self.hub.url}/put/{wanted["oid"]}'}
-          },
-        }
-        for wanted in json.loads(content)['objects']
-      ]
-      self._answer({'transfer': 'basic', 'objects': objects})
-    elif found := re.fullmatch(
-      r'/api/models/(.+)/commit/\w+', self.path.partition('?')[0]
-    ):
-      self._commit(self.hub.repositories[found[1]], content)
-      self._answer(
-        {
-          'commitOid': COMMIT,
-          'commitUrl': f'{self.hub.url}/{found[1]}/commit/{COMMIT}',
-          'success': True,
-        }
-      )
-    else:
-      self._refuse(404, 'Unknown')
-
-  def _commit(self, files, content):
-    for line in content.splitlines():
-      entry = json.loads(line)
-      value = entry['value']
-      if entry['key'] == 'file':
-        files[value['path']] = base64.b64decode(value['content'])
-      elif entry['key'] == 'lfsFile':
-        files[value['path']] = self.hub.uploaded[value['oid']]
 
 
 def _entry(name, data):

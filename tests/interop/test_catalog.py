@@ -34,13 +34,6 @@ def _weights(monkeypatch, tmp_path):
       384,
     ),
     (
-      'imagenet21k+imagenet2012/ViT-L_16-224',
-      'vit_models/imagenet21k%2Bimagenet2012/ViT-L_16-224.npz',
-      'ViT-L/16',
-      1000,
-      224,
-    ),
-    (
       'augreg/B_16',
       'vit_models/augreg/B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0'
       '-sd_0.0.npz',
