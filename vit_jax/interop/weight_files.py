@@ -66,8 +66,9 @@ class Weights:
 
   @property
   def settings(self) -> dict[str, Any]:
-    """Attributes of the model that shapes do not show, if known."""
-    return settings_of(self.model)
+    """Attributes of the model, if known, that change logits but no shape."""
+    keys = ('gelu', 'norm_epsilon', 'position_site')
+    return {k: getattr(self.model, k) for k in keys if hasattr(self.model, k)}
 
   def remarks(self, model: nn.Module) -> tuple[str, ...]:
     """Returns the notes, and differences from a model that no shape shows."""
@@ -83,12 +84,6 @@ class Weights:
         ' of softmax are shown',
       )
     return self.notes + differing
-
-
-def settings_of(model: nn.Module | None) -> dict[str, Any]:
-  """Returns a model's attributes that change logits but no array's shape."""
-  keys = ('gelu', 'norm_epsilon', 'position_site')
-  return {key: getattr(model, key) for key in keys if hasattr(model, key)}
 
 
 def pair(size: ImageSize) -> tuple[int, int]:
