@@ -51,22 +51,20 @@ def test_a_hidden_layer_stays_if_its_size_does(size):
 
 
 @pytest.mark.parametrize(
-  'old, new, note',
+  'old, new',
   [
-    ((8, 16), (2, 4), ' 8 position embeddings: 2x4 is assumed'),
-    ((16, 16), (2, 8), ''),  # A square is the most likely grid.
-    ((16, 16), (4, 4), ''),
+    ((8, 16), (2, 4)),
+    ((16, 16), (2, 8)),  # A square is the most likely grid.
+    ((16, 16), (4, 4)),
   ],
 )
-def test_a_grid_that_is_not_known_is_a_square_where_it_can_be(old, new, note):
+def test_a_grid_that_is_not_known_is_a_square_where_it_can_be(old, new):
   source = _params(1, size=old)
   size = (4 * new[0], 4 * new[1])
   fitted, report = _fit(source, _params(2, size=size), size)
   same = _flat(fitted)[POSITION] == _flat(source)[POSITION]
   assert same.all() == (new != (2, 8))
   assert (POSITION in report.resized) == (new == (2, 8))
-  assert ' '.join(report.notes).endswith(note)
-  assert len(report.notes) == bool(note)
 
 
 @pytest.mark.parametrize('scan', [True, False])

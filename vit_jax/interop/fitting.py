@@ -6,7 +6,6 @@ position embeddings and arrays that do not fit.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,7 +66,7 @@ def fit(
 
   If a file does not state the grid of its position embeddings, it is a square,
   as in all released files. If their number is no square, but is that of
-  `params`, the same grid is assumed, and the report says so.
+  `params`, they have the same grid.
 
   Args:
     weights: as read; blocks may be stacked.
@@ -93,20 +92,13 @@ def fit(
       message lists them all.
   """
   target = without_structs(params)
-  loaded, notes = layouts.unstack(weights.params), weights.remarks(model)
+  loaded = layouts.unstack(weights.params)
   old_head, new = _new_head(loaded, target) if new_head else ((), ())
   kept = {k: v for k, v in loaded.items() if k not in old_head}
   kept |= {k: target[k] for k in new}
-  old_grid = weights.grid
-  if not old_grid and (patches := _patches_of_no_square(kept, target)):
-    old_grid = grid
-    notes += (
-      f'the file does not state the grid of its {patches} position embeddings:'
-      f' {grid[0]}x{grid[1]} is assumed',
-    )
   resized, problem = [], ''
   try:
-    resized = _resize_positions(kept, target, old_grid, grid)
+    resized = _resize_positions(kept, target, weights.grid, grid)
   except ValueError as error:
     problem = f' {error}'
   difference = checkpoint_lib.mismatch(_shapes(target), _shapes(kept))
@@ -129,7 +121,7 @@ def fit(
     resized=tuple(resized),
     dropped=tuple(sorted((*weights.dropped, *old_head))),
     new=tuple(sorted(new)),
-    notes=notes,
+    notes=weights.remarks(model),
   )
 
 
@@ -186,19 +178,6 @@ def _head_hint(
   return hints
 
 
-def _patches_of_no_square(
-  loaded: Mapping[str, Any], target: Mapping[str, Any]
-) -> int:
-  """Returns the number of patches if they fit the model, but form no square."""
-  for name in loaded.keys() & target.keys():
-    shape = loaded[name].shape
-    if name.endswith('pos_embedding') and shape == target[name].shape:
-      patches = shape[1] - int(CLS in loaded)
-      if math.isqrt(patches) ** 2 != patches:
-        return patches
-  return 0
-
-
 def _resize_positions(
   loaded: dict[str, Any],
   target: Mapping[str, Any],
@@ -230,6 +209,8 @@ def _resize_positions(
           num_prefix_tokens=int(CLS in loaded),
         )
     except ValueError as error:
+      if old_grid is None and array.shape == target[name].shape:
+        continue  # No square, so the grid is most likely that of the model.
       raise ValueError(f'{name}: {error}') from error
     if array is not loaded[name]:
       resized.append(name)
