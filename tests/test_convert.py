@@ -9,8 +9,7 @@ import pytest
 from tests.interop import tiny
 from vit_jax import checkpoint, convert, interop
 from vit_jax import config as config_lib
-from vit_jax.interop import released
-from vit_jax.models import position
+from vit_jax.interop import families
 from vit_jax.workdir import files
 
 
@@ -54,23 +53,21 @@ def _run(workdir):
 
 def test_round_trips_between_all_formats(tmp_path, npz, capsys):
   source, params = npz
-  steps = ['a.npz', 'hf', 'run', 'b.npz', 'run2', 'hf2', 'c.npz']
-  for before, after in itertools.pairwise(steps):
-    convert.convert(
-      str(tmp_path / before),
-      str(tmp_path / after),
-      format_='run' if 'run' in after else 'auto',
-    )
+  for before, after in itertools.pairwise(['a.npz', 'hf', 'b.npz', 'hf2']):
+    convert.convert(str(tmp_path / before), str(tmp_path / after))
   for name in ('a.npz', 'a.npz.json'):
     expected = (tmp_path / name).read_bytes()
     assert (tmp_path / name.replace('a', 'b', 1)).read_bytes() == expected
-  tiny.assert_equal(released.from_released(np.load(tmp_path / 'c.npz')), params)
-  weights = interop.read(tmp_path / 'c.npz')
+  for name in ('model.safetensors', 'config.json', 'preprocessor_config.json'):
+    expected = (tmp_path / 'hf' / name).read_bytes()
+    assert (tmp_path / 'hf2' / name).read_bytes() == expected
+  tiny.assert_equal(families.from_released(np.load(tmp_path / 'b.npz')), params)
+  weights = interop.read(tmp_path / 'hf2')
   assert weights.class_names == ('a', 'b', 'c', 'd', 'e')
   lines = capsys.readouterr().out.splitlines()
   assert lines[:2] == [
     f'Read {source}: 40 arrays loaded.',
-    f'Wrote {tmp_path}/hf (huggingface): ViT-Ti/4, width=16, depth=2, heads=2,'
+    f'Wrote {tmp_path}/hf: ViT-Ti/4, width=16, depth=2, heads=2,'
     ' mlp_dim=24, gelu=exact; 5 classes, named; 8x8 px.',
   ]
   assert "Only b.npz.json says that the model has {'gelu': 'exact'}" in (
@@ -83,7 +80,7 @@ def test_a_run_is_converted_with_its_averaged_weights_and_class_names(
 ):
   params = _run(tmp_path / 'run')
   convert.convert(f'{tmp_path}/run', f'{tmp_path}/a.npz')
-  tiny.assert_equal(released.from_released(np.load(tmp_path / 'a.npz')), params)
+  tiny.assert_equal(families.from_released(np.load(tmp_path / 'a.npz')), params)
   beside = json.loads((tmp_path / 'a.npz.json').read_text())
   assert beside['class_names'] == ['1', '3', '5', '8', '9']
   assert beside['preprocessing'] == 'resize_small(9)'
@@ -95,25 +92,6 @@ def test_a_run_is_converted_with_its_averaged_weights_and_class_names(
   convert.convert(f'{tmp_path}/run', f'{tmp_path}/b.npz')
   assert interop.read(tmp_path / 'b.npz').class_names == ()
   assert "model.quantization: 'int8' in config.json, but" in caplog.text
-
-
-@pytest.mark.parametrize(
-  'model, size',
-  [
-    (tiny.bit(), (32, 32)),
-    (tiny.vit(resnet_blocks=(1, 1), patch_size=1), (16, 32)),
-    (tiny.vit(position_site='every_layer_shared', pooling='map'), (8, 12)),
-    (tiny.vit(attention='axial', pooling='gap', patch_size=(2, 4)), (4, 8)),
-  ],
-)
-def test_every_kind_of_model_can_be_converted_to_a_run(tmp_path, model, size):
-  params = tiny.params(model, size)
-  interop.save_npz(tmp_path / 'a.npz', params, model, image_size=size)
-  convert.convert(f'{tmp_path}/a.npz', f'{tmp_path}/run', format_='run')
-  weights = interop.read(tmp_path / 'run')
-  assert (weights.model, weights.image_size) == (model, size)
-  assert weights.grid == position.grid_of(model, size)
-  tiny.assert_equal(weights.params, params)
 
 
 def test_a_bare_released_file_and_another_resolution(tmp_path, npz):
@@ -133,7 +111,7 @@ def test_image_size_and_model_can_be_given(tmp_path):
   model = tiny.vit()
   sizes = ','.join(f'{k}={v}' for k, v in tiny.SIZES.items())
   params = tiny.params(model, (8, 16))
-  file = released.to_released(tiny.flat(params))
+  file = families.to_released(tiny.flat(params))
   np.savez(tmp_path / 'a.npz', **file)
   source = f'{tmp_path}/a.npz'
   with pytest.raises(ValueError, match='8 patches do not form a square grid'):
@@ -174,35 +152,28 @@ def test_options_that_a_given_model_omits_come_from_the_source(tmp_path):
 
 def test_an_existing_target_is_replaced_only_on_request(tmp_path, npz):
   source, _ = npz
-  for target, format_ in (('b.npz', 'auto'), ('hf', 'auto'), ('run', 'run')):
+  for target in ('b.npz', 'hf'):
     to = f'{tmp_path}/{target}'
-    convert.convert(str(source), to, format_=format_)
+    convert.convert(str(source), to)
     with pytest.raises(ValueError, match='exists; --overwrite replaces it'):
-      convert.convert(str(source), to, format_=format_)
-    convert.convert(str(source), to, format_=format_, overwrite=True)
+      convert.convert(str(source), to)
+    convert.convert(str(source), to, overwrite=True)
   _run(tmp_path / 'trained')
-  with pytest.raises(ValueError, match='holds more than converted weights'):
-    convert.convert(
-      str(source), f'{tmp_path}/trained', format_='run', overwrite=True
-    )
-  with pytest.raises(ValueError, match='is not a Hugging Face folder'):
+  with pytest.raises(ValueError, match='so it is not replaced'):
     convert.convert(str(source), f'{tmp_path}/trained', overwrite=True)
   assert checkpoint.latest_step(tmp_path / 'trained') == 9
-  for target, format_ in (('x.npz', 'run'), ('x', 'npz')):
-    with pytest.raises(ValueError, match='a file of format npz ends with'):
-      convert.convert(str(source), f'{tmp_path}/{target}', format_=format_)
 
 
 def test_models_that_the_format_cannot_store_are_refused(tmp_path):
   model = tiny.vit(representation_size=8)
   interop.save_npz(tmp_path / 'a.npz', tiny.params(model), model, image_size=8)
-  with pytest.raises(ValueError, match='hidden layer before the head'):
+  with pytest.raises(ValueError, match='representation_size=8'):
     convert.convert(f'{tmp_path}/a.npz', f'{tmp_path}/hf')
   assert not (tmp_path / 'hf').exists()
   file = dict(np.load(tmp_path / 'a.npz'))
   del file['head/bias'], file['head/kernel']
   np.savez(tmp_path / 'b.npz', **file)
-  with pytest.raises(ValueError, match='have no head'):
+  with pytest.raises(ValueError, match='has no head'):
     convert.convert(f'{tmp_path}/b.npz', f'{tmp_path}/c.npz')
   with pytest.raises(ValueError, match='has no head, and only models with a'):
     convert.convert(

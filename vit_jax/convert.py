@@ -3,8 +3,6 @@
   --from=runs/birds --to=birds.npz           a run, with the released names
   --from=runs/birds --to=birds_hf --license=mit
                                              for Hugging Face, with a model card
-  --from=ViT-B_16.npz --to=runs/b16 --format=run
-                                             a run to start from
   --from=augreg/B_16 --to=b16_hf             a released file by its name
   --from=birds.npz --to=birds512.npz --resolution=512
   --from=birds.npz --to=birds512.npz --resolution=512 --preprocess=resize
@@ -13,6 +11,7 @@
   --from=hf://google/vit-base-patch16-224 --to=b16.npz
                                              downloads from there
 
+--to is a .npz file if it ends with .npz, and otherwise a Hugging Face folder.
 --from is a run's directory or one of its checkpoints, a .npz file, a Hugging
 Face folder, hf://OWNER/NAME[/FILE][@REVISION], or one of the names in
 vit_jax/interop/catalog.py, whose file must be on this machine. The model and
@@ -25,42 +24,21 @@ import dataclasses
 import re
 import tempfile
 from collections.abc import Sequence
+from typing import Any
 
 import flax.linen as nn
 from absl import flags
 from etils import epath
 
-from vit_jax import checkpoint as checkpoint_lib
-from vit_jax import config as config_lib
 from vit_jax import interop, loaded, models
 from vit_jax.export import card
-from vit_jax.interop import (
-  hub,
-  huggingface,
-  huggingface_export,
-  inference,
-  run_export,
-  weight_files,
-  weights,
-)
-from vit_jax.models import position
+from vit_jax.interop import hub, huggingface, inference, saving, weight_files
 from vit_jax.runtime import command_line, printable
-from vit_jax.workdir import files
-
-# A directory with one of these endings is surely a mistake.
-_FILES = ('.npy', '.safetensors', '.bin', '.pt', '.pth', '.h5', '.msgpack')
-FORMATS = ('auto', 'npz', 'huggingface', 'run')
 
 _FROM = flags.DEFINE_string(
   'from', None, 'Weights to read: a path, or the name of a released file.'
 )
 _TO = flags.DEFINE_string('to', None, 'File or directory to write.')
-_FORMAT = flags.DEFINE_enum(
-  'format',
-  'auto',
-  FORMATS,
-  'What to write; auto: .npz if --to ends with it, else a Hugging Face folder.',
-)
 _MODEL = flags.DEFINE_string(
   'model',
   None,
@@ -105,18 +83,15 @@ _OVERWRITE = flags.DEFINE_bool(
 
 
 def main():
-  image_size = command_line.parse_size('image_size', _IMAGE_SIZE.value)
-  resolution = command_line.parse_size('resolution', _RESOLUTION.value)
   names = None
   if _CLASS_NAMES.value:
     names = weight_files.class_names(_CLASS_NAMES.value)
   convert(
     flags.FLAGS['from'].value,
     _TO.value,
-    format_=_FORMAT.value,
     model_name=_MODEL.value,
-    image_size=image_size,
-    resolution=resolution,
+    image_size=command_line.parse_size('image_size', _IMAGE_SIZE.value),
+    resolution=command_line.parse_size('resolution', _RESOLUTION.value),
     preprocess=_PREPROCESS.value,
     class_names=names,
     overwrite=_OVERWRITE.value,
@@ -129,79 +104,76 @@ def convert(
   source: str,
   target: str,
   *,
-  format_: str = 'auto',
-  model_name: str | None = None,
-  image_size: tuple[int, int] | None = None,
-  resolution: tuple[int, int] | None = None,
-  preprocess: str | None = None,
-  class_names: Sequence[str] | None = None,
   overwrite: bool = False,
-  license_: str = '',
   private: bool = True,
+  **options: Any,
 ) -> None:
   """Reads, checks and writes weights; see the flags. Prints a summary.
+
+  Args:
+    source: --from.
+    target: --to.
+    overwrite: --overwrite.
+    private: --private.
+    **options: see `_convert`.
 
   Raises:
     ValueError: the source cannot be read or fits no model, its operations give
       images of another size, the target exists, or its format cannot express
       the model.
   """
-  if hub.is_address(target):
-    _check_hub_format(target, format_)
-    address = hub.check_target(target, overwrite)
-    with tempfile.TemporaryDirectory() as folder:
-      convert(
-        source,
-        folder,
-        format_='huggingface',
-        model_name=model_name,
-        image_size=image_size,
-        resolution=resolution,
-        preprocess=preprocess,
-        class_names=class_names,
-        license_=license_,
-      )
-      commit = hub.upload(epath.Path(folder), address, private=private)
-    print(f'Uploaded it as {commit}.')
+  if not hub.is_address(target):
+    to = weight_files.absolute(target)
+    check_target(to, overwrite)
+    _convert(source, to, **options)
     return
-  to = weight_files.absolute(target)
-  if format_ == 'auto':
-    format_ = 'npz' if to.suffix == '.npz' else 'huggingface'
-  check_target(to, format_, overwrite)
+  address = hub.check_target(target, overwrite)
+  with tempfile.TemporaryDirectory() as folder:
+    _convert(source, epath.Path(folder), **options)
+    commit = hub.upload(epath.Path(folder), address, private=private)
+  print(f'Uploaded it as {commit}.')
+
+
+def _convert(
+  source: str,
+  to: epath.Path,
+  *,
+  model_name: str | None = None,
+  image_size: tuple[int, int] | None = None,
+  resolution: tuple[int, int] | None = None,
+  preprocess: str | None = None,
+  class_names: Sequence[str] | None = None,
+  license_: str = '',
+) -> None:
+  """Converts to a target that may be written; see the flags."""
   card.check_license(license_)
-
-  def understood(read):
-    model, size = _model_and_size(read, model_name, image_size)
-    if format_ == 'huggingface':
-      huggingface_export.check_savable(model)
-    operations = preprocess or read.preprocessing
-    read = dataclasses.replace(
-      read, grid=position.grid_of(model, size), preprocessing=operations
+  read = interop.read(source)
+  if 'head/bias' not in read.params:
+    raise ValueError(
+      f'{read.origin} has no head, and only models with a head are converted.'
     )
-    if operations and (preprocess or resolution):
-      loaded.prepared(read, operations, resolution or size)
-    return read, model, resolution or size
-
-  # Checks the shapes before the values of a file are read.
-  read = interop.read(
-    source,
-    check=lambda w: interop.check_weights(*understood(w)),
+  model, old_size = _model_and_size(read, model_name, image_size)
+  is_folder = to.suffix != '.npz'
+  if is_folder:
+    huggingface.check_savable(model)
+  size = resolution or old_size
+  read = dataclasses.replace(
+    read,
+    model=model,
+    image_size=old_size,
+    class_names=tuple(class_names or read.class_names),
+    preprocessing=preprocess or read.preprocessing,
   )
-  read, model, size = understood(read)
+  if read.preprocessing and (preprocess or resolution):
+    loaded.prepared(read, read.preprocessing, size)
   params, report = interop.fit_weights(read, model, size)
+  save = saving.save_huggingface if is_folder else saving.save_npz
   described = {
-    'image_size': size,
-    'class_names': class_names or read.class_names,
-    'preprocessing': read.preprocessing,
-    'decoding': read.decoding,
-    'loss': read.loss,
+    key: getattr(read, key)
+    for key in ('class_names', 'preprocessing', 'decoding', 'loss')
   }
-  if format_ == 'npz':
-    interop.save_npz(to, params, model, **described)
-  elif format_ == 'run':
-    run_export.save_run(to, params, model, **described)
-  else:
-    interop.save_huggingface(to, params, model, **described)
+  save(to, params, model, image_size=size, **described)
+  if is_folder:
     card.write(
       to,
       model,
@@ -212,81 +184,48 @@ def convert(
       decoding=read.decoding,
       license_=license_,
     )
-  _print_summary(read, to, format_, model, report, described)
+  _print_summary(read, to, size, report)
 
 
-def _check_hub_format(target: str, format_: str) -> None:
-  if format_ not in ('auto', 'huggingface'):
-    raise ValueError(
-      f'--to={target} with --format={format_}: only Hugging Face folders are'
-      ' uploaded. Remove --format.'
-    )
-
-
-def _print_summary(read, to, format_, model, report, described) -> None:
-  name, overrides = inference.describe(model)
+def _print_summary(read, to, size, report) -> None:
+  name, overrides = inference.describe(read.model)
   options = ''.join(f', {k}={v}' for k, v in overrides.items())
-  height, width = described['image_size']
+  height, width = size
   # The report has names from the file, which may hold control characters.
   print(printable.text(f'Read {read.origin}: {report}.'))
   print(
-    f'Wrote {to} ({format_}): {name}{options}; {model.num_classes} classes,'
-    f' {"named" if described["class_names"] else "without names"};'
+    f'Wrote {to}: {name}{options}; {read.model.num_classes}'
+    f' classes, {"named" if read.class_names else "without names"};'
     f' {height}x{width} px.'
   )
-  operations = described['preprocessing']
-  if format_ == 'huggingface' and re.search('crop|resize_small', operations):
+  operations = read.preprocessing
+  is_folder = to.suffix != '.npz'
+  if is_folder and re.search('crop|resize_small', operations):
     print(
       'The evaluation differs: transformers only resizes images to'
       f' {height}x{width} px, while the source applied {operations!r}.'
     )
   assumed = {'gelu': 'tanh', 'norm_epsilon': 1e-6}
-  differing = {
-    k: v
-    for k, v in weights.settings_of(model).items()
-    if assumed.get(k, v) != v
-  }
-  if format_ == 'npz' and differing:
+  differing = {k: v for k, v in read.settings.items() if assumed.get(k, v) != v}
+  if differing and not is_folder:
     print(
       f'Only {to.name}.json says that the model has {differing}: programs that'
       f' do not read it assume {assumed}.'
     )
 
 
-def check_target(to: epath.Path, format_: str, overwrite: bool) -> None:
-  """Raises ValueError if `to` has a wrong name or must not be replaced."""
-  if (format_ == 'npz') != (to.suffix == '.npz'):
-    raise ValueError(
-      f'--to={to} with --format={format_}: a file of format npz ends with .npz,'
-      ' and other formats do not. Change --to or --format.'
-    )
-  if to.suffix in _FILES:
-    raise ValueError(
-      f'--to={to}: format {format_} is a directory, but the name is that of a'
-      ' file. To write a file, let its name end with .npz.'
-    )
+def check_target(to: epath.Path, overwrite: bool) -> None:
+  """Raises ValueError if `to` must not be replaced."""
   if not to.exists() or (to.is_dir() and not any(to.iterdir())):
     return
   if not overwrite:
     raise ValueError(f'{to} exists; --overwrite replaces it.')
-  if to.is_dir() != (format_ != 'npz'):
+  is_file = to.suffix == '.npz'
+  if to.is_dir() if is_file else not huggingface.is_folder(to):
     raise ValueError(
-      f'{to} is {"a directory" if to.is_dir() else "a file"}, which format'
-      f' {format_} does not replace: remove it, or choose another --to.'
+      f'{to} is no {".npz file" if is_file else "Hugging Face folder"}, so it'
+      ' is not replaced: choose another --to.'
     )
-  if format_ == 'huggingface' and not huggingface.is_folder(to):
-    raise ValueError(
-      f'{to} is not a Hugging Face folder, so it is not replaced: choose'
-      ' another --to.'
-    )
-  if format_ == 'run':
-    step = checkpoint_lib.latest_step(to)
-    known = {config_lib.FILE, checkpoint_lib.FOLDER, files.CLASS_NAMES}
-    if step or {path.name for path in to.iterdir()} - known:
-      raise ValueError(
-        f'{to} holds more than converted weights, perhaps a run, so it is not'
-        ' replaced: choose another --to.'
-      )
 
 
 def _model_and_size(
@@ -295,14 +234,8 @@ def _model_and_size(
   image_size: tuple[int, int] | None,
 ) -> tuple[nn.Module, tuple[int, int]]:
   """Returns the source's model and image size: given, described or inferred."""
-  model = read.model
   image_size = image_size or read.image_size
-  if name:
-    if 'head/bias' not in read.params:
-      raise ValueError(
-        f'{read.origin} has no head, and only models with a head are converted.'
-      )
-    model = _named(name, read)
+  model = _named(name, read) if name else read.model
   if model is not None and image_size is not None:
     return model, image_size
   inferred, image_size = interop.infer_model(read.params, image_size)
@@ -311,17 +244,12 @@ def _model_and_size(
 
 def _named(spec: str, read: interop.Weights) -> nn.Module:
   """Returns the model of --model, with the source's options as defaults."""
-  sizes = {
-    key: read.params[name].shape[0]
-    for key, name in (
-      ('num_classes', 'head/bias'),
-      ('representation_size', 'pre_logits/bias'),
-    )
-    if name in read.params and read.params[name].ndim
-  }
+  sizes = {'num_classes': read.params['head/bias'].size}
+  if 'pre_logits/bias' in read.params:
+    sizes['representation_size'] = read.params['pre_logits/bias'].size
   known = models.options(spec.partition(':')[0])
   settings = {k: v for k, v in read.settings.items() if k in known}
-  return models.parse(spec, **{'num_classes': 1} | sizes | settings)
+  return models.parse(spec, **sizes | settings)
 
 
 if __name__ == '__main__':

@@ -4,7 +4,6 @@ Commands that read a model call `define_flags`, and `load` with `arguments()`.
 """
 
 import dataclasses
-import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -131,18 +130,12 @@ def load(
       f' {list(config)}.'
     )
 
-  def has_head(weights):
-    return config is None and 'head/bias' in weights.params
-
-  def fitted(function, weights):
-    model, size = _model_and_size(weights, config, image_size)
-    return function(weights, model, size, new_head=not has_head(weights))
-
-  # The check compares shapes before the whole file is read.
-  check = functools.partial(fitted, interop.check_weights)
-  weights = interop.read(checkpoint, check=check)
-  params, report = fitted(interop.fit_weights, weights)
+  weights = interop.read(checkpoint)
   model, size = _model_and_size(weights, config, image_size)
+  has_head = config is None and 'head/bias' in weights.params
+  params, report = interop.fit_weights(
+    weights, model, size, new_head=not has_head
+  )
   recorded = [weights.preprocessing]
   if config is not None:
     recorded = [e.get('preprocess') for e in config['evals'].values()]
@@ -155,9 +148,9 @@ def load(
     image_size=size,
     preprocess=prepared(weights, operations, size, max_pixels),
     notes=report.notes,
-    class_names=weights.class_names if has_head(weights) else (),
+    class_names=weights.class_names if has_head else (),
     loss=weights.loss,
-    has_head=has_head(weights),
+    has_head=has_head,
   )
 
 

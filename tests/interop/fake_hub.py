@@ -1,6 +1,5 @@
-"""A server that speaks the part of the Hugging Face Hub that we use."""
+"""A server that speaks the part of the Hugging Face Hub that downloads use."""
 
-import base64
 import contextlib
 import hashlib
 import http.server
@@ -28,28 +27,20 @@ class Hub:
     url: the value of $HF_ENDPOINT.
     repositories: name -> file name -> content.
     tokens: repository -> the only token that may see it.
-    writers: the tokens that may write.
-    cut: how many bytes of a large file are sent before the connection breaks;
-      only once, then it is None.
-    corrupt: whether large files are sent with a wrong byte.
-    requests: (method, path, Range) of all requests.
-    visibility: repository -> 'private' or 'public', as it was created.
+    requests: (method, path) of all requests.
   """
 
   def __init__(self):
     self.url = ''
     self.repositories: dict[str, dict[str, bytes]] = {}
     self.tokens: dict[str, str] = {}
-    self.writers: set[str] = {'writer'}
-    self.cut: int | None = None
-    self.corrupt = False
-    self.requests: list[tuple[str, str, str]] = []
-    self.visibility: dict[str, str] = {}
-    self.uploaded: dict[str, bytes] = {}
+    self.requests: list[tuple[str, str]] = []
 
-  def requested(self, part: str, method: str = 'GET') -> list[str]:
-    """Returns the ranges of all requests of a method for paths with a part."""
-    return [r for m, path, r in self.requests if m == method and part in path]
+  def requested(self, part: str) -> list[str]:
+    """Returns all paths with a part whose content was asked for."""
+    return [
+      path for how, path in self.requests if how == 'GET' and part in path
+    ]
 
 
 @contextlib.contextmanager
@@ -98,11 +89,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
   def _token(self):
     return self.headers.get('Authorization', '').removeprefix('Bearer ')
 
-  def _begin(self) -> bytes:
-    name = self.headers.get('Range', '')
-    self.hub.requests.append((self.command, self.path, name))
-    return self.rfile.read(int(self.headers.get('Content-Length') or 0))
-
   def _files(self, repository):
     """Returns a repository's files; answers with an error and returns None."""
     files = self.hub.repositories.get(repository)
@@ -115,7 +101,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     return files
 
   def do_GET(self):
-    self._begin()
+    self.hub.requests.append((self.command, self.path))
     path = self.path.partition('?')[0]
     if found := re.fullmatch(r'/api/models/(\w+/[\w-]+)(/.*)?', path):
       self._get_api(found[1], found[2] or '')
@@ -144,97 +130,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       self._answer({'id': repository, 'sha': COMMIT, 'siblings': siblings})
 
   def _get_file(self, name, data):
-    size, etag = len(data), blob_id(data)
-    headers = {'X_Repo_Commit': COMMIT, 'Accept_Ranges': 'bytes'}
+    etag = blob_id(data)
+    headers = {'X_Repo_Commit': COMMIT}
     if is_large(name):
       etag = hashlib.sha256(data).hexdigest()
-      headers |= {'X_Linked_Etag': f'"{etag}"', 'X_Linked_Size': size}
-      if self.hub.corrupt:
-        data = data[:-1] + bytes([data[-1] ^ 1])
-    headers['ETag'] = f'"{etag}"'
-    status, start = 200, 0
-    if found := re.fullmatch(r'bytes=(\d+)-', self.headers.get('Range', '')):
-      status, start = 206, int(found[1])
-      headers['Content_Range'] = f'bytes {start}-{size - 1}/{size}'
-    if self.command == 'GET' and is_large(name) and self.hub.cut is not None:
-      end, self.hub.cut = self.hub.cut, None
-      self.send_response(status)
-      for key, value in headers.items():
-        self.send_header(key.replace('_', '-'), str(value))
-      self.send_header('Content-Length', str(size - start))
-      self.end_headers()
-      self.wfile.write(data[start:end])
-      self.wfile.flush()
-      self.close_connection = True
-      return
-    self._answer(data[start:], status, **headers)
-
-  def do_PUT(self):
-    content = self._begin()
-    self.hub.uploaded[self.path.rpartition('/')[2]] = content
-    self._answer(b'')
-
-  def do_POST(self):
-    content = self._begin()
-    if self._token() not in self.hub.writers:
-      self._refuse(403, 'Forbidden')
-      return
-    if self.path == '/api/repos/create':
-      asked = json.loads(content)
-      name = f'{asked["organization"]}/{asked["name"]}'
-      exists = name in self.hub.repositories
-      if not exists:
-        # Older clients send `private`.
-        old = {True: 'private'}.get(asked.get('private'), 'public')
-        self.hub.visibility[name] = asked.get('visibility', old)
-        self.hub.repositories[name] = {'.gitattributes': b''}
-      url = {'url': f'{self.hub.url}/{name}', 'id': name}
-      self._answer(url, 409 if exists else 200)
-    elif self.path.endswith('/api/validate-yaml'):
-      self._answer({'errors': [], 'warnings': []})
-    elif '/preupload/' in self.path:
-      files = [
-        {
-          'path': file['path'],
-          'uploadMode': 'lfs' if is_large(file['path']) else 'regular',
-          'shouldIgnore': False,
-        }
-        for file in json.loads(content)['files']
-      ]
-      self._answer({'files': files})
-    elif self.path.endswith('/info/lfs/objects/batch'):
-      objects = [
-        {
-          **wanted,
-          'actions': {
-            'upload': {'href': f'{self.hub.url}/put/{wanted["oid"]}'}
-          },
-        }
-        for wanted in json.loads(content)['objects']
-      ]
-      self._answer({'transfer': 'basic', 'objects': objects})
-    elif found := re.fullmatch(
-      r'/api/models/(.+)/commit/\w+', self.path.partition('?')[0]
-    ):
-      self._commit(self.hub.repositories[found[1]], content)
-      self._answer(
-        {
-          'commitOid': COMMIT,
-          'commitUrl': f'{self.hub.url}/{found[1]}/commit/{COMMIT}',
-          'success': True,
-        }
-      )
-    else:
-      self._refuse(404, 'Unknown')
-
-  def _commit(self, files, content):
-    for line in content.splitlines():
-      entry = json.loads(line)
-      value = entry['value']
-      if entry['key'] == 'file':
-        files[value['path']] = base64.b64decode(value['content'])
-      elif entry['key'] == 'lfsFile':
-        files[value['path']] = self.hub.uploaded[value['oid']]
+      headers |= {'X_Linked_Etag': f'"{etag}"', 'X_Linked_Size': len(data)}
+    self._answer(data, ETag=f'"{etag}"', **headers)
 
 
 def _entry(name, data):

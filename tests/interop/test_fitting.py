@@ -1,4 +1,4 @@
-"""Guards: which parameters fit a new model, and which are resized or new."""
+"""Guards: which parameters fit a model, what is resized, new, or refused."""
 
 import jax
 import jax.numpy as jnp
@@ -6,16 +6,21 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
+from tests.interop import tiny
 from tests.interop.tiny import params_of_4_pixels as _params
 from tests.interop.tiny import unstacked as _flat
-from vit_jax.interop import fitting
+from vit_jax import interop
+from vit_jax.interop import arrays, families, fitting, layouts
 
 POSITION = 'Transformer/posembed_input/pos_embedding'
 
 
-def _fit(source, params, **kwargs):
-  defaults = dict(old_grid=None, new_grid=(2, 2), new_head=True, name='RUN')
-  return fitting.fit(source, params, **(defaults | kwargs))
+def _fit(source, params, size=(8, 8), **options):
+  flat = layouts.unstack(tiny.flat(source))
+  weights = interop.Weights(origin='RUN', params=flat)
+  grid = (size[0] // 4, size[1] // 4)
+  options = {'new_head': True} | options
+  return fitting.fit(weights, params, None, grid, **options)
 
 
 def _assert_same_but(flat, source, *, but):
@@ -27,7 +32,7 @@ def _assert_same_but(flat, source, *, but):
 
 def test_report_names_what_was_done():
   source = _params(1, size=(8, 8), classes=5, representation_size=8)
-  _, report = _fit(source, _params(2, (12, 12)), new_grid=(3, 3))
+  _, report = _fit(source, _params(2, (12, 12)), size=(12, 12))
   assert str(report) == (
     f'37 arrays loaded; resized: {POSITION}; dropped: head/bias, head/kernel,'
     ' pre_logits/bias, pre_logits/kernel; new: head/bias, head/kernel'
@@ -43,42 +48,23 @@ def test_a_hidden_layer_stays_if_its_size_does(size):
   np.testing.assert_array_equal(fitted['pre_logits']['kernel'], kept['kernel'])
   assert ('pre_logits/kernel' in report.new) == (size != 8)
   assert ('pre_logits/kernel' in report.dropped) == (size == 5)
-  np.testing.assert_array_equal(
-    fitted['head']['kernel'], params['head']['kernel']
-  )
 
 
 @pytest.mark.parametrize(
-  'old, new, note',
+  'old, new',
   [
-    ((8, 16), (2, 4), ' 8 position embeddings: 2x4 is assumed'),
-    # A square is the most likely grid.
-    ((16, 16), (2, 8), ' 16 position embeddings: 4x4 is assumed'),
-    ((16, 16), (4, 4), ''),
+    ((8, 16), (2, 4)),
+    ((16, 16), (2, 8)),  # A square is the most likely grid.
+    ((16, 16), (4, 4)),
   ],
 )
-def test_a_grid_that_is_not_known_is_a_square_where_it_can_be(old, new, note):
+def test_a_grid_that_is_not_known_is_a_square_where_it_can_be(old, new):
   source = _params(1, size=old)
-  params = _params(2, size=(4 * new[0], 4 * new[1]))
-  fitted, report = _fit(source, params, new_grid=new)
+  size = (4 * new[0], 4 * new[1])
+  fitted, report = _fit(source, _params(2, size=size), size)
   same = _flat(fitted)[POSITION] == _flat(source)[POSITION]
   assert same.all() == (new != (2, 8))
   assert (POSITION in report.resized) == (new == (2, 8))
-  assert ' '.join(report.notes).endswith(note)
-  assert len(report.notes) == bool(note)
-
-
-def test_without_a_class_token_all_tokens_are_patches():
-  source = _params(1, size=(8, 8), pooling='gap')
-  fitted, _ = _fit(
-    source, _params(2, size=(16, 16), pooling='gap'), new_grid=(4, 4)
-  )
-  expected = ndimage.zoom(
-    _flat(source)[POSITION].reshape(2, 2, 8), (2, 2, 1), order=1
-  )
-  np.testing.assert_allclose(
-    _flat(fitted)[POSITION].reshape(4, 4, 8), expected, atol=1e-6
-  )
 
 
 @pytest.mark.parametrize('scan', [True, False])
@@ -93,39 +79,19 @@ def test_scanned_and_unrolled_blocks_fit_each_other(scan):
   assert block.dtype == np.float32
 
 
-def test_a_foreign_model_is_listed_in_full():
-  source = _params(1, size=(8, 12), width=12, depth=1)
-  source['stem'] = {'kernel': np.ones((7, 7))}
-  params = _params(2, depth=2)
-  with pytest.raises(ValueError, match='Check the name of the m') as error:
-    _fit(source, params)
-  ours, theirs = _flat(params), _flat(source)
-  listed, group = {}, ''
-  for line in str(error.value).splitlines():
-    if line.startswith('    '):
-      listed[group].add(line.split()[0])
-    elif line.startswith('  '):
-      group = line.partition(' (')[0].strip()
-      listed[group] = set()
-  block = 'Transformer/encoderblock_1'
-  assert listed['missing'] == {k for k in ours if k.startswith(block)}
-  assert len(listed['missing']) == 16
-  assert listed['extra'] == {'stem/kernel'}
-  assert listed['different'] == {
-    k
-    for k in (ours.keys() & theirs.keys()) - {'head/bias', 'head/kernel'}
-    if ours[k].shape != theirs[k].shape
-  }
-  assert POSITION in listed['different']
-  assert '6 patch tokens' in str(error.value)  # Why it was not resized.
-
-
 def test_parameters_take_the_models_dtype():
   source = jax.tree.map(lambda x: x.astype(jnp.bfloat16), _params(1))
   fitted, _ = _fit(source, _params(2))
   assert {x.dtype.name for x in jax.tree.leaves(fitted)} == {'float32'}
-  with pytest.raises(ValueError, match=r'old_grid 3x3 has 9 tokens'):
-    _fit(source, source, old_grid=(3, 3))
+
+
+def test_new_arrays_may_be_shapes_only():
+  structs = jax.eval_shape(lambda: _params(2, representation_size=8))
+  fitted, report = _fit(_params(1), structs)
+  assert set(report.new) == {
+    *('head/bias', 'head/kernel', 'pre_logits/bias', 'pre_logits/kernel'),
+  }
+  assert not fitted['pre_logits']['kernel'].any()
 
 
 def test_weights_that_are_not_finite():
@@ -137,3 +103,152 @@ def test_weights_that_are_not_finite():
   source = _params(1)
   source['head']['bias'][0] = np.nan
   _fit(source, _params(2))
+
+
+# Files -----------------------------------------------------------------------
+
+
+def _file(path, model, size=(8, 8)):
+  """Writes an .npz with the released names, without a `.json` beside it."""
+  params = tiny.params(model, size)
+  arrays.write_npz(path, families.to_released(tiny.flat(params)))
+  return params
+
+
+def test_another_number_of_classes_is_an_error_that_says_what_to_do(tmp_path):
+  path = tmp_path / 'a.npz'
+  params = _file(path, tiny.vit())
+  model = tiny.vit(num_classes=3, head_bias=-2.0)
+  with pytest.raises(ValueError, match=r'for 5 classes, .* 3.*new_head=True'):
+    interop.load_npz(path, model, 8)
+  loaded = interop.load_npz(path, model, 8, new_head=True)
+  np.testing.assert_array_equal(loaded['head']['kernel'], np.zeros((16, 3)))
+  np.testing.assert_array_equal(loaded['head']['bias'], np.full(3, -2.0))
+  tiny.assert_equal(loaded | {'head': {}}, params | {'head': {}})
+
+
+def test_a_hidden_layer_that_one_side_lacks(tmp_path):
+  path = tmp_path / 'a.npz'
+  _file(path, tiny.vit(representation_size=8))
+  with pytest.raises(ValueError, match='representation_size=8, or leave it'):
+    interop.load(path, tiny.vit(), 8)
+  loaded, _ = interop.load(path, tiny.vit(), 8, new_head=True)
+  assert 'pre_logits' not in loaded
+  _file(path, tiny.vit())
+  other = tiny.vit(representation_size=4)
+  with pytest.raises(ValueError, match='leave representation_size unset'):
+    interop.load(path, other, 8)
+  loaded, _ = interop.load(path, other, 8, new_head=True)
+  assert 0.1 < loaded['pre_logits']['kernel'].std() < 0.5  # 16 ** -0.5
+
+
+@pytest.mark.parametrize('size', [(16, 16), (12, 20), 8])
+def test_position_embedding_is_resized_as_scipy_does(tmp_path, size):
+  params = _file(tmp_path / 'a.npz', tiny.vit(), (16, 16))
+  loaded, report = interop.load(tmp_path / 'a.npz', tiny.vit(), size)
+  rows, columns = (s // 4 for s in (size if size != 8 else (8, 8)))
+  old, new = tiny.flat(params)[POSITION], tiny.flat(loaded)[POSITION]
+  expected = ndimage.zoom(
+    old[0, 1:].reshape(4, 4, 16), (rows / 4, columns / 4, 1), order=1
+  )
+  np.testing.assert_allclose(
+    new[0, 1:].reshape(rows, columns, 16), expected, atol=1e-6
+  )
+  np.testing.assert_array_equal(new[0, 0], old[0, 0])
+  assert report.resized == (() if size == (16, 16) else (POSITION,))
+
+
+def test_a_rectangular_grid_is_read_from_the_json_file(tmp_path):
+  model, path = tiny.vit(), tmp_path / 'a.npz'
+  params = tiny.params(model, (8, 16))
+  interop.save_npz(path, params, model, image_size=(8, 16))
+  loaded = interop.load_npz(path, model, (16, 8))  # Same number of patches.
+  expected = ndimage.zoom(
+    tiny.flat(params)[POSITION][0, 1:].reshape(2, 4, 16), (2, 0.5, 1), order=1
+  )
+  np.testing.assert_allclose(
+    tiny.flat(loaded)[POSITION][0, 1:].reshape(4, 2, 16), expected, atol=1e-6
+  )
+  (tmp_path / 'a.npz.json').unlink()
+  with pytest.raises(ValueError, match=r'8 patch tokens .* are not a square'):
+    interop.load_npz(path, model, (16, 16))
+
+
+def test_other_position_embeddings_are_resized(tmp_path):
+  path, at = tmp_path / 'a.npz', 'Transformer/posembed_input/x_embedding'
+  model = tiny.vit(position_embedding='2d')
+  x = tiny.flat(_file(path, model))[at]
+  loaded, report = interop.load(path, model, (8, 12))
+  expected = [x[0], (x[0] + x[1]) / 2, x[1]]
+  np.testing.assert_allclose(tiny.flat(loaded)[at], expected, rtol=1e-6)
+  assert report.resized == (at,)
+  model = tiny.vit(position_site='every_layer')
+  _file(path, model)
+  _, report = interop.load(path, model, (12, 12))
+  assert len(report.resized) == 2
+  model = tiny.vit(position_embedding='relative_per_head')
+  params = _file(path, model)
+  loaded = interop.load_npz(path, model, (12, 12))
+  name = (
+    'Transformer/encoderblock_1/MultiHeadDotProductAttention_0'
+    '/relative_embedding'
+  )
+  old, new = tiny.flat(params)[name], tiny.flat(loaded)[name]
+  assert (old.shape, new.shape) == ((9, 2, 8), (19, 2, 8))
+  np.testing.assert_array_equal(new[[0, 9, 18]], old[[0, 4, 8]])
+
+
+BIAS = 'Transformer/encoderblock_1/MlpBlock_3/Dense_1/bias'
+OUR_BIAS = 'Transformer/encoderblock_1/MlpBlock_0/Dense_1/bias'
+
+
+@pytest.mark.parametrize(
+  'changes, found',
+  [
+    ({BIAS: None}, {'missing (1)', OUR_BIAS}),
+    (
+      {'Transformer/extra': np.ones((2, 3))},
+      {'extra (1)', 'Transformer/extra'},
+    ),
+    ({BIAS: np.ones(15)}, {'different (1)', f'{OUR_BIAS} is (15,)'}),
+    ({BIAS: np.full(16, 1e300)}, {'NaN', OUR_BIAS}),
+    (
+      {'cls': None, 'more': np.ones(1), 'head/bias': np.ones(4)},
+      {'missing (1)', 'extra (1)', 'different (1)', 'head is for 4'},
+    ),
+  ],
+)
+@pytest.mark.filterwarnings('ignore:overflow')
+def test_changed_arrays_are_named_all_at_once(tmp_path, changes, found):
+  path = tmp_path / 'a.npz'
+  _file(path, tiny.vit())
+  content = arrays.read_npz(path) | changes
+  np.savez(path, **{k: v for k, v in content.items() if v is not None})
+  with pytest.raises(ValueError, match=r'a\.npz') as error:
+    interop.load_npz(path, tiny.vit(), 8)
+  for part in found:
+    assert part in str(error.value)
+
+
+def test_paths_without_weights_are_errors(tmp_path):
+  for name, message in (
+    ('a.npz', r'There is no file .*a\.npz'),
+    ('model.safetensors', 'There is no file'),
+    ('a.pth', 'is a pickle, which is not read'),
+    ('nothing', 'No checkpoint at .*nothing: the path does not exist'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      interop.load(tmp_path / name, tiny.vit(), 8)
+  with pytest.raises(ValueError, match=r'end with \.npz: use interop\.load'):
+    interop.load_npz(tmp_path, tiny.vit(), 8)
+
+
+def test_the_image_size_follows_from_the_file(tmp_path):
+  model = tiny.vit()
+  for size, sidecar in (((8, 8), None), ((8, 12), (8, 12))):
+    params = tiny.params(model, size)
+    interop.save_npz(tmp_path / 'a.npz', params, model, image_size=sidecar)
+    tiny.assert_equal(interop.load_npz(tmp_path / 'a.npz', model), params)
+  interop.save_npz(tmp_path / 'a.npz', params, model)
+  with pytest.raises(ValueError, match=r'a\.npz does not show .* image_size'):
+    interop.load_npz(tmp_path / 'a.npz', model)

@@ -1,13 +1,16 @@
 """Guards reading and writing of Hugging Face folders, without transformers."""
 
+import io
 import json
 
 import numpy as np
 import pytest
 import safetensors.numpy
+from PIL import Image
 
 from tests.interop import tiny
 from vit_jax import interop
+from vit_jax.inspect import subject
 
 
 def _folder(path, model=None, size=(8, 8), **kwargs):
@@ -44,56 +47,8 @@ def test_round_trip_is_exact(tmp_path, size):
     assert one == two.read_bytes()
 
 
-def test_names_and_shapes_of_the_file(tmp_path):
-  params = _folder(tmp_path)
-  shapes = {k: v.shape for k, v in _tensors(tmp_path).items()}
-  layer = {
-    'attention.attention.key.bias': (16,),
-    'attention.attention.key.weight': (16, 16),
-    'attention.attention.query.bias': (16,),
-    'attention.attention.query.weight': (16, 16),
-    'attention.attention.value.bias': (16,),
-    'attention.attention.value.weight': (16, 16),
-    'attention.output.dense.bias': (16,),
-    'attention.output.dense.weight': (16, 16),
-    'intermediate.dense.bias': (24,),
-    'intermediate.dense.weight': (24, 16),
-    'layernorm_after.bias': (16,),
-    'layernorm_after.weight': (16,),
-    'layernorm_before.bias': (16,),
-    'layernorm_before.weight': (16,),
-    'output.dense.bias': (16,),
-    'output.dense.weight': (16, 24),
-  }
-  assert shapes == {
-    f'vit.encoder.layer.{i}.{k}': v for i in range(2) for k, v in layer.items()
-  } | {
-    'classifier.bias': (5,),
-    'classifier.weight': (5, 16),
-    'vit.embeddings.cls_token': (1, 1, 16),
-    'vit.embeddings.patch_embeddings.projection.bias': (16,),
-    'vit.embeddings.patch_embeddings.projection.weight': (16, 3, 4, 4),
-    'vit.embeddings.position_embeddings': (1, 5, 16),
-    'vit.layernorm.bias': (16,),
-    'vit.layernorm.weight': (16,),
-  }
-  # Two slices: one row of the second head's queries, and one pixel's weights.
-  query = params['Transformer']['encoderblock_1'][
-    'MultiHeadDotProductAttention_0'
-  ]['query']['kernel']
-  stored = _tensors(tmp_path)
-  np.testing.assert_array_equal(
-    stored['vit.encoder.layer.1.attention.attention.query.weight'][8 + 2],
-    query[:, 1, 2],
-  )
-  np.testing.assert_array_equal(
-    stored['vit.embeddings.patch_embeddings.projection.weight'][:, 2, 0, 3],
-    params['embedding']['kernel'][0, 3, 2],
-  )
-
-
 def test_a_model_without_head_needs_a_new_one(tmp_path):
-  params = _folder(tmp_path)
+  params = _folder(tmp_path, tiny.vit(gelu='exact'))
   tensors = {
     k.removeprefix('vit.'): v
     for k, v in _tensors(tmp_path).items()
@@ -102,41 +57,69 @@ def test_a_model_without_head_needs_a_new_one(tmp_path):
   pooler = np.random.default_rng(1).normal(size=(16, 16)).astype(np.float32)
   tensors |= {'pooler.dense.weight': pooler, 'pooler.dense.bias': pooler[0]}
   _rewrite(tmp_path, tensors)
-  with pytest.raises(
-    ValueError, match='have no head: give the model a new one'
-  ):
-    interop.load_huggingface(tmp_path, tiny.vit(), 8)
   # The pooler becomes our hidden layer.
-  model = tiny.vit(representation_size=16, num_classes=3)
+  weights = interop.read(tmp_path)
+  assert weights.model == tiny.vit(1, representation_size=16, gelu='exact')
+  with pytest.raises(ValueError, match='have no head: give the model a new'):
+    interop.fit_weights(weights, weights.model, 8)
+  model = weights.model.clone(num_classes=3)
   loaded = interop.load_huggingface(tmp_path, model, 8, new_head=True)
   np.testing.assert_array_equal(loaded['pre_logits']['kernel'], pooler.T)
-  np.testing.assert_array_equal(loaded['pre_logits']['bias'], pooler[0])
   tiny.assert_equal(loaded['Transformer'], params['Transformer'])
   assert loaded['head']['kernel'].shape == (16, 3)
-  assert interop.read(tmp_path).model is None
   # A model with a classifier does not use its pooler.
   tensors |= {'classifier.weight': pooler[:5], 'classifier.bias': pooler[0, :5]}
+  tensors['embeddings.mask_token'] = pooler[None, :1]
   _rewrite(tmp_path, tensors)
-  _, report = interop.load(tmp_path, tiny.vit(), 8)
-  assert report.notes == (
-    'the pooler, which the classifier does not use, is left out',
+  _, report = interop.load(tmp_path, tiny.vit(gelu='exact'), 8)
+  assert report.dropped == (
+    *('embeddings.mask_token', 'pooler.dense.bias', 'pooler.dense.weight'),
   )
 
 
-def test_missing_qkv_biases_become_zeros_if_the_config_says_so(tmp_path):
-  _folder(tmp_path)
-  tensors = {
-    k: v
-    for k, v in _tensors(tmp_path).items()
-    if not ('attention.attention' in k and k.endswith('bias'))
-  }
-  _rewrite(tmp_path, tensors)
+def test_models_without_biases_of_queries_keys_and_values(tmp_path):
+  model = tiny.vit(qkv_bias=False)
+  params = _folder(tmp_path, model)
+  assert interop.read(tmp_path).model == model
+  tiny.assert_equal(interop.load_huggingface(tmp_path, model, 8), params)
+  _configure(tmp_path, qkv_bias=True)
   with pytest.raises(ValueError, match=r'missing \(6\)'):
-    interop.load(tmp_path, tiny.vit(), 8)
-  _configure(tmp_path, qkv_bias=False)
-  loaded = tiny.flat(interop.load_huggingface(tmp_path, tiny.vit(), 8))
-  name = 'Transformer/encoderblock_1/MultiHeadDotProductAttention_0/key/bias'
-  np.testing.assert_array_equal(loaded[name], np.zeros((2, 8)))
+    interop.load(tmp_path, interop.read(tmp_path).model, 8)
+
+
+@pytest.mark.parametrize(
+  'rename',
+  [
+    lambda name: f'module._orig_mod.{name}',
+    lambda name: name.replace('vit.', 'deit.'),
+    lambda name: (
+      name.replace('encoder.layer', 'layers')
+      .replace('attention.attention.query', 'attention.q_proj')
+      .replace('attention.output.dense', 'attention.o_proj')
+      .replace('output.dense', 'mlp.fc2')
+    ),
+  ],
+)
+def test_other_names_of_the_same_arrays(tmp_path, rename):
+  params = _folder(tmp_path)
+  _rewrite(tmp_path, {rename(k): v for k, v in _tensors(tmp_path).items()})
+  tiny.assert_equal(interop.load_huggingface(tmp_path, tiny.vit(), 8), params)
+
+
+@pytest.mark.parametrize(
+  'labels, names',
+  [
+    ({'0': 'a', '1': ' ', '2': 'c', '4': 'e'}, 'a,class 1,c,class 3,e'),
+    ({'0': 'a', '1': 'b'}, ''),
+    ({str(i): f'x{i}' for i in range(6)}, ''),
+    ({str(i): f'LABEL_{i}' for i in range(5)}, ''),
+    (None, ''),
+  ],
+)
+def test_labels_become_class_names(tmp_path, labels, names):
+  _folder(tmp_path)
+  _configure(tmp_path, id2label=labels)
+  assert ','.join(interop.read(tmp_path).class_names) == names
 
 
 def _shard(folder, names=('model-1.safetensors', 'model-2.safetensors')):
@@ -155,64 +138,238 @@ def test_sharded_folders(tmp_path):
   params = _folder(tmp_path)
   index, weight_map = _shard(tmp_path)
   tiny.assert_equal(interop.load_huggingface(tmp_path, tiny.vit(), 8), params)
-  index.write_text(json.dumps({'weight_map': weight_map | {'x': 'y.bin'}}))
-  with pytest.raises(ValueError, match=r"names 'y.bin', expected a \.safeten"):
-    interop.read(tmp_path)
-  secret = {'x': '../model-1.safetensors'}
-  index.write_text(json.dumps({'weight_map': weight_map | secret}))
-  with pytest.raises(ValueError, match=r"names '\.\./model-1.* same folder"):
-    interop.read(tmp_path)
-  other = {'x': 'model-1.safetensors'}
-  index.write_text(json.dumps({'weight_map': weight_map | other}))
-  with pytest.raises(ValueError, match=r'lacks arrays that .* lists: x\.'):
-    interop.read(tmp_path)
-  for wrong in ([1], None, {'x': 5}):
+  for wrong, message in (
+    (weight_map | {'x': 'y.bin'}, r"names 'y.bin', expected \.safetensors"),
+    (weight_map | {'x': '../model-1.safetensors'}, 'of the same folder'),
+    (weight_map | {'x': 'model-1.safetensors'}, r'lacks arrays .*: x\.'),
+    ([1], 'names None, expected'),
+  ):
     index.write_text(json.dumps({'weight_map': wrong}))
-    with pytest.raises(ValueError, match=r'weight_map is .* object of texts'):
+    with pytest.raises(ValueError, match=message):
       interop.read(tmp_path)
+  index.write_text(json.dumps({'weight_map': weight_map}))
+  (tmp_path / 'model-2.safetensors').unlink()
+  with pytest.raises(ValueError, match=r'no file .*model-2\.safetensors'):
+    interop.read(tmp_path)
 
 
 def test_pickled_weights_are_refused(tmp_path):
   _folder(tmp_path)
   (tmp_path / 'model.safetensors').rename(tmp_path / 'pytorch_model.bin')
-  with pytest.raises(ValueError, match='only as a pickle') as error:
+  with pytest.raises(ValueError, match=r'can run code.*save_pretrained\(NEW_F'):
     interop.load(tmp_path, tiny.vit(), 8)
-  assert 'save_pretrained(NEW_FOLDER) writes model.safeten' in str(error.value)
-  (tmp_path / 'pytorch_model.bin').unlink()
-  with pytest.raises(ValueError, match=r'no weights: there is no model\.safe'):
-    interop.load_huggingface(tmp_path, tiny.vit(), 8)
 
 
-def test_models_that_are_refused(tmp_path):
+def test_arrays_and_models_that_are_refused(tmp_path):
   _folder(tmp_path)
   tensors = _tensors(tmp_path)
-  token = {'vit.embeddings.distillation_token': np.ones((1, 1, 16), 'f')}
-  _rewrite(tmp_path, tensors | token)
-  with pytest.raises(ValueError, match='a DeiT with a distillation token'):
-    interop.load(tmp_path, tiny.vit(), 8)
-  _rewrite(tmp_path, tensors | {'vit.mask': np.ones(1, 'f')})
-  with pytest.raises(ValueError, match=r'extra \(1\):\n    vit\.mask \(1,\)'):
-    interop.load(tmp_path, tiny.vit(), 8)
+  for name in ('vit.mask', 'deit.embeddings.distillation_token'):
+    _rewrite(tmp_path, tensors | {name: np.ones(1, 'f')})
+    with pytest.raises(ValueError, match=rf'extra \(1\):\n    {name} \(1,\)'):
+      interop.load(tmp_path, tiny.vit(), 8)
+  _rewrite(tmp_path, {'blocks.0.attn.qkv.weight': np.ones((2, 2), 'f')})
+  with pytest.raises(ValueError, match=r'arrays called blocks\.0\.attn'):
+    interop.read(tmp_path)
   _configure(tmp_path, model_type='swin')
-  with pytest.raises(ValueError, match="of type 'swin', expected 'vit'"):
-    interop.load(tmp_path, tiny.vit(), 8)
+  with pytest.raises(ValueError, match=r"of type 'swin'.*'vit' or 'deit'"):
+    interop.read(tmp_path)
 
 
 @pytest.mark.parametrize(
-  'options, reasons',
+  'changes, message',
   [
-    (dict(representation_size=8), ['hidden layer before the head']),
-    (dict(pooling='gap', position_embedding='2d'), ["'gap'", "'2d'"]),
-    (dict(pooling='map', attention='axial'), ["'map'", "'axial'"]),
-    (dict(position_site='every_layer'), ["'every_layer'"]),
-    (dict(resnet_blocks=(1,), patch_size=1), ['hybrid']),
+    (dict(num_attention_heads=0), 'heads'),
+    (dict(patch_size='4'), 'patch_size'),
+    (dict(image_size=2), 'below one patch'),
+    (dict(image_size='8'), 'expected a side'),
+    (dict(hidden_act='relu'), "hidden_act='relu' is unknown"),
+    (dict(num_hidden_layers=10**9), 'depth'),
   ],
 )
-def test_models_that_cannot_be_written(tmp_path, options, reasons):
+def test_values_of_the_config_that_are_refused(tmp_path, changes, message):
+  _folder(tmp_path)
+  _configure(tmp_path, **changes)
+  with pytest.raises(ValueError, match=rf'config\.json describes .*{message}'):
+    interop.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+  'options',
+  [
+    dict(representation_size=8),
+    dict(pooling='gap', position_embedding='2d'),
+    dict(attention='axial', pooling='map'),
+    dict(position_site='every_layer'),
+    dict(resnet_blocks=(1,), patch_size=1),
+    dict(parallel=True, qk_norm=True),
+  ],
+)
+def test_models_that_cannot_be_written(tmp_path, options):
   model = tiny.vit(**options)
   with pytest.raises(ValueError, match="Hugging Face's ViT cannot") as error:
     interop.save_huggingface(tmp_path / 'x', {}, model, 8)
-  assert len(str(error.value).split('; ')) == len(reasons)
-  for reason in reasons:
-    assert reason in str(error.value)
+  for name in options.keys() - {'patch_size'}:
+    assert f'{name}=' in str(error.value)
   assert not (tmp_path / 'x').exists()
+  with pytest.raises(ValueError, match="Hugging Face's ViT cannot"):
+    interop.save_huggingface(tmp_path / 'x', {}, tiny.bit(), 8)
+
+
+# Images ----------------------------------------------------------------------
+
+
+def _preprocess(folder, **content):
+  (folder / 'preprocessor_config.json').write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+  'preprocessor, mean, std',
+  [
+    (
+      dict(image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225]),
+      [0.485, 0.456, 0.406],
+      [0.229, 0.224, 0.225],
+    ),
+    (dict(image_mean=[0.1], image_std=2), 0.1, 2),
+    (dict(image_mean=0, image_std=None), 0, 0.5),
+    (dict(do_normalize=False, image_mean=0.3), 0, 1),
+  ],
+)
+def test_other_normalizations_are_folded_into_the_embedding(
+  tmp_path, preprocessor, mean, std
+):
+  params = _folder(tmp_path)
+  _preprocess(tmp_path, **preprocessor)
+  loaded, report = interop.load(tmp_path, tiny.vit(), 8)
+  assert 'made part of their embedding' in report.notes[0]
+  patch = np.random.default_rng(0).uniform(0, 1, (4, 4, 3))  # In [0, 1].
+
+  def embed(tree, inputs):
+    embedding = tree['embedding']
+    return np.tensordot(inputs, embedding['kernel'], 3) + embedding['bias']
+
+  np.testing.assert_allclose(
+    embed(loaded, 2 * patch - 1),
+    embed(params, (patch - mean) / std),
+    rtol=1e-4,
+    atol=1e-4,
+  )
+  tiny.assert_equal(loaded | {'embedding': {}}, params | {'embedding': {}})
+
+
+def test_our_own_normalization_changes_no_bit(tmp_path):
+  params = _folder(tmp_path)
+  for same in (
+    dict(image_mean=0.5, image_std=0.5, rescale_factor=0.00392156862745098),
+    dict(image_mean=None, image_std=[0.5], do_rescale=None),
+  ):
+    _preprocess(tmp_path, **same)
+    loaded, report = interop.load(tmp_path, tiny.vit(), 8)
+    tiny.assert_equal(loaded, params)
+    assert not report.notes
+
+
+# The whole file of facebook/deit-base-patch16-224, at a 28th of its sizes.
+DEIT = dict(
+  crop_size=8,
+  do_center_crop=True,
+  do_normalize=True,
+  do_resize=True,
+  feature_extractor_type='DeiTFeatureExtractor',
+  image_mean=[0.485, 0.456, 0.406],
+  image_std=[0.229, 0.224, 0.225],
+  resample=3,
+  size=9,
+)
+BICUBIC = "method='pillow_bicubic'"
+
+
+@pytest.mark.parametrize(
+  'preprocessor, operations',
+  [
+    (DEIT, f'resize(9, {BICUBIC})|central_crop'),
+    (
+      DEIT | {'size': {'shortest_edge': 9}},
+      f'resize_small(9, {BICUBIC})|central_crop',
+    ),
+    (
+      dict(feature_extractor_type='ViTFeatureExtractor', size=8),
+      "resize(method='pillow_bilinear')",
+    ),
+    (dict(size=[8, 8], resample=0), "resize(method='pillow_nearest')"),
+    (
+      dict(size={'height': 9, 'width': 12, 'longest_edge': None}, resample=1),
+      "resize((9, 12), method='pillow_lanczos')",
+    ),
+    ({}, "resize(224, method='pillow_bilinear')"),
+    (
+      dict(image_processor_type='CLIPImageProcessor', size=8, crop_size=[8, 6]),
+      f'resize_small({BICUBIC})|central_crop((8, 6))',
+    ),
+    (
+      dict(image_processor_type='BitImageProcessorFast', do_pad=False),
+      f'resize_small(224, {BICUBIC})|central_crop(224)',
+    ),
+    (
+      dict(image_processor_type='SiglipImageProcessor', _name='x', device=None),
+      f'resize(224, {BICUBIC})',
+    ),
+    (
+      dict(image_processor_type='DeiTImageProcessor', vit_jax_preprocessing=''),
+      '',
+    ),
+  ],
+)
+def test_every_field_of_the_file_is_followed(
+  tmp_path, preprocessor, operations
+):
+  _folder(tmp_path)
+  _preprocess(tmp_path, **preprocessor)
+  weights = interop.read(tmp_path)
+  assert weights.preprocessing == operations
+  # Pillow decodes accurately.
+  assert weights.decoding == ({'jpeg_dct': 'accurate'} if operations else {})
+
+
+@pytest.mark.parametrize(
+  'sizes', [dict(size=9), dict(size={'shortest_edge': 9})]
+)
+def test_photographs_are_prepared_as_pillow_does(tmp_path, sizes):
+  _folder(tmp_path)
+  _preprocess(tmp_path, **DEIT | sizes)
+  weights = interop.read(tmp_path)
+  prepare = subject.prepared(weights, weights.preprocessing, (8, 8))
+  rng = np.random.default_rng(0)
+  for height, width in ((40, 61), (61, 40), (9, 9), (23, 11), (5, 7)):
+    coarse = rng.integers(0, 256, (5, 7, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(coarse).resize((width, height)).save(file, 'JPEG')
+    image = Image.open(file)
+    small = [9, 9]
+    if sizes != dict(size=9):
+      small = [9 * n // min(image.size) for n in image.size]
+    left, top = ((n - 8) // 2 for n in small)
+    expected = image.resize(small, Image.Resampling.BICUBIC).crop(
+      (left, top, left + 8, top + 8)
+    )
+    found = prepare(file.getvalue(), rng)
+    assert np.abs(np.int16(found) - np.asarray(expected, np.int16)).max() <= 1
+
+
+@pytest.mark.parametrize(
+  'preprocessor, message',
+  [
+    (dict(image_processor_type='ConvNextImageProcessor'), "'ConvNext.*Siglip"),
+    (dict(do_resize=False), 'do_resize=False'),
+    (dict(resample=6), 'resample=6 is no method'),
+    (dict(auto_map={'AutoImageProcessor': 'x.Y'}), 'auto_map='),
+    (dict(do_rescale=False), r'do_rescale=False .* the range of the images'),
+    (dict(image_mean=[0.4, 0.5]), r'mean \[0\.4, 0\.5\] .* for 3 channels'),
+    (dict(size='8'), 'expected a side'),
+  ],
+)
+def test_preprocessing_that_is_refused(tmp_path, preprocessor, message):
+  _folder(tmp_path)
+  _preprocess(tmp_path, **preprocessor)
+  with pytest.raises(ValueError, match=rf'preprocessor_config.* {message}'):
+    interop.read(tmp_path)

@@ -9,7 +9,7 @@ from flax import traverse_util
 from tests.processes.launch import launch
 from vit_jax import checkpoint
 from vit_jax.evaluators import predictions
-from vit_jax.interop import parameter_shapes
+from vit_jax.interop import fitting
 from vit_jax.workdir import metrics
 
 # Meshes of four devices.
@@ -76,7 +76,7 @@ def assert_same_params(workdir, expected, tolerance):
   only a sum of updates.
   """
   (params, _), (others, _) = map(checkpoint.read_params, (workdir, expected))
-  params, others = map(parameter_shapes.without_structs, (params, others))
+  params, others = map(fitting.without_structs, (params, others))
   assert params.keys() == others.keys()
   for name, value in others.items():
     error = np.abs(params[name] - value).max()

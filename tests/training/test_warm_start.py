@@ -12,7 +12,6 @@ from tests.interop.tiny import params_of_4_pixels as _params
 from tests.interop.tiny import unstacked as _flat
 from vit_jax import checkpoint, interop, models
 from vit_jax import config as config_lib
-from vit_jax.interop import arrays
 from vit_jax.training import warm_start
 
 POSITION = 'Transformer/posembed_input/pos_embedding'
@@ -185,29 +184,6 @@ def test_weights_of_other_kinds(tmp_path, kind, monkeypatch):
   assert warm_start.pin(given, workdir) == pinned
   with pytest.raises(ValueError, match=r'sam|hf'):
     warm_start.pin(given, tmp_path / 'other')
-
-
-def test_what_fits_is_read_without_the_new_head_and_within_bounds(
-  tmp_path, monkeypatch
-):
-  _, path, _ = _foreign(tmp_path, 'npz', monkeypatch)
-  reads, read = [], arrays._read_array
-  monkeypatch.setattr(
-    arrays,
-    '_read_array',
-    lambda *a: reads.append(a[1].info.filename) or read(*a),
-  )
-  monkeypatch.setattr(arrays, '_ALWAYS_READ', 0)
-  with monkeypatch.context() as patch:
-    patch.setattr(arrays, '_MAX_INFLATION', 0.5)
-    with pytest.raises(ValueError, match=r'numpy\.savez'):
-      _load(path, _params(2))
-  with pytest.raises(ValueError, match='do not fit the model'):
-    _load(path, _params(2, width=12))
-  assert not reads
-  _load(path, _params(2))
-  assert reads
-  assert not any(name.startswith('head/') for name in reads)
 
 
 def test_an_optimizer_beside_the_weights_is_left_out(tmp_path):

@@ -13,7 +13,7 @@ from absl import logging
 from etils import epath
 
 from vit_jax import data
-from vit_jax.interop import json_files, weight_files
+from vit_jax.interop import weight_files
 
 # For each class of the data, the model's classes that count as correct.
 Table = tuple[tuple[int, ...], ...]
@@ -140,7 +140,7 @@ def _read(
   places = dict(enumerate(range(len(trained_on))))
   places |= {name: index for index, name in enumerate(trained_on)}
   mapping = {}
-  for name, known in json_files.read(path).items():
+  for name, known in weight_files.read_json(path).items():
     known = known if isinstance(known, list) else [known]
     for one in known:
       if type(one) not in (int, str) or one not in places:
@@ -162,8 +162,10 @@ def _read_objectnet(folder: epath.Path) -> Mapping[str, list[int]]:
   usual number -> ILSVRC2012's number.
   """
   to_label, to_names, lines, to_own = (folder / name for name in OBJECTNET)
-  usual = {own: int(number) for number, own in json_files.read(to_own).items()}
-  names = json_files.read(to_names)
+  usual = {
+    own: int(number) for number, own in weight_files.read_json(to_own).items()
+  }
+  names = weight_files.read_json(to_names)
   text = weight_files.existing_file(lines).read_text()
   place = {
     line.strip(): usual[own]
@@ -172,7 +174,7 @@ def _read_objectnet(folder: epath.Path) -> Mapping[str, list[int]]:
   }
   return {
     name: [place[one] for one in names[label].split('; ')]
-    for name, label in json_files.read(to_label).items()
+    for name, label in weight_files.read_json(to_label).items()
     if label in names
   }
 

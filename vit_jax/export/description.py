@@ -12,7 +12,7 @@ import vit_jax
 from vit_jax.data import ops
 from vit_jax.data.ops import geometry
 from vit_jax.export.program import Program
-from vit_jax.interop import inference, json_files
+from vit_jax.interop import inference, weight_files
 
 FILE = 'model.json'
 FORMAT_VERSION = 1
@@ -120,7 +120,7 @@ def read(folder: epath.Path) -> dict[str, Any]:
       changed.
   """
   path = folder / FILE
-  content = json_files.read(path)
+  content = weight_files.read_json(path)
   if content['format_version'] > FORMAT_VERSION:
     raise ValueError(
       f'{path} has format version {content["format_version"]}, and this'

@@ -24,7 +24,7 @@ from vit_jax.export import (
   timm_folder,
 )
 from vit_jax.export.program import Program
-from vit_jax.interop import json_files
+from vit_jax.interop import weight_files
 from vit_jax.runtime import printable
 
 FORMS = {
@@ -79,7 +79,7 @@ def write(
   for name, form in chosen.items():
     content['forms'][name] = form.write(program, to)
     content['files'] += description.files(to, name, form.PATH)
-  json_files.write(to / description.FILE, content)
+  weight_files.write_json(to / description.FILE, content)
   print(
     printable.text(
       f'Wrote {to} ({", ".join(chosen)}): {program.loaded.name} of'

@@ -7,7 +7,7 @@ from etils import epath
 
 from vit_jax.export import card
 from vit_jax.export.program import Program
-from vit_jax.interop import huggingface_export
+from vit_jax.interop import huggingface, saving
 from vit_jax.models.shared import normalize
 from vit_jax.runtime import installed
 
@@ -19,7 +19,7 @@ INPUT = 'float32 [batch, channels, height, width] in [-1, 1]'
 def check(program: Program) -> None:
   """Raises ValueError if transformers lacks the model."""
   installed.require('transformers', 'torch', extra='hf')
-  huggingface_export.check_savable(program.loaded.model)
+  huggingface.check_savable(program.loaded.model)
   if program.dtype != 'float32':
     raise ValueError(
       f'--dtype={program.dtype}: Hugging Face folders and what is made of them'
@@ -36,7 +36,7 @@ def write(program: Program, folder: epath.Path) -> dict[str, Any]:
     'preprocessing': prepared.text,
     'decoding': {'upright': prepared.upright, 'jpeg_dct': prepared.jpeg_dct},
   }
-  huggingface_export.save_huggingface(
+  saving.save_huggingface(
     folder / PATH,
     loaded.params,
     loaded.model,

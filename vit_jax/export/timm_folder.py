@@ -14,7 +14,7 @@ from etils import epath
 from vit_jax import interop
 from vit_jax.export import huggingface_folder
 from vit_jax.export.program import Program
-from vit_jax.interop import huggingface_export
+from vit_jax.interop import huggingface
 from vit_jax.models.shared import normalize
 from vit_jax.runtime import installed
 
@@ -30,7 +30,7 @@ def check(program: Program) -> None:
   model = program.loaded.model
   # timm lacks what transformers lacks, but for the mean of the tokens.
   with_mean = getattr(model, 'pooling', '') == 'gap'
-  huggingface_export.check_savable(
+  huggingface.check_savable(
     model.clone(pooling='token') if with_mean else model
   )
   if model.norm_epsilon != _EPSILON:

@@ -8,11 +8,9 @@ the same from the command line.
 """
 
 from vit_jax.interop.fitting import Report, fit
-from vit_jax.interop.huggingface_export import save_huggingface
 from vit_jax.interop.inference import infer_model
-from vit_jax.interop.npz import save_npz
+from vit_jax.interop.saving import save_huggingface, save_npz
 from vit_jax.interop.sources import (
-  check_weights,
   fit_weights,
   load,
   load_huggingface,
@@ -20,12 +18,11 @@ from vit_jax.interop.sources import (
   locate,
   read,
 )
-from vit_jax.interop.weights import Weights
+from vit_jax.interop.weight_files import Weights
 
 __all__ = [
   'Report',
   'Weights',
-  'check_weights',
   'fit',
   'fit_weights',
   'infer_model',

@@ -17,6 +17,7 @@ import difflib
 import os
 import shlex
 import urllib.parse
+from collections.abc import Iterator
 
 import flax.linen as nn
 from etils import epath
@@ -88,25 +89,26 @@ class Entry:
     )
 
 
-_IMAGENET21K = (
-  'ViT-B_16',
-  'ViT-B_32',
-  'ViT-L_16',
-  'ViT-L_32',
-  'ViT-H_14',
-  'R50+ViT-B_16',
-  'R50+ViT-L_32',
-)
-# Fine-tuned at 384 px unless the name says 224.
-_IMAGENET = (
-  'ViT-B_16',
-  'ViT-B_32',
-  'ViT-L_16',
-  'ViT-L_32',
-  'R50+ViT-B_16',
-  'ViT-B_16-224',
-  'ViT-L_16-224',
-)
+_RELEASED = {
+  # Folder -> the files, their classes and image size.
+  'imagenet21k': (
+    (
+      *('ViT-B_16', 'ViT-B_32', 'ViT-L_16', 'ViT-L_32', 'ViT-H_14'),
+      *('R50+ViT-B_16', 'R50+ViT-L_32'),
+    ),
+    IMAGENET21K_CLASSES,
+    224,
+  ),
+  'imagenet21k+imagenet2012': (
+    (
+      *('ViT-B_16', 'ViT-B_32', 'ViT-L_16', 'ViT-L_32', 'R50+ViT-B_16'),
+      *('ViT-B_16-224', 'ViT-L_16-224'),
+    ),
+    IMAGENET_CLASSES,
+    384,  # Unless the name says 224.
+  ),
+  'sam': (('ViT-B_16', 'ViT-B_32'), IMAGENET_CLASSES, 224),
+}
 # AugReg's recommended file for each model, pre-trained on ImageNet-21k for 300
 # epochs: its augmentation, weight decay and dropout (also stochastic depth).
 # Then the learning rate and resolution of its recommended ImageNet fine-tuning.
@@ -126,61 +128,42 @@ _AUGREG = {
 _BIT_RESNETS = ('R50x1', 'R50x3', 'R101x1', 'R101x3', 'R152x2', 'R152x4')
 
 
-def _entries() -> dict[str, Entry]:
-  entries = {}
-  for stem in _IMAGENET21K:
-    entries[f'imagenet21k/{stem}'] = Entry(
-      'vit_models',
-      f'imagenet21k/{stem}.npz',
-      stem.replace('_', '/'),
-      IMAGENET21K_CLASSES,
-      224,
-    )
-  for stem in _IMAGENET:
-    entries[f'imagenet21k+imagenet2012/{stem}'] = Entry(
-      'vit_models',
-      f'imagenet21k+imagenet2012/{stem}.npz',
-      stem.removesuffix('-224').replace('_', '/'),
-      IMAGENET_CLASSES,
-      224 if stem.endswith('-224') else 384,
-    )
-  for stem in ('ViT-B_16', 'ViT-B_32'):
-    entries[f'sam/{stem}'] = Entry(
-      'vit_models',
-      f'sam/{stem}.npz',
-      stem.replace('_', '/'),
-      IMAGENET_CLASSES,
-      224,
-    )
-  return entries | _augreg_entries() | _bit_entries()
+def _vits() -> Iterator[tuple[str, Entry]]:
+  for folder, (stems, classes, size) in _RELEASED.items():
+    for stem in stems:
+      name, model = f'{folder}/{stem}', stem.removesuffix('-224')
+      yield (
+        name,
+        Entry(
+          'vit_models',
+          f'{name}.npz',
+          model.replace('_', '/'),
+          classes,
+          size if model == stem else 224,
+        ),
+      )
 
 
-def _augreg_entries() -> dict[str, Entry]:
-  entries = {}
+def _augreg() -> Iterator[tuple[str, Entry]]:
   for stem, (augmentation, decay, drop, rate, size) in _AUGREG.items():
     *resnet, width, patch = stem.split('_')
-    model = f'ViT-{width}/{patch}'
-    if resnet:
-      model = f'{resnet[0]}+{width}/{patch}'
+    model = f'{resnet[0]}+{width}/{patch}' if resnet else f'ViT-{width}/{patch}'
     path = (
       f'augreg/{stem}-i21k-300ep-lr_0.001-aug_{augmentation}-wd_{decay}'
       f'-do_{drop}-sd_{drop}'
     )
-    entries[f'augreg/{stem}'] = Entry(
-      'vit_models', f'{path}.npz', model, IMAGENET21K_CLASSES, 224
+    tuned = f'{path}--imagenet2012-steps_20k-lr_{rate}-res_{size}.npz'
+    yield (
+      f'augreg/{stem}',
+      Entry('vit_models', f'{path}.npz', model, IMAGENET21K_CLASSES, 224),
     )
-    entries[f'augreg+imagenet2012/{stem}'] = Entry(
-      'vit_models',
-      f'{path}--imagenet2012-steps_20k-lr_{rate}-res_{size}.npz',
-      model,
-      IMAGENET_CLASSES,
-      size,
+    yield (
+      f'augreg+imagenet2012/{stem}',
+      Entry('vit_models', tuned, model, IMAGENET_CLASSES, size),
     )
-  return entries
 
 
-def _bit_entries() -> dict[str, Entry]:
-  entries = {}
+def _bits() -> Iterator[tuple[str, Entry]]:
   for resnet in _BIT_RESNETS:
     for stem, classes, size in (
       (f'BiT-S-{resnet}', IMAGENET_CLASSES, 224),
@@ -188,13 +171,14 @@ def _bit_entries() -> dict[str, Entry]:
       # 480 is BiT-HyperRule's crop in the released code.
       (f'BiT-M-{resnet}-ILSVRC2012', IMAGENET_CLASSES, 480),
     ):
-      entries[f'bit/{stem}'] = Entry(
-        'bit_models', f'{stem}.npz', f'BiT-{resnet}', classes, size
+      model = f'BiT-{resnet}'
+      yield (
+        f'bit/{stem}',
+        Entry('bit_models', f'{stem}.npz', model, classes, size),
       )
-  return entries
 
 
-_ENTRIES = _entries()
+_ENTRIES = dict([*_vits(), *_augreg(), *_bits()])
 _ALL_NAMES = (
   'All names: python -c "from vit_jax.interop import catalog;'
   ' print(*catalog.names())"'

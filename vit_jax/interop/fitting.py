@@ -5,20 +5,28 @@ position embeddings and arrays that do not fit.
 """
 
 import dataclasses
-import math
+import functools
 from collections.abc import Mapping
 from typing import Any
 
+import flax.linen as nn
 import flax.traverse_util
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax.interop import arrays as arrays_lib
-from vit_jax.interop import parameter_shapes, released
+from vit_jax.interop import inference, layouts
+from vit_jax.interop.families import CLS
+from vit_jax.interop.weight_files import Weights
 from vit_jax.models import position
 
-_HEAD, _PRE_LOGITS = parameter_shapes.HEADS
-_MASK_EMBEDDING, _PATCH_HEAD = parameter_shapes.MASKED_PATCH
+_HEAD, _PRE_LOGITS = 'head/', 'pre_logits/'
+# Only masked patch prediction has these.
+_MASK_EMBEDDING, _PATCH_HEAD = 'mask_embedding', 'patch_head/'
+# Arrays whose length depends on the image size.
+_TABLES = ('pos_embedding', 'x_embedding', 'y_embedding', 'relative_embedding')
 _LISTED = 8  # Longest list of names in a report; optimizers have hundreds.
 
 
@@ -46,37 +54,34 @@ class Report:
 
 
 def fit(
-  source: Any,
+  weights: Weights,
   params: Any,
+  model: nn.Module,
+  grid: tuple[int, int] | None,
   *,
-  old_grid: tuple[int, int] | None,
-  new_grid: tuple[int, int] | None,
   new_head: bool,
-  name: str,
   option: str = 'new_head=True',
-  dropped: tuple[str, ...] = (),
-  notes: tuple[str, ...] = (),
 ) -> tuple[Any, Report]:
-  """Fits a tree of arrays to a model's parameters.
+  """Fits weights to a model's parameters.
+
+  If a file does not state the grid of its position embeddings, it is a square,
+  as in all released files. If their number is no square, but is that of
+  `params`, they have the same grid.
 
   Args:
-    source: the loaded parameters by our names, as a tree or flat, with stacked
-      blocks or without.
-    params: the model's parameters. They give the shapes and the new head; all
-      but the new arrays may be a `jax.ShapeDtypeStruct`.
-    old_grid: the grid of the source's position embeddings. None means a square,
-      as in all released files. If their number is no square, but is that of
-      `params`, the same grid is assumed, and the report says so.
-    new_grid: the grid of `params`; None if the model has none.
+    weights: as read; blocks may be stacked.
+    params: the model's parameters. They give the shapes and the new head. Any
+      may be a `jax.ShapeDtypeStruct`; where a new array is one, zeros that take
+      no memory stand for it.
+    model: the model, for the report of differences that no array shows.
+    grid: (rows, columns) of the patches of `params`; None if the model has
+      none.
     new_head: whether `head` keeps the values of `params`. A hidden layer
       `pre_logits` is still loaded if the model has one of the same size;
       otherwise the file's is left out and the model's is new. For masked patch
       prediction, `patch_head` is treated like the head, and the mask embedding
       like the hidden layer.
-    name: name of the source, for the error message.
     option: how the user asks for a new head, for the error message.
-    dropped: names of the file's arrays that are not parameters.
-    notes: notes for the report.
 
   Returns:
     The fitted tree, NumPy arrays in the dtypes of `params`, and a report of
@@ -86,71 +91,37 @@ def fit(
     ValueError: arrays are missing, extra, of another shape, or not finite. The
       message lists them all.
   """
-  loaded, report = match(
-    source,
-    params,
-    old_grid=old_grid,
-    new_grid=new_grid,
-    new_head=new_head,
-    name=name,
-    option=option,
-    dropped=dropped,
-    notes=notes,
-  )
-  target = parameter_shapes.without_structs(params)
-  fitted = {k: np.asarray(v, target[k].dtype) for k, v in loaded.items()}
-  arrays_lib.check_finite(fitted, name)
-  flat = flax.traverse_util.flatten_dict(params, sep='/')
-  if any(k.startswith('Transformer/encoderblock/') for k in flat):
-    fitted = released.stack(fitted)
-  return flax.traverse_util.unflatten_dict(fitted, sep='/'), report
-
-
-def match(
-  source: Any,
-  params: Any,
-  *,
-  old_grid: tuple[int, int] | None,
-  new_grid: tuple[int, int] | None,
-  new_head: bool,
-  name: str,
-  option: str = 'new_head=True',
-  dropped: tuple[str, ...] = (),
-  notes: tuple[str, ...] = (),
-) -> tuple[dict[str, Any], Report]:
-  """Does the part of `fit` that needs only shapes (see `placeholder`).
-
-  Returns:
-    Our name -> array of the model's shape in the file's dtype, blocks not
-    stacked; and the report.
-  """
-  target = parameter_shapes.without_structs(params)
-  loaded = released.unstack(flax.traverse_util.flatten_dict(source, sep='/'))
+  target = without_structs(params)
+  loaded = layouts.unstack(weights.params)
   old_head, new = _new_head(loaded, target) if new_head else ((), ())
   kept = {k: v for k, v in loaded.items() if k not in old_head}
   kept |= {k: target[k] for k in new}
-  if old_grid is None:
-    old_grid, assumed = _assumed_grid(kept, target, new_grid)
-    notes = (*notes, *assumed)
-  resized, problem = _resize_positions(kept, target, old_grid, new_grid)
-  difference = checkpoint_lib.mismatch(
-    parameter_shapes.of(target), parameter_shapes.of(kept)
-  )
+  resized, problem = [], ''
+  try:
+    resized = _resize_positions(kept, target, weights.grid, grid)
+  except ValueError as error:
+    problem = f' {error}'
+  difference = checkpoint_lib.mismatch(_shapes(target), _shapes(kept))
   if difference or problem:
     hint = '' if new_head else _head_hint(loaded, target, option)
-    hint += _norm_hint(loaded, target)
     if difference:
       difference = f' Compared with the model:\n{difference}\n'
     raise ValueError(
-      f'The weights of {name} do not fit the model.{difference or " "}'
-      f'Check the name of the model and its sizes.{hint}{problem}'
+      f'The weights of {weights.origin} do not fit the model.'
+      f'{difference or " "}Check the name of the model and its sizes.'
+      f'{hint}{problem}'
     )
-  return kept, Report(
-    loaded=tuple(sorted(kept.keys() - set(new) - set(resized))),
+  fitted = {k: np.asarray(v, target[k].dtype) for k, v in kept.items()}
+  arrays_lib.check_finite(fitted, weights.origin)
+  flat = flax.traverse_util.flatten_dict(params, sep='/')
+  if any(k.startswith('Transformer/encoderblock/') for k in flat):
+    fitted = layouts.stack(fitted)
+  return flax.traverse_util.unflatten_dict(fitted, sep='/'), Report(
+    loaded=tuple(sorted(kept.keys() - {*new, *resized})),
     resized=tuple(resized),
-    dropped=tuple(sorted((*dropped, *old_head))),
+    dropped=tuple(sorted((*weights.dropped, *old_head))),
     new=tuple(sorted(new)),
-    notes=notes,
+    notes=weights.remarks(model),
   )
 
 
@@ -158,12 +129,12 @@ def _new_head(
   loaded: Mapping[str, Any], target: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
   """Returns the file's arrays to drop, and the model's that stay new."""
-  hidden = {
-    name: {k: tuple(v.shape) for k, v in params.items() if _is_hidden(k)}
-    for name, params in (('loaded', loaded), ('target', target))
-  }
+  theirs, ours = (
+    {k: v for k, v in _shapes(flat).items() if k.startswith(_PRE_LOGITS)}
+    for flat in (loaded, target)
+  )
   parts = (_HEAD, _PATCH_HEAD)
-  if hidden['loaded'] != hidden['target']:
+  if theirs != ours:
     parts += (_PRE_LOGITS,)
   if (_MASK_EMBEDDING in loaded) != (_MASK_EMBEDDING in target):
     parts += (_MASK_EMBEDDING,)
@@ -171,10 +142,6 @@ def _new_head(
     tuple(k for k in loaded if k.startswith(parts)),
     tuple(k for k in target if k.startswith(parts)),
   )
-
-
-def _is_hidden(name: str) -> bool:
-  return name.startswith(_PRE_LOGITS)
 
 
 def _head_hint(
@@ -187,68 +154,28 @@ def _head_hint(
       ' The model predicts patches, not classes: start its predictions anew'
       f' with {option}.'
     )
-  hints = []
-  lengths = {
-    k: len(v) for k, v in loaded.items() if k in (key, hidden) and v.ndim == 1
-  }
-  if hidden in lengths and hidden not in target:
-    size = lengths[hidden]
-    hints.append(
-      f'These weights have a hidden layer before the head: keep the layer with'
-      f' representation_size={size}, or leave it and the head out with'
-      f' {option}.'
+  hints = ''
+  if hidden in loaded and hidden not in target:
+    hints += (
+      ' These weights have a hidden layer before the head: keep the layer with'
+      f' representation_size={loaded[hidden].size}, or leave it and the head'
+      f' out with {option}.'
     )
   if hidden in target and hidden not in loaded:
-    hints.append(
-      'These weights have no hidden layer before the head: leave'
+    hints += (
+      ' These weights have no hidden layer before the head: leave'
       f' representation_size unset, or start a new one with {option}.'
     )
   if key not in loaded:
-    hints.append(
-      f'These weights have no head: give the model a new one by {option}.'
+    hints += (
+      f' These weights have no head: give the model a new one by {option}.'
     )
-  elif key in lengths and loaded[key].shape != target[key].shape:
-    hints.append(
-      f'The head is for {lengths[key]} classes, the model has'
-      f' {len(target[key])}. To leave the head out, set {option}.'
+  elif loaded[key].shape != target[key].shape:
+    hints += (
+      f' The head is for {loaded[key].size} classes, the model has'
+      f' {target[key].size}. To leave the head out, set {option}.'
     )
-  return ''.join(' ' + hint for hint in hints)
-
-
-def _norm_hint(loaded: Mapping[str, Any], target: Mapping[str, Any]) -> str:
-  """Returns what to do about LayerNorms that are in other places, or ''."""
-  theirs, ours = map(released.norm_position, (loaded, target))
-  if not theirs or not ours or theirs == ours:
-    return ''
-  return (
-    f' By their LayerNorms, these weights are for norm_position={theirs!r}, but'
-    f' the model has norm_position={ours!r}: set the former.'
-  )
-
-
-def _assumed_grid(
-  loaded: Mapping[str, Any],
-  target: Mapping[str, Any],
-  new_grid: tuple[int, int] | None,
-) -> tuple[tuple[int, int] | None, tuple[str, ...]]:
-  """Returns the grid to assume where a file does not state it, and a note."""
-  for name in loaded.keys() & target.keys():
-    shape = tuple(loaded[name].shape)
-    if name.rpartition('/')[2] != 'pos_embedding' or len(shape) != 3:
-      continue
-    patches = shape[1] - int('cls' in loaded)
-    side = math.isqrt(max(patches, 0))
-    grid = (side, side) if side**2 == patches else None
-    same = shape == tuple(target[name].shape)
-    if not same or new_grid in (grid, None):
-      # No other grid is as likely. Without a square, resizing raises the error.
-      return grid, ()
-    grid = grid or new_grid
-    return grid, (
-      f'the file does not state the grid of its {patches} position embeddings:'
-      f' {grid[0]}x{grid[1]} is assumed',
-    )
-  return None, ()
+  return hints
 
 
 def _resize_positions(
@@ -256,44 +183,134 @@ def _resize_positions(
   target: Mapping[str, Any],
   old_grid: tuple[int, int] | None,
   new_grid: tuple[int, int] | None,
-) -> tuple[list[str], str]:
-  """Replaces position embeddings in `loaded` by resized ones.
+) -> list[str]:
+  """Replaces position embeddings in `loaded`; returns the resized names.
 
-  Returns:
-    The names of resized arrays, and why others could not be resized, or ''.
+  Raises:
+    ValueError: one cannot be resized. The message names it.
   """
-  resized, problems = [], []
+  resized = []
   for name in sorted(loaded.keys() & target.keys()):
-    kind, shape = name.rpartition('/')[2], tuple(target[name].shape)
-    if kind not in parameter_shapes.TABLES or loaded[name].ndim != len(shape):
+    kind, array = name.rpartition('/')[2], loaded[name]
+    if kind not in _TABLES or array.ndim != target[name].ndim:
       continue
+    length = len(target[name])
     try:
-      if loaded[name].size > released.LARGEST_TABLE:
-        raise ValueError(f'{loaded[name].shape} is too large to be resized.')
-      if kind == 'pos_embedding':
-        array = _resize_table(
-          loaded[name], old_grid, new_grid, int('cls' in loaded)
+      if kind == 'relative_embedding':
+        array = position.resize_relative(array, length)
+      elif kind != 'pos_embedding':
+        array = position.resize_rows(array, length)
+      elif old_grid != new_grid:
+        # Two grids may have the same number of patches.
+        array = position.resize(
+          array,
+          old_grid=old_grid,
+          new_grid=new_grid,
+          num_prefix_tokens=int(CLS in loaded),
         )
-      elif kind in ('x_embedding', 'y_embedding'):
-        array = position.resize_rows(loaded[name], shape[0])
-      else:
-        array = position.resize_relative(loaded[name], shape[0])
     except ValueError as error:
-      problems.append(f' {name}: {error}')
-      continue
+      if old_grid is None and array.shape == target[name].shape:
+        continue  # No square, so the grid is most likely that of the model.
+      raise ValueError(f'{name}: {error}') from error
     if array is not loaded[name]:
       resized.append(name)
       loaded[name] = array
-  return resized, ''.join(problems)
+  return resized
 
 
-def _resize_table(array, old_grid, new_grid, num_prefix_tokens):
-  # Compares grids, because two grids may have the same number of patches.
-  if old_grid == new_grid:
-    return array
-  return position.resize(
-    np.asarray(array),
-    old_grid=old_grid,
-    new_grid=new_grid,
-    num_prefix_tokens=num_prefix_tokens,
+# ---- A model's parameters ----------------------------------------------------
+
+
+def initial(
+  model: nn.Module, image_size: tuple[int, int], channels: int, *, head: bool
+) -> dict[str, Any]:
+  """Returns the shapes of a model's parameters, and values for a new head.
+
+  Args:
+    model: from `models.build`.
+    image_size: (height, width) in pixels.
+    channels: channels of the images.
+    head: whether the parameters that `fit` may leave new are arrays with
+      initial values, which are the same at each call.
+
+  Returns:
+    Flat name -> `jax.ShapeDtypeStruct`, or array.
+  """
+
+  def fresh_head():
+    params = _init(model, image_size, channels)
+    parts = (_HEAD, _PRE_LOGITS, _MASK_EMBEDDING, _PATCH_HEAD)
+    # jit does not compute what is not returned.
+    return {k: v for k, v in params.items() if k.startswith(parts)}
+
+  shapes = _initial_shapes(model, image_size, channels)
+  return shapes | (jax.device_get(jax.jit(fresh_head)()) if head else {})
+
+
+@functools.lru_cache(maxsize=2)  # Tracing a large model takes seconds.
+def _initial_shapes(model, image_size, channels) -> dict[str, Any]:
+  return jax.eval_shape(lambda: _init(model, image_size, channels))
+
+
+def _init(model, image_size, channels) -> dict[str, Any]:
+  images = jnp.zeros((1, *image_size, channels))
+  params = model.init(jax.random.key(0), images, train=False)['params']
+  return flax.traverse_util.flatten_dict(params, sep='/')
+
+
+def without_structs(params: Any) -> dict[str, Any]:
+  """Returns flat parameters, blocks not stacked.
+
+  Zeros that take no memory stand for each `jax.ShapeDtypeStruct`.
+  """
+  flat = flax.traverse_util.flatten_dict(params, sep='/')
+  return layouts.unstack(
+    {
+      k: np.broadcast_to(np.zeros((), v.dtype), v.shape)
+      if isinstance(v, jax.ShapeDtypeStruct)
+      else v
+      for k, v in flat.items()
+    }
   )
+
+
+def _shapes(flat: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+  return {k: tuple(v.shape) for k, v in flat.items()}
+
+
+def check_params(
+  flat: Mapping[str, np.ndarray],
+  model: nn.Module,
+  image_size: tuple[int, int] | None,
+) -> None:
+  """Checks that parameters fit a model, before they are written.
+
+  Args:
+    flat: name -> array, blocks not stacked.
+    model: from `models.build`.
+    image_size: (height, width) that the position embeddings are for; None
+      leaves them unchecked.
+
+  Raises:
+    ValueError: arrays are missing, extra, of the wrong shape or not finite.
+  """
+  height, width = getattr(model, 'patch_size', (1, 1))
+  some_size = (64 * height, 64 * width)  # A few patches, also behind a ResNet.
+  channels = inference.channels(flat)
+  target = initial(model, image_size or some_size, channels, head=False)
+  expected, found = (
+    {
+      k: shape
+      for k, shape in _shapes(params).items()
+      if image_size or k.rpartition('/')[2] not in _TABLES
+    }
+    for params in (without_structs(target), flat)
+  )
+  if difference := checkpoint_lib.mismatch(expected, found):
+    raise ValueError(
+      'The parameters do not fit the model, so nothing is written.'
+      f' Compared with the model:\n{difference}\n'
+      "Check the model's number of classes, sizes and options, and the image"
+      ' size.'
+    )
+  arrays_lib.check_finite(flat, 'The model')

@@ -1,11 +1,14 @@
-"""Reads Hugging Face folders: `config.json` and `model.safetensors`.
+"""Reads Hugging Face folders: JSON files and `model.safetensors`.
 
-Reads ViTForImageClassification and ViTModel, and DeiT stored as either. Needs
-neither torch nor transformers.
+Needs neither torch nor transformers. `families.HUGGINGFACE` says which models
+are known, and how their names and configs map to ours. The image processor
+becomes operations of `data/ops`, and its mean and deviation become part of the
+patch embedding: all models here take inputs in [-1, 1].
 """
 
+import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -13,19 +16,30 @@ import numpy as np
 from etils import epath
 
 from vit_jax import models
+from vit_jax.data.ops import resizing
 from vit_jax.interop import (
-  huggingface_config,
-  json_files,
-  released,
-  safetensors_files,
-  torch_names,
+  arrays,
+  families,
   weight_files,
 )
-from vit_jax.interop.weights import Weights
-from vit_jax.models import position
+from vit_jax.interop.weight_files import Weights, pair
 
+CONFIG = 'config.json'
 WEIGHTS = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
+PROCESSOR = 'preprocessor_config.json'
+# Our own keys of the latter.
+PREPROCESSING = 'vit_jax_preprocessing'
+DECODING = 'vit_jax_decoding'
+LOSS = 'vit_jax_loss'
+# Fields that change no value of an image in RGB.
+_NO_EFFECT = {
+  *('image_processor_type', 'feature_extractor_type', 'processor_class'),
+  *('do_convert_rgb', 'do_reduce_labels', 'data_format', 'input_data_format'),
+  *('return_tensors', 'device', 'disable_grouping'),
+}
+# Of PIL.Image.Resampling.
+_METHODS = {n: name for name, n in resizing.PILLOW.items() if n in range(6)}
 
 
 def is_folder(path: epath.Path) -> bool:
@@ -39,98 +53,88 @@ def read(path: epath.PathLike) -> Weights:
 
   Raises:
     ValueError: files are missing or damaged, the weights exist only as a
-      pickle, the model is not a ViT or has a distillation token, or
-      `huggingface_config.read` refuses the folder.
+      pickle, the model is of no family in `families.HUGGINGFACE`, or images
+      were prepared for it in a way that is not done here.
   """
   path = weight_files.absolute(path)
   folder = path if path.is_dir() else path.parent
-  config = huggingface_config.read(folder)
+  config = weight_files.read_json(folder / CONFIG)
   tensors = (
-    _read_folder(path) if path.is_dir() else safetensors_files.read(path)
+    _read_folder(path) if path.is_dir() else arrays.read_safetensors(path)
   )
-  torch_names.check_layout(tensors, path, expected=True)
-  in_file = {torch_names.name_in_file(name): name for name in tensors}
-  tensors = released.renamed(tensors, torch_names.name_in_file)
-  if 'embeddings.distillation_token' in tensors:
+  kind = str(config.get('model_type', 'vit'))
+  family = families.HUGGINGFACE.get(kind)
+  if family is None or not family.knows(tensors):
     raise ValueError(
-      f'{folder} holds a DeiT with a distillation token, which has its own'
-      ' position embedding and head; no model here has that token. Use a DeiT'
-      ' that was stored as a ViT.'
+      f'{path} holds a model of type {kind!r} with arrays called'
+      f' {", ".join(sorted(tensors)[:4])}, ...: this layout is not read.'
+      ' Expected a folder that save_pretrained of transformers wrote, of type'
+      f' {" or ".join(map(repr, families.HUGGINGFACE))}.'
     )
-  used, notes = _without_unused(tensors, config)
-  params = torch_names.from_torch(
-    used, heads=config.heads, qkv_bias=config.qkv_bias
-  )
-  # Errors name unknown arrays, which the user knows by their names in the file.
-  params = {in_file.get(name, name): array for name, array in params.items()}
-  params, folded = huggingface_config.fold_normalization(params, config)
-  settings = {'norm_epsilon': config.norm_epsilon, 'gelu': config.gelu}
   try:
-    model = _model(params, config, settings)
-    grid = position.token_grid(config.image_size, config.patch_size)
-  except ValueError as error:
+    model = models.build('ViT-B/16', num_classes=1, **family.options(config))
+    has_head = 'head/bias' in family.read(tensors, model.heads)
+    unused = family.unused + family.unused_with_head * has_head
+    dropped = {name for name in tensors if family.plain(name) in unused}
+    used = {k: v for k, v in tensors.items() if k not in dropped}
+    params = family.read(used, model.heads)
+    for name, attribute in (
+      ('head', 'num_classes'),
+      ('pre_logits', 'representation_size'),
+    ):
+      if f'{name}/bias' in params:
+        model = model.clone(**{attribute: params[f'{name}/bias'].size})
+    names = ()
+    if has_head:
+      names = _class_names(config.get('id2label') or {}, model.num_classes)
+    weights = Weights(
+      origin=str(path),
+      params=params,
+      model=model,
+      image_size=pair(config.get('image_size', 224)),
+      class_names=names,
+      dropped=tuple(sorted(dropped)),
+    )
+  except (AttributeError, TypeError, ValueError) as error:
     raise ValueError(
-      f'{folder / huggingface_config.CONFIG} describes no model for these'
-      f' weights: {error}'
+      f'{folder / CONFIG} describes no model of these weights: {error}'
     ) from error
-  return Weights(
-    origin=str(path),
-    params=params,
-    model=model,
-    image_size=config.image_size,
-    grid=grid,
-    class_names=config.class_names(model.num_classes) if model else (),
-    preprocessing=config.preprocessing,
-    decoding=config.decoding,
-    loss=config.loss,
-    settings=settings,
-    dropped=tuple(sorted(in_file[k] for k in tensors.keys() - used.keys())),
-    notes=notes + folded,
-  )
+  return _prepared(weights, folder, family.processor)
 
 
-def _without_unused(
-  tensors: Mapping[str, np.ndarray], config: huggingface_config.Config
-) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-  """Leaves out arrays that change no output; returns the rest, and notes."""
-  used, notes = dict(tensors), ()
-  if used.pop('embeddings.mask_token', None) is not None:
-    notes += ('the mask token, for masked images only, is left out',)
-  if 'classifier.bias' in used and 'pooler.dense.bias' in used:
-    # In transformers, the classifier reads the class token, not the pooler.
-    used = {k: v for k, v in used.items() if not k.startswith('pooler.')}
-    notes += ('the pooler, which the classifier does not use, is left out',)
-  if 'pooler.dense.bias' in used and config.pooler_act != 'tanh':
-    notes += (f"the folder's pooler_act={config.pooler_act!r} becomes tanh",)
-  return used, notes
+def _class_names(labels: Mapping[str, str], classes: int) -> tuple[str, ...]:
+  """Returns a name for each class, 'class 3' for one without a label.
+
+  The result is () for placeholders, or if the labels are about more classes,
+  or about fewer.
+  """
+  others = len(labels) > classes or str(classes - 1) not in labels
+  if others or all(n == f'LABEL_{i}' for i, n in labels.items()):
+    return ()
+  names = [labels.get(str(i), '') for i in range(classes)]
+  return tuple(n if n.strip() else f'class {i}' for i, n in enumerate(names))
 
 
 def _read_folder(folder: epath.Path) -> dict[str, np.ndarray]:
   if (folder / WEIGHTS).exists():
-    return safetensors_files.read(folder / WEIGHTS)
+    return arrays.read_safetensors(folder / WEIGHTS)
   if not (folder / INDEX).exists():
-    if not is_folder(folder):
-      raise ValueError(f'{folder} has no weights: there is no {WEIGHTS}.')
     raise ValueError(
-      f'{folder} holds its weights only as a pickle (pytorch_model.bin), which'
-      ' is not read, because it can run code. If you trust it and have torch,'
+      f'{folder} has no {WEIGHTS}. A pickle (pytorch_model.bin) is not read,'
+      ' because it can run code. If you trust it and have torch,'
       ' transformers.AutoModelForImageClassification.from_pretrained('
       f'FOLDER).save_pretrained(NEW_FOLDER) writes {WEIGHTS}.'
     )
-  content = {'weight_map': {}} | json_files.read(folder / INDEX)
-  json_files.check(
-    content, {'weight_map': json_files.OBJECT_OF_TEXTS}, folder / INDEX
-  )
-  shards = content['weight_map']
+  shards = weight_files.read_json(folder / INDEX).get('weight_map')
+  files = set(shards.values()) if isinstance(shards, dict) else {None}
   tensors = {}
-  for shard in sorted(set(shards.values())):
-    if os.path.basename(shard) != shard or not shard.endswith('.safetensors'):
+  for name in files:
+    if os.path.basename(str(name)) != name or not name.endswith('.safetensors'):
       raise ValueError(
-        f'{folder / INDEX} names {shard!r}, expected a .safetensors file of'
-        ' the same folder.'
+        f'{folder / INDEX} names {name!r}, expected .safetensors files of the'
+        ' same folder.'
       )
-    found = safetensors_files.read(folder / shard)
-    tensors |= {k: v for k, v in found.items() if shards.get(k) == shard}
+    tensors |= arrays.read_safetensors(folder / name)
   if missing := sorted(shards.keys() - tensors.keys()):
     raise ValueError(
       f'{folder} lacks arrays that {INDEX} lists: {", ".join(missing)}.'
@@ -138,30 +142,152 @@ def _read_folder(folder: epath.Path) -> dict[str, np.ndarray]:
   return tensors
 
 
-def _model(
-  params: Mapping[str, np.ndarray],
-  config: huggingface_config.Config,
-  settings: Mapping[str, Any],
-) -> nn.Module | None:
-  """Returns the folder's model; None if a bias is missing or does not fit."""
-  biases = [
-    params.get(f'{name}/bias')
-    for name in (
-      'head',
-      'Transformer/encoder_norm',
-      'Transformer/encoderblock_0/MlpBlock_0/Dense_0',
+def check_savable(model: nn.Module) -> None:
+  """Raises ValueError with all reasons why transformers lacks the model."""
+  if reasons := families.VIT.unlike(model):
+    raise ValueError(
+      "Hugging Face's ViT cannot express this model: it has"
+      f' {", ".join(reasons)}. Save it as .npz instead.'
     )
-  ]
-  if any(bias is None or bias.ndim != 1 for bias in biases):
-    return None
-  classes, width, mlp_dim = map(len, biases)
-  return models.build(
-    'ViT-B/16',
-    num_classes=classes,
-    width=width,
-    depth=sum(name.endswith('/LayerNorm_0/bias') for name in params),
-    heads=config.heads,
-    mlp_dim=mlp_dim,
-    patch_size=config.patch_size,
-    **settings,
+
+
+# ---- Images ------------------------------------------------------------------
+
+
+def _prepared(weights: Weights, folder: epath.Path, processor: str) -> Weights:
+  """Adds what the file of a folder says, which need not exist.
+
+  Args:
+    weights: of the folder, with the image size that the model sees.
+    folder: the folder.
+    processor: the image processor if the file names none.
+
+  Returns:
+    The weights with operations of our own evaluation, or else those of the
+    folder's image processor, and for inputs in [-1, 1].
+
+  Raises:
+    ValueError: the file asks for what is not done here.
+  """
+  path = folder / PROCESSOR
+  if not path.exists():
+    return weights
+  # For transformers, None means its default, like a missing key.
+  found = weight_files.read_json(path).items()
+  content = {k: v for k, v in found if v is not None}
+  kind = content.get('feature_extractor_type', processor)
+  kind = content.get('image_processor_type', kind)
+  kind = kind.removesuffix('Fast').replace('FeatureExtractor', 'ImageProcessor')
+  given = families.USUAL | families.PROCESSORS.get(kind, {}) | content
+  own = content.get(PREPROCESSING)
+  try:
+    if refused := [*_refused(given, kind)]:
+      raise ValueError('; '.join(refused))
+    if own is None:
+      own = _operations(given, weights.image_size)
+      # transformers decodes with Pillow.
+      content = {DECODING: {'jpeg_dct': 'accurate'}} | content
+    weights = dataclasses.replace(
+      weights,
+      preprocessing=own,
+      decoding=content.get(DECODING, {}),
+      loss=content.get(LOSS, ''),
+    )
+    if not given['do_normalize']:
+      return _normalized(weights, 0.0, 1.0)
+    return _normalized(weights, given['image_mean'], given['image_std'])
+  except (KeyError, TypeError, ValueError) as error:
+    raise ValueError(
+      f'{path} is refused: {error}. Correct the file to how images were'
+      ' prepared for these weights.'
+    ) from error
+
+
+def _sides(size: Any, square: bool = True) -> tuple[int, ...]:
+  """Returns (height, width), or (the shorter side,)."""
+  if isinstance(size, dict):
+    keys = ('height', 'width', 'shortest_edge')
+    size = [size[key] for key in keys if size.get(key)]
+  elif isinstance(size, int):
+    size = [size, size] if square else [size]
+  if len(size or ()) == 1:
+    return pair(size[0])[:1]
+  return pair(size) if size else ()
+
+
+def _refused(given: Mapping[str, Any], kind: str) -> Iterator[str]:
+  """Yields the fields that no operation follows, and why."""
+  if not given['do_rescale'] or abs(255 * given['rescale_factor'] - 1) > 1e-6:
+    yield (
+      f'do_rescale={given["do_rescale"]} and'
+      f' rescale_factor={given["rescale_factor"]}: the range of the images is'
+      ' not known. Expected true and 1/255 (0.00392156862745098)'
+    )
+  if PREPROCESSING in given:
+    return
+  if kind not in families.PROCESSORS:
+    yield f'it is for {kind!r}, known are {", ".join(families.PROCESSORS)}'
+  if not given['do_resize']:
+    yield 'do_resize=False leaves images of any size'
+  if given['resample'] not in _METHODS:
+    yield f'resample={given["resample"]} is no method of Pillow'
+  known = {*families.USUAL, *_NO_EFFECT, DECODING, LOSS}
+  for key, value in given.items():
+    if value and key not in known and not key.startswith('_'):
+      yield f'{key}={value!r:.60} is unknown'
+
+
+def _operations(given: Mapping[str, Any], image_size: tuple[int, int]) -> str:
+  """Returns what an image processor does, as `data/ops` reads it."""
+
+  def text(sides):  # The size of the model's images goes without saying.
+    if sides == image_size or sides * 2 == image_size:
+      return ''
+    return str(sides[0] if len({*sides}) == 1 else sides)
+
+  size = _sides(given['size'], given['default_to_square'])
+  method = f'method={_METHODS[given["resample"]]!r}'
+  words = ', '.join(filter(None, (text(size), method)))
+  operations = f'{"resize" if len(size) == 2 else "resize_small"}({words})'
+  if not given['do_center_crop']:
+    return operations
+  crop = text(_sides(given['crop_size']))
+  return f'{operations}|central_crop' + (f'({crop})' if crop else '')
+
+
+def _normalized(weights: Weights, mean: Any, std: Any) -> Weights:
+  """Changes the embedding so that it takes inputs in [-1, 1].
+
+  For our input x in [-1, 1], the folder's input is
+  z = (x / 2 + 1 / 2 - mean) / std. This is linear, and the embedding has no
+  padding, so the outputs stay the same.
+
+  Args:
+    weights: `embedding/kernel` is [height, width, channels, D].
+    mean: subtracted from images in [0, 1]; one number, or one per channel.
+    std: divides images after the subtraction; one number, or one per channel.
+
+  Raises:
+    ValueError: the number of means or deviations is not that of the channels,
+      or a deviation is not above 0.
+  """
+  params = dict(weights.params)
+  mean, std = (np.ravel(np.float64(v)) for v in (mean, std))
+  kernel, bias = (params.get(f'embedding/{k}') for k in ('kernel', 'bias'))
+  if {*mean, *std} == {0.5} or kernel is None or bias is None:
+    return weights
+  given = f'mean {mean.tolist()} and standard deviation {std.tolist()}'
+  channels = kernel.shape[2]
+  if {len(mean), len(std)} - {1, channels} or not (std > 0).all():
+    raise ValueError(f'{given}, expected numbers for {channels} channels')
+  mean, std = (np.broadcast_to(v, channels) for v in (mean, std))
+  kernel, bias = kernel.astype(np.float64), bias.astype(np.float64)
+  bias = bias + np.einsum('hwcd,c->d', kernel, (0.5 - mean) / std)
+  kernel = kernel * (0.5 / std)[:, None]  # [height, width, channels, D]
+  params['embedding/kernel'] = kernel.astype(np.float32)
+  params['embedding/bias'] = bias.astype(np.float32)
+  note = (
+    f'these weights are for inputs normalised with {given}; this is now made'
+    ' part of their embedding, so that inputs in [-1, 1] give the same outputs'
   )
+  return dataclasses.replace(weights, params=params, notes=(note,))

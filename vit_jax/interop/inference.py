@@ -1,6 +1,5 @@
 """Infers the model of given parameters, and describes models for files."""
 
-import contextlib
 import dataclasses
 import math
 import re
@@ -12,7 +11,7 @@ import flax.traverse_util
 import numpy as np
 
 from vit_jax import models
-from vit_jax.interop import released
+from vit_jax.interop import families, layouts
 from vit_jax.models import variants, vit
 
 # Attributes that change how a model is trained or computed, not its function.
@@ -33,7 +32,7 @@ _VIT_SIZES = (
   *('resnet_width', 'representation_size'),
 )
 _BLOCK = 'Transformer/encoderblock_0/'
-_AXIAL_UNIT = 'block1/unit1/'
+_FINAL_NORM = 'Transformer/encoder_norm/scale'
 _BIT_IMAGE_SIZE = (224, 224)  # A BiT takes any size.
 
 
@@ -42,9 +41,10 @@ def infer_model(
 ) -> tuple[nn.Module, tuple[int, int]]:
   """Infers the model of a file's arrays from their names and shapes.
 
-  Three attributes change no shape and get their defaults: the GELU, the
-  LayerNorms' epsilon, and whether a single position embedding is added once or
-  before every block.
+  Those are the models of released files: ViTs with the paper's position
+  embedding, hybrids and BiTs. Others are written with a description beside
+  them. Two attributes change no shape and get their defaults: the GELU and the
+  LayerNorms' epsilon.
 
   Args:
     arrays: name -> array, by released names or ours.
@@ -59,7 +59,7 @@ def infer_model(
     ValueError: no model of this package has these arrays, or they do not show
       the image size.
   """
-  flat = released.from_released(arrays)
+  flat = families.from_released(arrays)
   if 'head/bias' not in flat:
     raise ValueError(
       'These weights have no head, so the number of classes is unknown: name'
@@ -68,38 +68,21 @@ def infer_model(
   (classes,) = _shape(flat, 'head/bias', 1)
   try:
     if 'gn_final/scale' in flat:
-      model = models.build('BiT-R50x1', num_classes=classes, **_resnet(flat))
+      blocks, width = _resnet(flat)
+      model = models.build(
+        'BiT-R50x1', num_classes=classes, blocks=blocks, width_factor=width
+      )
       return model, image_size or _BIT_IMAGE_SIZE
-    if _AXIAL_UNIT + 'width_attention/qkv/kernel' in flat:
-      return _axial_resnet(flat, classes, image_size)
     fields = _vit_fields(flat)
   except KeyError as error:
     named = sorted(flat.keys() - {'head/bias'})  # Callers may have added it.
     raise ValueError(
-      'These are not the weights of a ViT, a hybrid or a ResNet of the paper:'
-      f' {error} is missing among {", ".join(named[:8])}, ...'
+      'These are not the weights of a ViT, a hybrid or a BiT with the released'
+      f' names: {error} is missing among {", ".join(named[:8])}, ... Name the'
+      ' model, if these are the weights of another one of this package.'
     ) from None
   model = models.build('ViT-B/16', num_classes=classes, **fields)
   return model, image_size or _image_size(flat, model)
-
-
-def sizes(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
-  """Infers a model's sizes from arrays by our names.
-
-  Returns:
-    Attributes of the model, such as `width` and `depth`; {} if the arrays are
-    not those of a ViT, hybrid or BiT.
-  """
-  found = {}
-  with contextlib.suppress(KeyError, ValueError):
-    if 'gn_final/scale' in flat:
-      found = _resnet(flat)
-    else:
-      fields = _vit_fields(flat)
-      found = {key: fields[key] for key in _VIT_SIZES if key in fields}
-    if 'head/bias' in flat:
-      (found['num_classes'],) = _shape(flat, 'head/bias', 1)
-  return found
 
 
 def _vit_fields(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -108,25 +91,18 @@ def _vit_fields(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
   def has(end):  # One block that lacks it is an error that comes later.
     return any(_block_of(name) and name.endswith(end) for name in flat)
 
-  axial = any(name.startswith(_BLOCK + 'row/') for name in flat)
-  block = _BLOCK + 'row/' if axial else _BLOCK
-  attention = block + 'MultiHeadDotProductAttention_0/'
+  attention = _BLOCK + 'MultiHeadDotProductAttention_0/'
   width, heads, _ = _shape(flat, attention + 'query/kernel', 3)
-  pooling = 'token' if released.CLS in flat else 'gap'
-  if 'MAPHead_0/probe' in flat:
-    pooling = 'map'
-  position, site = _position(flat)
+  _shape(flat, families.POSITION, 3)
+  pooling = 'token' if families.CLS in flat else 'gap'
   fields = {
     'width': width,
     'heads': heads,
     'depth': len({m[1] for k in flat if (m := _block_of(k))}),
-    'mlp_dim': _shape(flat, block + 'MlpBlock_0/Dense_0/bias', 1)[0],
+    'mlp_dim': _shape(flat, _BLOCK + 'MlpBlock_0/Dense_0/bias', 1)[0],
     'patch_size': _shape(flat, 'embedding/kernel', 4)[:2],
-    'pooling': pooling,
-    'attention': 'axial' if axial else 'full',
-    'position_embedding': position,
-    'position_site': site,
-    'norm_position': released.norm_position(flat),
+    'pooling': 'map' if 'MAPHead_0/probe' in flat else pooling,
+    'norm_position': 'pre' if _FINAL_NORM in flat else 'post',
     'parallel': not has('/LayerNorm_1/scale'),
     'qk_norm': has('/query_norm/scale'),
     'qkv_bias': has('/query/bias'),
@@ -135,8 +111,7 @@ def _vit_fields(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
   if 'pre_logits/bias' in flat:
     fields['representation_size'] = _shape(flat, 'pre_logits/bias', 1)[0]
   if 'conv_root/kernel' in flat:
-    fields['resnet_blocks'] = _resnet_blocks(flat)
-    fields['resnet_width'] = _resnet_width(flat)
+    fields['resnet_blocks'], fields['resnet_width'] = _resnet(flat)
   return fields
 
 
@@ -157,101 +132,31 @@ def _block_of(name: str) -> re.Match | None:
   return re.match(r'Transformer/encoderblock_(\d+)/', name)
 
 
-def _position(flat: Mapping[str, np.ndarray]) -> tuple[str, str]:
-  """Returns `position_embedding` and `position_site`."""
-  for name in flat:
-    leaf = name.rpartition('/')[2]
-    site = 'every_layer' if _block_of(name) else 'stem'
-    if leaf == 'pos_embedding':
-      return '1d', site
-    if leaf == 'x_embedding':
-      return '2d', site
-    if leaf == 'relative_embedding':
-      shared = _shape(flat, name, 3)[1] == 1
-      return ('relative' if shared else 'relative_per_head'), 'stem'
-  raise ValueError(
-    'These weights have no position embedding: their shapes do not show whether'
-    ' the model has none or a fixed one. Name the model.'
-  )
-
-
-def _axial_resnet(flat, classes, image_size):
-  """Does `infer_model` for an AxialResNet, whose root halves images twice."""
-  height, width = (
-    _shape(flat, f'{_AXIAL_UNIT}{axis}_attention/relative_embedding', 2)
-    for axis in ('height', 'width')
-  )  # [2L - 1, 2K] each
-  channels = _shape(flat, _AXIAL_UNIT + 'width_attention/qkv/kernel', 2)[0]
-  model = models.build(
-    'AxialResNet50',
-    num_classes=classes,
-    heads=2 * channels // width[1],
-    **_resnet(flat),
-  )
-  size = (2 * (height[0] + 1), 2 * (width[0] + 1))
-  return model, image_size or size
-
-
-def _resnet(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
-  return {'blocks': _resnet_blocks(flat), 'width_factor': _resnet_width(flat)}
-
-
-def _resnet_blocks(flat: Mapping[str, np.ndarray]) -> tuple[int, ...]:
-  units = {
-    tuple(map(int, match.groups()))
-    for name in flat
-    if (match := re.match(r'block(\d{1,4})/unit(\d{1,4})/', name))
-  }
-  stages = max((stage for stage, _ in units), default=0)
-  return tuple(
-    sum(stage == number for stage, _ in units)
-    for number in range(1, stages + 1)
-  )
-
-
-def _resnet_width(flat: Mapping[str, np.ndarray]) -> float:
+def _resnet(flat: Mapping[str, np.ndarray]) -> tuple[tuple[int, ...], float]:
+  """Returns the number of units of each stage, and the width factor."""
+  units = re.findall(r'block(\d{1,4})/(unit\d{1,4})/', ' '.join(flat))
+  stages = sorted(int(stage) for stage, _ in {*units})
+  counts = tuple(stages.count(n + 1) for n in range(max(stages, default=0)))
   width = _shape(flat, 'conv_root/kernel', 4)[-1] / 64
-  return int(width) if width.is_integer() else width
+  return counts, int(width) if width.is_integer() else width
 
 
 def _image_size(
   flat: Mapping[str, np.ndarray], model: vit.ViT
 ) -> tuple[int, int]:
   """Returns the image size of the position embeddings, in whole patches."""
-  prefix = int(released.CLS in flat)
-  grid, patches = None, 0
-  lengths = {'x': 0, 'y': 0}  # Columns and rows, if each axis has a table.
-  for name in flat:
-    leaf = name.rpartition('/')[2]
-    if leaf in ('x_embedding', 'y_embedding'):
-      lengths[leaf[0]] = _shape(flat, name, 2)[0]
-    elif leaf == 'pos_embedding':
-      patches = _shape(flat, name, 3)[1] - prefix
-    elif leaf == 'relative_embedding':
-      length = (_shape(flat, name, 3)[0] + 1) // 2  # The table has 2L - 1 rows.
-      if '/row/' in name:
-        lengths['x'] = length
-      elif '/column/' in name:
-        lengths['y'] = length
-      else:
-        patches = length - prefix
-  if all(lengths.values()):
-    grid = (lengths['y'], lengths['x'])
-  if grid is None:
-    side = math.isqrt(max(patches, 0))
-    grid = (side, side)
-    if side == 0 or side**2 != patches:
-      raise ValueError(
-        f'{patches} patches do not form a square grid: give the image size.'
-      )
+  patches = _shape(flat, families.POSITION, 3)[1] - int(families.CLS in flat)
+  side = math.isqrt(max(0, patches))
+  if side == 0 or side**2 != patches:
+    raise ValueError(
+      f'{patches} patches do not form a square grid: give the image size.'
+    )
   stride = 1
   if model.resnet_blocks is not None:
     # The root halves the image twice, each stage but the first once.
     stride = 4 * 2 ** max(0, len(model.resnet_blocks) - 1)
-  return tuple(
-    count * patch * stride
-    for count, patch in zip(grid, model.patch_size, strict=True)
-  )
+  height, width = model.patch_size
+  return side * height * stride, side * width * stride
 
 
 def describe(model: nn.Module) -> tuple[str, dict[str, Any]]:
@@ -303,7 +208,7 @@ def describe(model: nn.Module) -> tuple[str, dict[str, Any]]:
 def flatten(params: Any) -> dict[str, np.ndarray]:
   """Returns parameters, a tree or flat, as flat float32, blocks not stacked."""
   flat = flax.traverse_util.flatten_dict(params, sep='/')
-  return released.unstack(
+  return layouts.unstack(
     {k: np.asarray(v, np.float32) for k, v in flat.items()}
   )
 

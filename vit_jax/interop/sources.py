@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -15,31 +15,24 @@ from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import models
 from vit_jax.interop import (
+  arrays,
   catalog,
+  families,
   fitting,
   hub,
   huggingface,
   inference,
-  json_files,
-  npz,
-  parameter_shapes,
-  released,
+  layouts,
   weight_files,
 )
 from vit_jax.interop.fitting import Report
-from vit_jax.interop.weights import ImageSize, Weights, pair, settings_of
+from vit_jax.interop.weight_files import ImageSize, Weights, pair
 from vit_jax.models import position
 from vit_jax.workdir import files
 
-# The kinds of values in a run's `config.json`.
-_RUN_KINDS = {
-  'model': json_files.OBJECT,
-  'num_classes': json_files.COUNT,
-  'image_size': json_files.SIZE,
-  'channels': json_files.COUNT,
-  'evals': json_files.OBJECT_OF_OBJECTS,
-}
 _PICKLES = ('.bin', '.pt', '.pth', '.pkl', '.ckpt')
+# What a description of another type or without a key raises.
+_WRONG = (AttributeError, KeyError, TypeError, ValueError)
 
 
 def locate(path: epath.PathLike) -> epath.Path:
@@ -55,9 +48,9 @@ def locate(path: epath.PathLike) -> epath.Path:
     ValueError: nothing is there, or it cannot be read. The message says what to
       do.
   """
-  if hub.is_address(path):
-    return hub.download(os.fspath(path))
   given = os.fspath(path)
+  if hub.is_address(given):
+    return hub.download(given)
   found = weight_files.absolute(path)
   if given in catalog.names() and not found.exists():
     return catalog.find(given)
@@ -70,50 +63,36 @@ def locate(path: epath.PathLike) -> epath.Path:
     )
   if huggingface.is_folder(found):
     return found
-  if not found.exists():
-    folders = {name.rpartition('/')[0] for name in catalog.names()}
-    if given.rpartition('/')[0] in folders:
-      catalog.entry(given)  # Raises, and lists similar names.
-    if names := catalog.similar(given):
-      raise ValueError(
-        f'No checkpoint at {found}: the path does not exist. Released weights'
-        f' with similar names are {", ".join(names)}.'
-      )
+  if not found.exists() and (names := catalog.similar(given)):
+    raise ValueError(
+      f'No checkpoint at {found}: the path does not exist. Released weights'
+      f' with similar names are {", ".join(names)}.'
+    )
   return checkpoint_lib.find(path)
 
 
-def read(
-  path: epath.PathLike,
-  *,
-  check: Callable[[Weights], Collection[str] | None] | None = None,
-) -> Weights:
+def read(path: epath.PathLike) -> Weights:
   """Reads weights of any kind.
 
   Args:
     path: a released or similar `.npz` file; a Hugging Face folder; a run's
       directory, or one of its checkpoints; a name of `catalog.names()`; or
       any of the first two on the Hugging Face Hub, `hf://OWNER/NAME`.
-    check: called for a `.npz` file before any values are read, with weights
-      whose arrays are zeros that take no memory. May raise. It may return names
-      of parameters to skip, which stay zeros.
 
   Raises:
     ValueError: see `locate` and the readers of each kind.
   """
-  if hub.is_address(path):
-    address, found = os.fspath(path), locate(path)
-    return dataclasses.replace(
-      _read(found, '', check), origin=hub.pinned(address, found)
-    )
-  return _read(locate(path), os.fspath(path), check)
-
-
-def _read(found: epath.Path, name: str, check) -> Weights:
+  found = locate(path)
   if found.suffix == '.npz':
-    return npz.read(found, name, check=check)
-  if found.is_dir() and not huggingface.is_folder(found):
-    return _read_run(found)
-  return huggingface.read(found)
+    weights = _read_npz(found, os.fspath(path))
+  elif found.is_dir() and not huggingface.is_folder(found):
+    weights = _read_run(found)
+  else:
+    weights = huggingface.read(found)
+  if hub.is_address(path):
+    origin = hub.pinned(os.fspath(path), found)
+    weights = dataclasses.replace(weights, origin=origin)
+  return weights
 
 
 def load(
@@ -143,11 +122,11 @@ def load(
     ValueError: the file cannot be read, or does not fit the model. The message
       lists arrays that are missing, extra, of the wrong shape or not finite.
   """
-  weights = read(
-    path,
-    check=lambda w: check_weights(w, model, image_size, new_head=new_head),
-  )
-  return _load(weights, model, image_size, new_head)
+  weights = read(path)
+  params, report = fit_weights(weights, model, image_size, new_head=new_head)
+  log = logging.warning if report.notes else logging.info
+  log('Weights from %s: %s.', weights.origin, report)
+  return params, report
 
 
 def load_npz(
@@ -173,104 +152,109 @@ def load_huggingface(
   new_head: bool = False,
 ) -> Any:
   """Loads a Hugging Face folder. As `load`, but returns only the parameters."""
-  return _load(huggingface.read(folder), model, image_size, new_head)[0]
-
-
-def _load(weights, model, image_size, new_head) -> tuple[Any, Report]:
-  params, report = fit_weights(weights, model, image_size, new_head=new_head)
-  log = logging.warning if report.notes else logging.info
-  log('Weights from %s: %s.', weights.origin, report)
-  return params, report
+  return load(folder, model, image_size, new_head=new_head)[0]
 
 
 def fit_weights(
   weights: Weights,
   model: nn.Module,
-  image_size: ImageSize,
+  image_size: ImageSize | None,
   *,
   new_head: bool = False,
 ) -> tuple[Any, Report]:
   """Does what `load` does, for weights that are already read; logs nothing."""
-  return _fit(fitting.fit, weights, model, image_size, new_head)
-
-
-def check_weights(
-  weights: Weights,
-  model: nn.Module,
-  image_size: ImageSize,
-  *,
-  new_head: bool = False,
-) -> tuple[str, ...]:
-  """Raises the ValueError of `fit_weights`, as far as shapes show an error.
-
-  Returns:
-    The names of arrays that are left out: their values need not be read.
-  """
-  return _fit(fitting.match, weights, model, image_size, new_head)[1].dropped
-
-
-def _fit(fit, weights, model, image_size, new_head):
   if image_size is None:
     image_size = weights.image_size or size_of_table(weights)
   size = pair(image_size)
-  return fit(
-    weights.params,
-    parameter_shapes.initial(
-      model,
-      size,
-      weights.channels or inference.channels(weights.params),
-      head=new_head,
-    ),
-    old_grid=weights.grid,
-    new_grid=position.grid_of(model, size),
-    new_head=new_head,
-    name=weights.origin,
-    dropped=weights.dropped,
-    notes=weights.remarks(model),
-  )
+  channels = weights.channels or inference.channels(weights.params)
+  params = fitting.initial(model, size, channels, head=new_head)
+  grid = position.grid_of(model, size)
+  return fitting.fit(weights, params, model, grid, new_head=new_head)
 
 
 def size_of_table(weights: Weights) -> tuple[int, int]:
   """Returns the image size of the position embeddings; else ValueError."""
-  arrays = {'head/bias': np.zeros(1), **weights.params}
+  params = {'head/bias': np.zeros(1), **weights.params}
   try:
-    return inference.infer_model(arrays)[1]
+    return inference.infer_model(params)[1]
   except ValueError as error:
     raise ValueError(
       f'{weights.origin} does not show the image size: {error} Pass image_size.'
     ) from error
 
 
+# ---- Each kind ---------------------------------------------------------------
+
+
+def _read_npz(path: epath.Path, name: str) -> Weights:
+  """Reads a `.npz` file, and the `.json` beside it.
+
+  Args:
+    path: the file.
+    name: its name in the catalogue, if it has one.
+  """
+  weights = Weights(origin=str(path), params={})
+  beside = weight_files.beside(path)
+  if beside.exists():
+    content = weight_files.read_json(beside)
+    try:
+      classes, names = content['num_classes'], content['class_names']
+      weight_files.check_class_names(names, classes)
+      overrides = content['overrides'] | {'num_classes': classes}
+      weights = dataclasses.replace(
+        weights,
+        model=models.build(content['model'], **overrides),
+        image_size=content['image_size'] and pair(content['image_size']),
+        class_names=tuple(names),
+        preprocessing=content['preprocessing'],
+        decoding=content.get('decoding', {}),
+        loss=content.get('loss', ''),
+      )
+    except _WRONG as error:
+      raise ValueError(
+        f'{beside} does not describe weights: {error}. Remove it, or write'
+        f' {path.name} again with interop.save_npz.'
+      ) from error
+  stored = arrays.read_npz(path)
+  params = families.from_released(stored)
+  if not beside.exists() and name in catalog.names():
+    hidden = params.get('pre_logits/bias')
+    entry = catalog.entry(name)
+    weights = dataclasses.replace(
+      weights,
+      model=entry.build(None if hidden is None else hidden.size),
+      image_size=pair(entry.image_size),
+      class_names=entry.class_names(),
+    )
+  _, dropped = families.parameters(stored)
+  return dataclasses.replace(weights, params=params, dropped=dropped)
+
+
 def _read_run(path: epath.Path) -> Weights:
   """Reads one checkpoint of a run, and the run's config."""
   tree, _ = checkpoint_lib.read_params(path)
   flat = flax.traverse_util.flatten_dict(tree, sep='/')
-  weights = Weights(origin=str(path), params=released.unstack(flat))
+  weights = Weights(origin=str(path), params=layouts.unstack(flat))
   workdir = checkpoint_lib.workdir_of(path)
   saved = config_lib.load(workdir)
   if saved is None or 'image_size' not in saved or 'model' not in saved:
     return weights  # Another program wrote the config.
-  json_files.check(saved, _RUN_KINDS, workdir / config_lib.FILE)
-  size = pair(saved['image_size'])
+  names = files.read_class_names(workdir)
   try:
-    model = model_of_run(saved)
-    grid = position.grid_of(model, size)
-  except (KeyError, TypeError, ValueError) as error:
+    return dataclasses.replace(
+      weights,
+      model=model_of_run(saved),
+      image_size=pair(saved['image_size']),
+      channels=saved.get('channels', 0),
+      class_names=names,
+      preprocessing=_preprocessing(saved),
+      decoding=_decoding(saved.get('data', {})),
+      loss=_loss(saved),
+    )
+  except _WRONG as error:
     raise ValueError(
       f'{workdir / config_lib.FILE} describes no model: {error}'
     ) from error
-  return dataclasses.replace(
-    weights,
-    model=model,
-    image_size=size,
-    channels=saved.get('channels', 0),
-    grid=grid,
-    class_names=files.read_class_names(workdir),
-    preprocessing=_preprocessing(saved),
-    decoding=_decoding(saved.get('data', {})),
-    loss=_loss(saved),
-    settings=settings_of(model),
-  )
 
 
 def _preprocessing(config: Mapping[str, Any]) -> str:

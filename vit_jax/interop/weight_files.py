@@ -1,12 +1,120 @@
-"""Paths of weights, local or in a bucket, and checks of them."""
+"""What files say of weights; their paths, and the JSON beside them."""
 
+import dataclasses
+import json
 import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import flax.linen as nn
 import fsspec
+import numpy as np
 from etils import epath
 
-from vit_jax.runtime import printable
+from vit_jax.models import position
+from vit_jax.runtime import json_text, printable
 from vit_jax.workdir import files
+
+# Losses that say what probabilities are; '' if it is unknown.
+_LOSSES = ('', 'softmax', 'sigmoid')
+_LARGEST_SIDE = 2**14  # Pixels; images are resized to the size in a file.
+ImageSize = int | Sequence[int]  # Side, or (height, width), in pixels.
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+  """Parameters as read from any kind of file.
+
+  Attributes:
+    origin: where the parameters come from, for messages.
+    params: flat name by our names -> array, blocks not stacked.
+    model: the parameters' model, if known.
+    image_size: (height, width) in pixels of the images that the parameters
+      were last used with, if known.
+    channels: of these images, if known; 0 if only the arrays show them.
+    class_names: one for each logit; empty if unknown.
+    preprocessing: operations before the model (see `data/ops`); '' if
+      unknown.
+    decoding: how images are decoded before that: the arguments `upright` and
+      `jpeg_dct` of `ops.parse`, as far as they are known.
+    loss: the loss that the head was trained with, such as 'sigmoid'; '' if
+      unknown.
+    dropped: names of the file's arrays that are not parameters.
+    notes: notes for the report of loading.
+  """
+
+  origin: str
+  params: Mapping[str, np.ndarray]
+  model: nn.Module | None = None
+  image_size: tuple[int, int] | None = None
+  channels: int = 0
+  class_names: tuple[str, ...] = ()
+  preprocessing: str = ''
+  decoding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  loss: str = ''
+  dropped: tuple[str, ...] = ()
+  notes: tuple[str, ...] = ()
+
+  def __post_init__(self):
+    _ = self.grid  # Raises ValueError if the images are below one patch.
+
+  @property
+  def grid(self) -> tuple[int, int] | None:
+    """(rows, columns) of the position embeddings, if known."""
+    size = self.image_size
+    return position.grid_of(self.model, size) if size and self.model else None
+
+  @property
+  def settings(self) -> dict[str, Any]:
+    """Attributes of the model, if known, that change logits but no shape."""
+    keys = ('gelu', 'norm_epsilon', 'position_site')
+    return {k: getattr(self.model, k) for k in keys if hasattr(self.model, k)}
+
+  def remarks(self, model: nn.Module) -> tuple[str, ...]:
+    """Returns the notes, and differences from a model that no shape shows."""
+    differing = tuple(
+      f'these weights come from a model with {key}={value!r}, this one has'
+      f' {getattr(model, key)!r}: set {key}={value!r} to compute the same'
+      for key, value in self.settings.items()
+      if getattr(model, key, value) != value
+    )
+    if self.loss not in _LOSSES:
+      differing += (
+        f'their loss {self.loss!r:.60} says nothing about probabilities: those'
+        ' of softmax are shown',
+      )
+    return self.notes + differing
+
+
+def pair(size: ImageSize) -> tuple[int, int]:
+  """Returns (height, width) for a side or a pair; ValueError for other values.
+
+  Args:
+    size: side or (height, width) in pixels, at most 16,384.
+  """
+  sides = (size, size) if isinstance(size, int) else size
+  if (
+    not isinstance(sides, Sequence)
+    or len(sides) != 2
+    or not all(type(n) is int and 0 < n <= _LARGEST_SIDE for n in sides)
+  ):
+    raise ValueError(
+      f'the size {size!r:.60} is none: expected a side in pixels or (height,'
+      f' width), at most {_LARGEST_SIDE:,}.'
+    )
+  return tuple(sides)
+
+
+def check_class_names(names: Sequence[str] | None, num_classes: int) -> None:
+  """Raises ValueError if there are names, but not one for each logit."""
+  if names and len(names) != num_classes:
+    raise ValueError(
+      f'There are {len(names)} class names for {num_classes} classes: give one'
+      ' name per class.'
+    )
+
+
+# ---- Paths -------------------------------------------------------------------
 
 
 def absolute(path: epath.PathLike) -> epath.Path:
@@ -39,6 +147,14 @@ def existing_file(path: epath.PathLike) -> epath.Path:
   return path
 
 
+def beside(path: epath.Path) -> epath.Path:
+  """Returns the path `weights.npz.json`, of a description of `weights.npz`."""
+  return path.with_name(f'{path.name}.json')
+
+
+# ---- Small files -------------------------------------------------------------
+
+
 def class_names(path: epath.PathLike) -> tuple[str, ...]:
   """Reads a text file with one class name on each line.
 
@@ -52,3 +168,17 @@ def class_names(path: epath.PathLike) -> tuple[str, ...]:
         f'{path}: line {i + 1} is blank, expected one class name on each line.'
       )
   return tuple(map(printable.name, lines))
+
+
+def read_json(path: epath.PathLike) -> dict[str, Any]:
+  """Reads a JSON object; ValueError if there is no file, or no JSON object."""
+  content = json_text.read(existing_file(path))
+  if not isinstance(content, dict):
+    raise ValueError(f'{path} holds {content!r:.80}, expected an object.')
+  return content
+
+
+def write_json(path: epath.Path, content: Mapping[str, Any]) -> None:
+  """Writes a JSON file, whole or not at all."""
+  with files.atomic(path) as temporary:
+    temporary.write_text(json.dumps(content, indent=2) + '\n')

@@ -31,7 +31,7 @@ from absl import flags, logging
 from etils import epath
 
 from vit_jax import loaded
-from vit_jax.interop import weight_files, weights
+from vit_jax.interop import weight_files
 from vit_jax.predict import commands, overlay, predictor
 from vit_jax.predict import images as images_lib
 from vit_jax.predict.images import Images
@@ -78,7 +78,7 @@ def main(words: Sequence[str]) -> None:
     to.mkdir(parents=True, exist_ok=True)
   if _CLASS_NAMES.value:
     names = weight_files.class_names(_CLASS_NAMES.value)
-    weights.check_class_names(names, len(model.class_names))
+    weight_files.check_class_names(names, len(model.class_names))
     model.class_names = names
   unnamed = sum(n == f'class {i}' for i, n in enumerate(model.class_names))
   if unnamed and not _CLASS_NAMES.value:

@@ -22,7 +22,7 @@ from vit_jax.config import platforms
 from vit_jax.data import ops, pipeline
 from vit_jax.data.source import Record
 from vit_jax.inspection import attention_maps, capture
-from vit_jax.interop.weights import ImageSize, pair
+from vit_jax.interop.weight_files import ImageSize, pair
 from vit_jax.models import layers
 from vit_jax.models.shared import normalize
 from vit_jax.predict.images import gather

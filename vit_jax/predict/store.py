@@ -24,7 +24,7 @@ import numpy as np
 from etils import epath
 
 from vit_jax.evaluators.predictions import check_pyarrow
-from vit_jax.interop import json_files
+from vit_jax.interop import weight_files
 from vit_jax.workdir import files
 
 FORMATS = ('parquet', 'npz', 'npy')
@@ -145,7 +145,7 @@ def _from_parquet(file, column: str) -> np.ndarray:
 
 
 def write_metadata(folder: epath.Path, facts: Mapping[str, Any]) -> None:
-  json_files.write(folder / METADATA, {'kind': _KIND, **facts})
+  weight_files.write_json(folder / METADATA, {'kind': _KIND, **facts})
 
 
 def read_metadata(folder: epath.Path) -> dict[str, Any] | None:

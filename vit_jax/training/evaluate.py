@@ -11,7 +11,7 @@ from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
-from vit_jax import results
+from vit_jax import interop, results
 from vit_jax.interop import hub
 from vit_jax.runtime import distributed, preemption
 from vit_jax.training import warm_start
@@ -114,7 +114,7 @@ def _prepare_as_weights_say(
   path = warm_start.resolve_path(config.init.checkpoint, workdir)
   if checkpoint_lib.workdir_of(path):
     return  # A run's own config was the user's choice.
-  weights = warm_start.described(path)
+  weights = interop.read(path)
   default = config_lib.evaluation('').preprocess
   names = [k for k, v in config.evals.items() if v.preprocess == default]
   if not names or weights.preprocessing in ('', default):

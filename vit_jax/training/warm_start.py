@@ -5,7 +5,6 @@ pre-trained head is left out, position embeddings are interpolated to the new
 grid of patches, and everything else must fit: see `interop.fitting`.
 """
 
-import contextlib
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,7 +22,7 @@ from vit_jax import config as config_lib
 from vit_jax import interop, models, sharding
 from vit_jax.checkpoint import fingerprint
 from vit_jax.interop import catalog, hub, inference
-from vit_jax.interop.fitting import fit, match
+from vit_jax.interop.fitting import fit
 from vit_jax.runtime import distributed
 from vit_jax.workdir import files
 
@@ -167,26 +166,9 @@ def with_model(
   return config
 
 
-class _EnoughError(Exception):
-  """Stops the reading of a file once names and shapes are known."""
-
-
-def described(path: epath.PathLike) -> interop.Weights:
-  """Returns what a file says of its weights, before the whole is read."""
-  found = []
-
-  def understand(weights):
-    found.append(weights)
-    raise _EnoughError
-
-  with contextlib.suppress(_EnoughError):
-    found.append(interop.read(path, check=understand))
-  return found[0]
-
-
 def _model_of(path: epath.PathLike) -> dict[str, Any]:
   """Returns the name and overrides of the model of a file's weights."""
-  weights = described(path)
+  weights = interop.read(path)
   model = weights.model
   try:
     if model is None:
@@ -241,33 +223,18 @@ def load(
       different ones. The message lists the arrays that are missing, extra, of
       the wrong shape or not finite.
   """
-
-  def fitted(fit, weights, params):
-    return fit(
-      weights.params,
-      params,
-      old_grid=weights.grid,
-      new_grid=new_grid,
-      new_head=new_head,
-      name=weights.origin,
-      option='--config.init.new_head=True',
-      dropped=weights.dropped,
-      notes=weights.remarks(model),
-    )
-
-  # The shapes are checked before the whole file is read.
-  weights = interop.read(
-    path, check=lambda w: fitted(match, w, shapes)[1].dropped
+  weights = interop.read(path)
+  params, report = fit(
+    weights,
+    shapes,
+    model,
+    new_grid,
+    new_head=new_head,
+    option='--config.init.new_head=True',
   )
-  _, report = fitted(match, weights, shapes)
   made = {}
   if report.new:
     made = flax.traverse_util.flatten_dict(init_params(report.new), sep='/')
-  flat = flax.traverse_util.flatten_dict(shapes, sep='/')
-  # Stand-ins for the new parameters, which are on the devices already.
-  flat |= {k: np.zeros(x.shape, x.dtype) for k, x in made.items()}
-  params = flax.traverse_util.unflatten_dict(flat, sep='/')
-  params, report = fitted(fit, weights, params)
   if jax.process_count() > 1:
     distributed.check_same({'initial weights': fingerprint.digests(params)})
   placed = sharding.put_tree(params, layout.params(shapes))

@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 
 from tests.interop import tiny
-from vit_jax.interop import arrays, released
+from vit_jax.interop import arrays, families
 
 FINE_TUNED = 'imagenet21k+imagenet2012/'
 
@@ -21,7 +21,7 @@ def write_weights(path, model, size, **replaced):
   params = tiny.params(model, size)
   params['head'] |= replaced
   path.parent.mkdir(parents=True, exist_ok=True)
-  arrays.write_npz(path, released.to_released(tiny.flat(params)))
+  arrays.write_npz(path, families.to_released(tiny.flat(params)))
 
 
 def write_photographs(folder, counts):

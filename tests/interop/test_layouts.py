@@ -1,0 +1,287 @@
+"""Guards: names and shapes of other files map to ours and back, one to one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.interop import tiny
+from vit_jax import models
+from vit_jax.interop import families, fitting, layouts
+
+CLASSES = 21843
+
+
+def _outline(model, size=(224, 224)):
+  """Returns zeros that take no memory by our names."""
+  images = jnp.zeros((1, *size, 3))
+  shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), images))
+  return fitting.without_structs(shapes['params'])
+
+
+def _shapes(arrays):
+  return {k: v.shape for k, v in arrays.items()}
+
+
+def _released_shapes(name, **overrides):
+  """Maps a full-size model's released names to shapes; allocates no array."""
+  outline = _outline(models.build(name, num_classes=CLASSES, **overrides))
+  file = families.to_released(outline)
+  assert _shapes(families.from_released(file)) == _shapes(outline)
+  return _shapes(file)
+
+
+def _count(shapes):
+  return len(shapes), sum(int(np.prod(s)) for s in shapes.values())
+
+
+BLOCK = {
+  'LayerNorm_0/bias': (768,),
+  'LayerNorm_0/scale': (768,),
+  'LayerNorm_2/bias': (768,),
+  'LayerNorm_2/scale': (768,),
+  'MlpBlock_3/Dense_0/bias': (3072,),
+  'MlpBlock_3/Dense_0/kernel': (768, 3072),
+  'MlpBlock_3/Dense_1/bias': (768,),
+  'MlpBlock_3/Dense_1/kernel': (3072, 768),
+  'MultiHeadDotProductAttention_1/key/bias': (12, 64),
+  'MultiHeadDotProductAttention_1/key/kernel': (768, 12, 64),
+  'MultiHeadDotProductAttention_1/out/bias': (768,),
+  'MultiHeadDotProductAttention_1/out/kernel': (12, 64, 768),
+  'MultiHeadDotProductAttention_1/query/bias': (12, 64),
+  'MultiHeadDotProductAttention_1/query/kernel': (768, 12, 64),
+  'MultiHeadDotProductAttention_1/value/bias': (12, 64),
+  'MultiHeadDotProductAttention_1/value/kernel': (768, 12, 64),
+}
+TRANSFORMER = {
+  'Transformer/encoder_norm/bias': (768,),
+  'Transformer/encoder_norm/scale': (768,),
+  'Transformer/posembed_input/pos_embedding': (1, 197, 768),
+  'cls': (1, 1, 768),
+  'embedding/bias': (768,),
+  'embedding/kernel': (16, 16, 3, 768),
+  'head/bias': (21843,),
+  'head/kernel': (768, 21843),
+  'pre_logits/bias': (768,),
+  'pre_logits/kernel': (768, 768),
+} | {
+  f'Transformer/encoderblock_{i}/{name}': shape
+  for i in range(12)
+  for name, shape in BLOCK.items()
+}
+
+
+def test_names_and_shapes_of_the_vit_file():
+  shapes = _released_shapes('ViT-B/16', representation_size=768)
+  assert shapes == TRANSFORMER
+  assert _count(shapes) == (202, 103_186_515)
+
+
+def test_names_and_shapes_of_the_hybrid_file():
+  shapes = _released_shapes('R50+ViT-B/16', representation_size=768)
+  assert _count(shapes) == (358, 115_277_971)
+  resnet = {k: v for k, v in shapes.items() if k not in TRANSFORMER}
+  assert shapes == (
+    TRANSFORMER | {'embedding/kernel': (1, 1, 1024, 768)} | resnet
+  )
+  assert resnet['conv_root/kernel'] == (7, 7, 3, 64)
+  assert resnet['gn_root/scale'] == (64,)
+  assert resnet['block1/unit1/conv_proj/kernel'] == (1, 1, 64, 256)
+  assert resnet['block3/unit9/gn3/scale'] == (1024,)
+
+
+def _bit_shapes():
+  """Returns BiT-M-R50x1's name -> shape, stated independently of the code."""
+  shapes = {
+    'resnet/root_block/standardized_conv2d/kernel': (7, 7, 3, 64),
+    'resnet/group_norm/gamma': (2048,),
+    'resnet/group_norm/beta': (2048,),
+    'resnet/head/conv2d/kernel': (1, 1, 2048, 21843),
+    'resnet/head/conv2d/bias': (21843,),
+  }
+  c_in = 64
+  for block, (units, f) in enumerate(
+    zip((3, 4, 6, 3), (64, 128, 256, 512), strict=True), 1
+  ):
+    for unit in range(1, units + 1):
+      at = f'resnet/block{block}/unit0{unit}/'
+      conv = 'standardized_conv2d/kernel'
+      if unit == 1:
+        shapes[f'{at}a/proj/{conv}'] = (1, 1, c_in, 4 * f)
+      shapes |= {
+        f'{at}a/{conv}': (1, 1, c_in, f),
+        f'{at}b/{conv}': (3, 3, f, f),
+        f'{at}c/{conv}': (1, 1, f, 4 * f),
+      }
+      for part, features in (('a', c_in), ('b', f), ('c', f)):
+        for leaf in ('gamma', 'beta'):
+          shapes[f'{at}{part}/group_norm/{leaf}'] = (features,)
+      c_in = 4 * f
+  return shapes
+
+
+def test_names_and_shapes_of_the_bit_file():
+  shapes = _released_shapes('BiT-R50x1')
+  assert shapes == _bit_shapes()
+  assert _count(shapes) == (153, 68_256_659)
+
+
+LAYER = {
+  'attention.attention.key.bias': (16,),
+  'attention.attention.key.weight': (16, 16),
+  'attention.attention.query.bias': (16,),
+  'attention.attention.query.weight': (16, 16),
+  'attention.attention.value.bias': (16,),
+  'attention.attention.value.weight': (16, 16),
+  'attention.output.dense.bias': (16,),
+  'attention.output.dense.weight': (16, 16),
+  'intermediate.dense.bias': (24,),
+  'intermediate.dense.weight': (24, 16),
+  'layernorm_after.bias': (16,),
+  'layernorm_after.weight': (16,),
+  'layernorm_before.bias': (16,),
+  'layernorm_before.weight': (16,),
+  'output.dense.bias': (16,),
+  'output.dense.weight': (16, 24),
+}
+
+
+def test_names_and_shapes_of_transformers():
+  params = tiny.flat(tiny.params(tiny.vit()))
+  tensors = families.VIT.write(params)
+  assert _shapes(tensors) == {
+    f'vit.encoder.layer.{i}.{k}': v for i in range(2) for k, v in LAYER.items()
+  } | {
+    'classifier.bias': (5,),
+    'classifier.weight': (5, 16),
+    'vit.embeddings.cls_token': (1, 1, 16),
+    'vit.embeddings.patch_embeddings.projection.bias': (16,),
+    'vit.embeddings.patch_embeddings.projection.weight': (16, 3, 4, 4),
+    'vit.embeddings.position_embeddings': (1, 5, 16),
+    'vit.layernorm.bias': (16,),
+    'vit.layernorm.weight': (16,),
+  }
+  # Two slices: one row of the second head's queries, and one pixel's weights.
+  attention = 'Transformer/encoderblock_1/MultiHeadDotProductAttention_0'
+  np.testing.assert_array_equal(
+    tensors['vit.encoder.layer.1.attention.attention.query.weight'][8 + 2],
+    params[f'{attention}/query/kernel'][:, 1, 2],
+  )
+  np.testing.assert_array_equal(
+    tensors['vit.embeddings.patch_embeddings.projection.weight'][:, 2, 0, 3],
+    params['embedding/kernel'][0, 3, 2],
+  )
+
+
+@pytest.mark.parametrize('family', [families.VIT, families.TIMM])
+def test_rules_of_pytorch_work_both_ways(family):
+  params = tiny.flat(tiny.params(tiny.vit()))
+  # The order of names does not matter, also where arrays are fused.
+  tensors = family.write(dict(reversed(params.items())))
+  assert family.knows(tensors)
+  assert not family.knows(['layer1.weight', 'head/kernel'])
+  assert not tensors.keys() & params.keys()
+  loaded = family.read(tensors, heads=2)
+  tiny.assert_equal(loaded, params)
+  tiny.assert_equal(family.write(loaded), tensors)
+  # What a rule does not expect stays, for an error that lists it.
+  odd = {'blocks.0.attn.qkv.weight': np.ones(5), 'more': np.ones(2)}
+  assert family.read(odd, heads=2).keys() >= {'more'}
+
+
+MODELS = {
+  'vit': (tiny.vit(representation_size=8), (8, 8)),
+  'gap': (tiny.vit(pooling='gap'), (8, 8)),
+  'map': (tiny.vit(pooling='map'), (8, 8)),
+  'hybrid': (tiny.vit(resnet_blocks=(1, 2), patch_size=1), (32, 32)),
+  'axial': (tiny.vit(attention='axial', pooling='gap'), (8, 8)),
+  '2d': (tiny.vit(position_embedding='2d'), (8, 8)),
+  'relative': (tiny.vit(position_embedding='relative_per_head'), (8, 8)),
+  'every layer': (tiny.vit(position_site='every_layer'), (8, 8)),
+  'bit': (tiny.bit(), (32, 32)),
+}
+
+
+def _flat_params(name='vit'):
+  return tiny.flat(tiny.params(*MODELS[name]))
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_round_trip_of_every_kind_of_model(name):
+  params = _flat_params(name)
+  file = families.to_released(params)
+  assert not any('MlpBlock_0' in k for k in file if 'encoderblock' in k)
+  tiny.assert_equal(families.from_released(file), params)
+  tiny.assert_equal(families.to_released(families.from_released(file)), file)
+
+
+# Variants of files that loaders must accept ----------------------------------
+
+
+@pytest.mark.parametrize(
+  'prefix', ['params/', 'opt/target/', 'params/img/', 'img/']
+)
+def test_prefixes_are_stripped_and_optimizers_left_out(prefix):
+  params = _flat_params()
+  file = {prefix + k: v for k, v in families.to_released(params).items()}
+  others = ('chrono/accum_train_time', 'extra/step', 'opt/state/step')
+  file |= dict.fromkeys(others, np.ones(3))
+  tiny.assert_equal(families.from_released(file), params)
+  assert families.parameters(file)[1] == others
+  # Without a prefix, nothing is left out, so callers see every array.
+  assert families.parameters(params | {'extra/step': 1})[1] == ()
+
+
+def test_two_names_of_the_same_array_are_refused():
+  params = _flat_params()
+  with pytest.raises(ValueError, match='mixes two naming schemes'):
+    families.from_released(params | families.to_released(params))
+
+
+def test_stacked_blocks_are_split():
+  params = _flat_params()
+  stacked = layouts.stack(params)
+  name = 'Transformer/encoderblock/MlpBlock_0/Dense_0/kernel'
+  assert stacked[name].shape == (2, 16, 24)
+  block = 'Transformer/encoderblock_0/LayerNorm_0/bias'
+  assert block not in stacked
+  for both in (stacked | {block: params[block]}, {block: 1} | stacked):
+    with pytest.raises(ValueError, match=rf'^{block} is there twice'):
+      families.from_released(both)
+  tiny.assert_equal(families.from_released(stacked), params)
+  tiny.assert_equal(families.to_released(stacked), families.to_released(params))
+
+
+def test_old_paths_of_the_position_embedding_are_converted():
+  params = _flat_params()
+  table = params[families.POSITION]  # [1, 5, 16]
+  others = {k: v for k, v in params.items() if k != families.POSITION}
+  old = others | {'Transformer/pos_embedding': table}
+  tiny.assert_equal(families.from_released(old), params)
+  # A table without a row for the class token gets a row of zeros.
+  top = others | {'pos_embedding': table[:, 1:]}
+  loaded = families.from_released(top)[families.POSITION]
+  np.testing.assert_array_equal(loaded[:, 0], np.zeros((1, 16)))
+  np.testing.assert_array_equal(loaded[:, 1:], table[:, 1:])
+  # A model without a class token gets no row of zeros.
+  del top['cls']
+  loaded = families.from_released(top)[families.POSITION]
+  np.testing.assert_array_equal(loaded, table[:, 1:])
+
+
+def test_old_shapes_and_numbered_layers_of_resnets():
+  hybrid = _flat_params('hybrid')
+  old = {
+    k: v[None, None, None] if k.split('/')[-2][:2] == 'gn' else v
+    for k, v in hybrid.items()
+    if '/' in k
+  }
+  tiny.assert_equal(
+    families.from_released(old | {'cls': hybrid['cls']}), hybrid
+  )
+  params = _flat_params('bit')
+  numbered = {
+    k.replace('conv2d/', f'conv2d_{i}/') if 'standard' in k else k: v
+    for i, (k, v) in enumerate(families.to_released(params).items())
+  }
+  tiny.assert_equal(families.from_released(numbered), params)

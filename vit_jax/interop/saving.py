@@ -1,0 +1,158 @@
+"""Writes weights: `.npz` files and Hugging Face folders."""
+
+from typing import Any
+
+import flax.linen as nn
+from etils import epath
+
+from vit_jax.interop import (
+  arrays,
+  families,
+  fitting,
+  huggingface,
+  inference,
+  layouts,
+  weight_files,
+)
+from vit_jax.interop.weight_files import ImageSize, Weights, pair
+
+
+def _checked(
+  params: Any, model: nn.Module, image_size: ImageSize | None, described: Any
+) -> Weights:
+  """Returns what is to be written: float32, blocks not stacked.
+
+  Raises:
+    ValueError: the number of class names is not that of the classes, or the
+      parameters do not fit the model or are not finite.
+  """
+  weights = Weights(
+    origin='',
+    params=inference.flatten(params),
+    model=model,
+    image_size=image_size and pair(image_size),
+    **{k: v for k, v in described.items() if v},
+  )
+  weight_files.check_class_names(weights.class_names, model.num_classes)
+  fitting.check_params(weights.params, model, weights.image_size)
+  return weights
+
+
+def save_npz(
+  path: epath.PathLike,
+  params: Any,
+  model: nn.Module,
+  *,
+  image_size: ImageSize | None = None,
+  **described: Any,
+) -> None:
+  """Writes a `.npz` file with the released files' names, in float32.
+
+  Also writes `PATH.json` beside it, with what the arrays' names and shapes do
+  not show: the model and its options, the image size, and the other arguments.
+  Reading uses `PATH.json` if it exists, but does not need it.
+
+  Args:
+    path: ends with `.npz`; local or `gs://`. Replaced if it exists.
+    params: the model's parameters, a tree of arrays, blocks stacked or not.
+    model: from `models.build`.
+    image_size: side or (height, width) that the position embeddings are for.
+    **described: `class_names`, `preprocessing`, `decoding` and `loss` of
+      `Weights`, as far as they are known.
+
+  Raises:
+    ValueError: the path has another ending, the number of class names is not
+      that of the classes, or the parameters do not fit the model or are not
+      finite.
+  """
+  path = weight_files.absolute(path)
+  if path.suffix != '.npz':
+    raise ValueError(f'{path} must end with .npz.')
+  weights = _checked(params, model, image_size, described)
+  name, overrides = inference.describe(model)
+  beside = weight_files.beside(path)
+  # If the write fails, no old description may stay beside new weights.
+  beside.unlink(missing_ok=True)
+  arrays.write_npz(path, families.to_released(weights.params))
+  others = {'decoding': dict(weights.decoding), 'loss': weights.loss}
+  weight_files.write_json(
+    beside,
+    {
+      'model': name,
+      'num_classes': model.num_classes,
+      'overrides': overrides,
+      'image_size': weights.image_size and list(weights.image_size),
+      'preprocessing': weights.preprocessing,
+      'class_names': list(weights.class_names),
+      **{key: value for key, value in others.items() if value},
+    },
+  )
+
+
+def save_huggingface(
+  folder: epath.PathLike,
+  params: Any,
+  model: nn.Module,
+  image_size: ImageSize,
+  **described: Any,
+) -> None:
+  """Writes a folder that `transformers` loads as ViTForImageClassification.
+
+  Args:
+    folder: created if it does not exist; files of the same names are replaced.
+    params: the model's parameters, a tree of arrays, blocks stacked or not.
+    model: a `vit.ViT`, for the config.
+    image_size: side or (height, width) that the position embeddings are for.
+    **described: see `save_npz`. The class names become `id2label`. The others
+      are kept for information only: transformers just resizes to the image
+      size.
+
+  Raises:
+    ValueError: `transformers` lacks the model, for the listed reasons; the
+      number of names is not that of the classes; or the parameters do not fit
+      the model or are not finite.
+  """
+  huggingface.check_savable(model)
+  weights = _checked(params, model, image_size, described)
+  height, width = weights.image_size
+  channels = inference.channels(weights.params)
+  names = weights.class_names or [
+    f'LABEL_{i}' for i in range(model.num_classes)
+  ]
+  folder = weight_files.absolute(folder)
+  folder.mkdir(parents=True, exist_ok=True)
+  family = families.VIT
+  arrays.write_safetensors(
+    folder / huggingface.WEIGHTS, family.write(weights.params)
+  )
+  weight_files.write_json(
+    folder / huggingface.CONFIG,
+    {
+      **family.configured(model),
+      'image_size': layouts.side(weights.image_size),
+      'num_channels': channels,
+      'id2label': {str(i): name for i, name in enumerate(names)},
+      # The first of classes with the same name.
+      'label2id': {name: i for i, name in reversed([*enumerate(names)])},
+    },
+  )
+  own = {
+    huggingface.PREPROCESSING: weights.preprocessing,
+    huggingface.DECODING: weights.decoding,
+    huggingface.LOSS: weights.loss,
+  }
+  weight_files.write_json(
+    folder / huggingface.PROCESSOR,
+    {
+      'image_processor_type': family.processor,
+      'do_resize': True,
+      'size': {'height': height, 'width': width},
+      'resample': 2,  # Bilinear.
+      'do_rescale': True,
+      'rescale_factor': 1 / 255,
+      'do_normalize': True,
+      'image_mean': [0.5] * channels,
+      'image_std': [0.5] * channels,
+      **{key: value for key, value in own.items() if value},
+    },
+  )
