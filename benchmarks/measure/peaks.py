@@ -2,12 +2,12 @@
 
 import jax
 
-from vit_jax.plan import peaks
+from vit_jax.plan import chips
 
 
 def tflops(device_kind: str) -> float | None:
   """Returns the peak of a `device_kind` in TFLOP/s; None if it is not known."""
-  peak = peaks.of_device_kind(device_kind)
+  peak = chips.peak_flops(device_kind)
   return None if peak is None else peak / 1e12
 
 

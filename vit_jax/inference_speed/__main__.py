@@ -28,7 +28,7 @@ from vit_jax.inference_speed import (
   stopwatch,
   store,
 )
-from vit_jax.plan import as_json, compiling, devices
+from vit_jax.plan import compilers, devices, figures
 from vit_jax.runtime import command_line
 
 _TO = flags.DEFINE_string('to', None, 'JSON file for the measurements.')
@@ -75,7 +75,7 @@ _PRECISION = flags.DEFINE_float(
 )
 _CORRECTION = flags.DEFINE_float(
   'correction',
-  as_json.CORRECTION,
+  figures.CORRECTION,
   "Real speed divided by the TPU compiler's estimate.",
   lower_bound=0.01,
 )
@@ -90,7 +90,7 @@ _MINI_TIMING = stopwatch.Timing(warm_up=3, calls=30, max_seconds=0.3)
 
 
 def _find_device() -> forward.Device:
-  memory = _MEMORY.value and round(_MEMORY.value * compiling.GIB)
+  memory = _MEMORY.value and round(_MEMORY.value * compilers.GIB)
   estimated = _DEVICE.value != 'local'
   for flag in (_WARM_UP, _CALLS) if estimated else (_CORRECTION,):
     if flag.present:

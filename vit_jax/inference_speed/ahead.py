@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 
 from vit_jax.inference_speed import forward
-from vit_jax.plan import chips, compiling, devices, estimate, hlo
+from vit_jax.plan import chips, compilers, devices, estimate, hlo
 
 
 def find(
@@ -17,7 +17,7 @@ def find(
   Args:
     generation: a generation, such as 'v3'.
     memory_bytes: memory that a program may take; None for the compiler's limit.
-    correction: real speed divided by the estimated speed; see `plan.as_json`.
+    correction: real speed divided by the estimated speed; see `plan.figures`.
 
   Raises:
     ValueError: there is no such generation, or no TPU compiler.
@@ -54,10 +54,8 @@ def _compile(
   try:
     compiled = lowered.compile()
   finally:
-    compiling.give_memory_back()
-  memory, _ = compiling.read_memory(
-    compiled.memory_analysis(), compiling.Memory(0, 0, 0, 0)
-  )
+    compilers.give_memory_back()
+  memory = compilers.read_memory(compiled.memory_analysis(), compilers.Memory())
 
   def seconds() -> float:
     module = hlo.parse(compiled.as_text())

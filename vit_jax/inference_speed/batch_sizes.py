@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 
 from vit_jax.inference_speed import forward
-from vit_jax.plan import compiling
+from vit_jax.plan import compilers
 
 _GROWS = 1.02  # A batch is faster if its speed exceeds the best by this factor.
 _SMALLEST = 2  # Factor between batches where `Search.growth` is too large.
@@ -74,7 +74,7 @@ def search(
       if batch_size == settings.first and not _out_of_memory(error):
         raise ValueError(
           f'the program for {size} px, batch {batch_size}, did not compile:'
-          f' {compiling.one_line(error)}'
+          f' {compilers.one_line(error)}'
         ) from error
     needed[batch_size] = program and program.bytes
     fits = program is not None and program.bytes <= device.memory_bytes

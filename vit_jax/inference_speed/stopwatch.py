@@ -13,10 +13,10 @@ import numpy as np
 
 from vit_jax import topology
 from vit_jax.inference_speed import forward
-from vit_jax.plan import chips, compiling
+from vit_jax.plan import chips, compilers
 
 # A CPU does not say how much of its memory a program may use.
-CPU_BYTES = compiling.GIB
+CPU_BYTES = compilers.GIB
 _FEWEST_CALLS = 3
 _RANDOM = 2**16  # Random numbers to draw; larger arrays repeat them.
 
@@ -60,10 +60,10 @@ def find(memory_bytes: int | None, timing: Timing) -> forward.Device:
 
 def _cores(device_kind: str) -> int | None:
   """Returns the TensorCores in one JAX device; None if it has none."""
-  try:
-    generation = topology.GENERATIONS[chips.get(device_kind).name]
-  except ValueError:
+  chip = chips.of_device_kind(device_kind)
+  if not chip:
     return None
+  generation = topology.GENERATIONS[chip.name]
   return generation.cores_per_chip // generation.devices_per_chip
 
 
@@ -76,9 +76,7 @@ def _compile(
 ) -> forward.Program:
   sharding = jax.sharding.SingleDeviceSharding(device)
   compiled = forward.lower(model, size, batch_size, sharding).compile()
-  memory, _ = compiling.read_memory(
-    compiled.memory_analysis(), compiling.Memory(0, 0, 0, 0)
-  )
+  memory = compilers.read_memory(compiled.memory_analysis(), compilers.Memory())
 
   def seconds() -> float:
     params = _params(device, model, size)
