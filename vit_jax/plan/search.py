@@ -7,6 +7,7 @@ only attempts that may fit. Those that cost least speed come first.
 """
 
 import dataclasses
+import functools
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -150,7 +151,7 @@ def plan(run: Run, target: devices.Target, options: Options) -> dict[str, Any]:
 def _planned(given: Attempt, options: Options, tries: int) -> dict[str, Any]:
   """Returns the figures; if the run does not fit, with settings that do."""
   found = given.figures(options.correction)
-  if given.fits is False and options.search and tries:
+  if given.fits is False and options.search:
     fix, found['search_ended'] = find(given, _candidates(given), tries)
     found['fix'] = fix and fix.figures(options.correction)
   return found
@@ -413,29 +414,29 @@ def smallest(run: Run, generation: str, options: Options) -> dict[str, Any]:
       f' accumulation_steps={config.accumulation_steps}. Change one of'
       ' them, or choose another generation.'
     )
-  attempts = (describe({}, run, target) for target in targets)
-  index = next(
-    (
-      index
-      for index, one in enumerate(attempts)
-      if one.predict(EXPECTED_KEPT) <= one.target.chip.hbm_usable_bytes
-    ),
-    len(targets) - 1,
-  )
+
+  @functools.cache
+  def attempt(index: int) -> Attempt:
+    return describe({}, run, targets[index])
+
+  def may_fit(index: int) -> bool:
+    usable = targets[index].chip.hbm_usable_bytes
+    return attempt(index).predict(EXPECTED_KEPT) <= usable
+
+  index = next(filter(may_fit, range(len(targets))), len(targets) - 1)
   tried: dict[int, Attempt] = {}
   tries = options.max_tries
   while 0 <= index < len(targets) and index not in tried and tries:
     logging.info('Does %s fit %s?', run.name, targets[index])
-    tried[index] = one = describe({}, run, targets[index])
+    tried[index] = one = attempt(index)
     one.compile()
     tries -= one.compiled.seconds is not None
     index += -1 if one.fits else 1
-  known = not 0 <= index < len(targets) or index in tried
-  fitting = [index for index, one in tried.items() if one.fits]
-  found = _planned(
-    tried[min(fitting, default=max(tried))], options, tries if known else 0
-  )
-  return found | ({} if known else {'search_ended': _LIMIT})
+  fitting = [place for place, one in tried.items() if one.fits]
+  chosen = tried[min(fitting, default=max(tried))]
+  if 0 <= index < len(targets) and index not in tried:
+    return chosen.figures(options.correction) | {'search_ended': _LIMIT}
+  return _planned(chosen, options, tries)
 
 
 def _suits(run: Run, target: devices.Target) -> bool:
