@@ -15,7 +15,7 @@ from ml_collections import config_flags
 from benchmarks import plain_vit
 from vit_jax import accounting, sharding
 from vit_jax import config as config_lib
-from vit_jax.plan import peaks
+from vit_jax.plan import chips
 from vit_jax.runtime import stopwatch
 from vit_jax.training import program as program_lib
 
@@ -213,5 +213,5 @@ def mfu(
     device_kind: JAX's or CUDA's name of the device; the result is None if its
       peak is not known.
   """
-  peak = peaks.of_device_kind(device_kind)
+  peak = chips.peak_flops(device_kind)
   return peak and images_per_sec * 3 * 2 * forward_macs / peak

@@ -151,7 +151,7 @@ def dry_runs(commands: Sequence[Sequence[str]]) -> list[str]:
 
   import vit_jax.data.sources
   import vit_jax.loaded
-  import vit_jax.plan.one_run
+  import vit_jax.plan.search
   import vit_jax.predict
   import vit_jax.prepare_data.job
   import vit_jax.training.stages  # noqa: F401

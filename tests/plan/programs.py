@@ -1,5 +1,7 @@
 """Short HLO programs, and a device on which their times are round numbers."""
 
+import dataclasses
+
 import pytest
 
 from vit_jax.plan import chips, estimate, hlo
@@ -9,21 +11,22 @@ from vit_jax.plan import chips, estimate, hlo
 CHIP = chips.Chip(
   name='test',
   device_kind='TPU test',
-  device='core',
   devices_per_chip=2,
   clock_mhz=1000,
   peak_flops=1e12,
-  hbm_usable_bytes=2**30,
+  hbm_usable_gib=1.0,
   hbm_bytes_per_second=100e9,
   interconnect_bytes_per_second=10e9 / 0.6,
   torus_dimensions=2,
   network_bytes_per_second=1e9 / 0.6,
 )
+# The same rates, but the compiler states no cycles.
+GPU = dataclasses.replace(CHIP, clock_mhz=None, torus_dimensions=1)
 
 CYCLES = ', backend_config={"window_config":{"estimated_cycles":"%d"}}'
 
 
-def run(lines, computations='', **options):
+def run(lines, computations='', chip=CHIP):
   """Estimates a program of these entry lines and other computations."""
   text = f"""HloModule test, num_partitions=8
 
@@ -32,11 +35,12 @@ ENTRY %main (x: f32[1000]) -> f32[1000] {{
   %x = f32[1000]{{0}} parameter(0)
   %zero = s32[] constant(0)
   %bf16 = bf16[500,10]{{1,0}} parameter(1)
+  %big = f32[100,1000]{{1,0}} parameter(2)
 {lines}
   ROOT %root = (f32[1000]{{0}}) tuple(%x)
 }}
 """
-  return estimate.estimate(hlo.parse(text), CHIP, **options)
+  return estimate.estimate(hlo.parse(text), chip)
 
 
 def microseconds(found):
@@ -65,6 +69,7 @@ def counted(name, trips, body):
   %one = s32[] constant(1)
   %j = s32[] add(%i, %one)
   %x = f32[1000]{{0}} custom-call(), custom_call_target="AllocateBuffer"
+  %y = f32[100,1000]{{1,0}} custom-call(), custom_call_target="AllocateBuffer"
 {body}
   ROOT %t = (s32[]) tuple(%j)
 }}

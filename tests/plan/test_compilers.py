@@ -1,42 +1,127 @@
-"""Guards: a plan names its compiler and warns if it is not the tested one."""
+"""Guards: a plan names its compiler, and reads its figures and errors."""
 
+import types
+
+import jax
 import pytest
 
-from vit_jax.plan import compilers
-from vit_jax.runtime import installed
+from vit_jax.plan import compilers, devices
+
+GIB = compilers.GIB
+KNOWN = compilers.Memory(parameters=100, optimizer=200, average=0, batch=30)
 
 
-@pytest.fixture(autouse=True)
-def lock(tmp_path, monkeypatch):
-  """A lock file in a checkout, with an empty cache of differences."""
-  file = tmp_path / 'tpu.txt'
-  file.write_text('jax==0.12.0\njaxlib==0.12.0\nlibtpu==0.0.50\n')
-  monkeypatch.setattr(compilers.installed, 'path', lambda name: file)
-  monkeypatch.chdir(tmp_path)
-  monkeypatch.delenv('TPU_LIBRARY_PATH', raising=False)
-  compilers.difference.cache_clear()
-  yield file
-  compilers.difference.cache_clear()
+def _stats(**figures):
+  names = ('argument', 'output', 'alias', 'temp', 'generated_code')
+  zeros = {f'{name}_size_in_bytes': 0 for name in names}
+  return types.SimpleNamespace(**zeros | {'peak_memory_in_bytes': 0} | figures)
 
 
-def _installed(monkeypatch, **versions):
-  monkeypatch.setattr(installed, 'versions', lambda: versions)
-
-
-def test_the_tested_compiler_gives_no_warning(monkeypatch, caplog):
-  _installed(monkeypatch, jax='0.12.0', jaxlib='0.12.0', libtpu='0.0.50')
-  assert compilers.difference() is None
-  compilers.warn({'tpu'})
-  assert caplog.text == ''
-
-
-def test_another_compiler_gives_a_warning(monkeypatch, caplog):
-  _installed(monkeypatch, jax='0.12.0', jaxlib='0.12.1', libtpu='0.0.51')
-  text = (
-    'The compiler of these figures is not the tested one: jaxlib 0.12.1'
-    ' (tested: 0.12.0), libtpu 0.0.51 (tested: 0.0.50). Install the tested one'
-    ' with pip install -r tpu.txt.'
+def test_the_parts_add_up_to_the_compilers_total():
+  stats = _stats(
+    argument_size_in_bytes=350,
+    output_size_in_bytes=310,
+    alias_size_in_bytes=304,
+    temp_size_in_bytes=1000,
+    generated_code_size_in_bytes=40,
+    peak_memory_in_bytes=1200,
   )
-  assert compilers.difference() == text
-  compilers.warn({'tpu'})
-  assert text in caplog.text
+  memory = compilers.read_memory(stats, KNOWN)
+  assert memory == compilers.Memory(100, 200, 0, 30, 20, 1000, 6, 40)
+  assert memory.total == 350 + 1000 + (310 - 304) + 40
+  # Where the temporaries are not stated, they follow from the peak.
+  stats.temp_size_in_bytes = 0
+  memory = compilers.read_memory(stats, KNOWN)
+  assert memory.temporaries == 1200 - 350 - 6
+
+
+@pytest.mark.parametrize(
+  'message, gib, error',
+  [
+    (
+      'RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required'
+      ' for HLO temporaries (96.00G) exceeds available HBM (15.48G).',
+      *(96, ''),
+    ),
+    (
+      'RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory'
+      ' in memory space hbm. Used 20.50G of 15.48G hbm. Exceeded hbm capacity'
+      ' by 5.02G.',
+      *(20.5, ''),
+    ),
+    ('RESOURCE_EXHAUSTED: Used 512.00M of 100.00M hbm.', 0.5, ''),
+    ('RESOURCE_EXHAUSTED: in vmem.', 0, 'RESOURCE_EXHAUSTED: in vmem.'),
+    ('INTERNAL: a\n  check', 0, 'INTERNAL: a check'),
+    ('x' * 1000, 0, 'x' * 400 + ' ...'),
+  ],
+)
+def test_errors_of_the_compiler(monkeypatch, message, gib, error):
+  class Program:
+    abstract_state = abstract_batch = None
+
+    @property
+    def train_step(self):
+      return self
+
+    def lower(self, *arguments):
+      return self
+
+    def compile(self, options):
+      raise jax.errors.JaxRuntimeError(message)
+
+  monkeypatch.setattr(compilers, 'build', lambda config, target: Program())
+  monkeypatch.setattr(compilers, 'held', lambda program: KNOWN)
+  found = compilers.compile_step(None, devices.parse('v3:2x2'))
+  assert (found.error, found.estimate, found.fits) == (error, None, False)
+  assert found.memory.temporaries == round(gib * GIB)
+  assert found.memory.parameters == 100
+
+
+def test_memory_up_to_the_usable_size_fits():
+  def fits(temporaries, program=0, estimate='estimate'):
+    memory = compilers.Memory(temporaries=temporaries, program=program)
+    return compilers.Compiled(memory, 100, estimate).fits
+
+  assert fits(100)
+  assert not fits(101)
+  # The program itself takes memory, too.
+  assert not fits(90, program=11)
+  # The compiler ran out of memory, and 99 are only its temporaries.
+  assert not fits(99, estimate=None)
+
+
+@pytest.mark.parametrize(
+  'versions, named',
+  [
+    ({'jax': '0.12.0', 'libtpu': '0.0.50'}, ()),
+    ({'jax': '0.10.2', 'libtpu': '0.0.51'}, ('libtpu 0.0.51', '0.0.50')),
+    ({'jax': '0.11.0'}, ('jax 0.11.0', '0.10.2', 'libtpu none')),
+  ],
+)
+def test_another_compiler_than_the_tested_one(
+  tmp_path, monkeypatch, versions, named
+):
+  lock = tmp_path / 'tpu.txt'
+  lock.write_text(
+    "# Tested.\njax==0.10.2 ; python_full_version < '3.12'\n"
+    "jax==0.12.0 ; python_full_version >= '3.12'\nlibtpu==0.0.50\n"
+  )
+  monkeypatch.setattr(compilers.installed, 'path', lambda name: lock)
+  monkeypatch.setattr(compilers.installed, 'versions', lambda: versions)
+  said = compilers.difference.__wrapped__('tpu')
+  assert bool(said) == bool(named)
+  for words in named:
+    assert words in said
+
+
+@pytest.mark.parametrize(
+  'figures, name',
+  [
+    ({'libtpu': '0.0.50', 'jax': '0.12.0'}, 'libtpu 0.0.50, jax 0.12.0'),
+    ({'gpu_compiler': 'plugin 1', 'jax': '2'}, 'plugin 1, jax 2'),
+    ({'backend': 'cpu', 'runtime': '1', 'jax': '2'}, 'cpu (1), jax 2'),
+    ({'config': 'of an earlier version'}, ''),
+  ],
+)
+def test_names_of_compilers(figures, name):
+  assert compilers.named(figures) == name

@@ -11,7 +11,7 @@ import jax
 from absl import logging
 
 from vit_jax.inference_speed import devices
-from vit_jax.plan import compiling
+from vit_jax.plan import compilers
 
 _GROWS = 1.02  # A batch is faster if its speed exceeds the best by this factor.
 _SMALLEST = 2  # Factor between batches where `Search.growth` is too large.
@@ -69,7 +69,7 @@ def search(
       if batch_size == settings.first and not _out_of_memory(error):
         raise ValueError(
           f'the program for {size} px, batch {batch_size}, did not compile:'
-          f' {compiling.one_line(error)}'
+          f' {compilers.one_line(error)}'
         ) from error
     # Otherwise the user would wait in silence.
     if (took := time.monotonic() - start) >= _SLOW:

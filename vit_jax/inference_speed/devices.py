@@ -12,12 +12,12 @@ import numpy as np
 
 from vit_jax import topology
 from vit_jax.models import shared
-from vit_jax.plan import chips, compiling, hlo
+from vit_jax.plan import chips, compilers, estimate, hlo
 from vit_jax.plan import devices as plan_devices
 from vit_jax.runtime import stopwatch
 
 # A CPU does not say how much of its memory a program may use.
-CPU_BYTES = compiling.GIB
+CPU_BYTES = compilers.GIB
 _RANDOM = 2**16  # Random numbers to draw; larger arrays repeat them.
 
 
@@ -74,9 +74,9 @@ class Device:
     try:
       compiled = lowered.compile()
     finally:
-      compiling.give_memory_back()
-    memory, _ = compiling.read_memory(
-      compiled.memory_analysis(), compiling.Memory(0, 0, 0, 0)
+      compilers.give_memory_back()
+    memory = compilers.read_memory(
+      compiled.memory_analysis(), compilers.Memory()
     )
     return Program(
       memory.total, lambda: self.seconds(compiled, model, size, batch_size)
@@ -93,12 +93,11 @@ def local(memory_bytes: int | None, timing: Mapping[str, Any]) -> Device:
   """
   device = jax.devices()[0]
   stats = device.memory_stats() or {}
-  try:
-    generation = topology.GENERATIONS[chips.get(device.device_kind).name]
+  unit, cores = 'device', 1
+  if chip := chips.of_device_kind(device.device_kind):
+    generation = topology.GENERATIONS[chip.name]
     unit = 'core'
     cores = generation.cores_per_chip // generation.devices_per_chip
-  except ValueError:  # It is no TPU.
-    unit, cores = 'device', 1
 
   def seconds(compiled, model, size, batch_size):
     params = _params_on(device, model, size)
@@ -136,7 +135,8 @@ def absent(generation: str, memory_bytes: int | None) -> Device:
   target = plan_devices.of_generation(generation)[0]
 
   def seconds(compiled, *_):
-    return target.estimate(hlo.parse(compiled.as_text())).seconds
+    program = hlo.parse(compiled.as_text())
+    return estimate.estimate(program, target.chip).seconds
 
   return Device(
     f'TPU {generation} {target.device}',
@@ -144,7 +144,7 @@ def absent(generation: str, memory_bytes: int | None) -> Device:
     memory_bytes or target.chip.hbm_usable_bytes,
     'core',
     target.cores // target.devices,
-    target.open()[0],
+    plan_devices.compile_only(target)[0],
     seconds,
   )
 

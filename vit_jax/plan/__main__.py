@@ -21,12 +21,24 @@ install "vit-paper-jax[cuda]"). It states no times, so those are a roofline:
 what the bytes and products of every kernel take at least.
 """
 
-import sys
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
 
-from absl import flags, logging
+import jax
+from absl import flags
 from ml_collections import config_flags
 
-from vit_jax.plan import as_json, many_runs
+from vit_jax.plan import (
+  analysis,
+  chips,
+  compilers,
+  devices,
+  figures,
+  render,
+  search,
+)
 from vit_jax.runtime import command_line
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -54,7 +66,7 @@ _JSON = flags.DEFINE_bool(
 )
 _CORRECTION = flags.DEFINE_float(
   'correction',
-  as_json.CORRECTION,
+  figures.CORRECTION,
   "Real speed divided by the compiler's estimate, if you know it. Divides the"
   ' days, core_days and the step time of a page.',
   lower_bound=0.01,
@@ -65,47 +77,166 @@ _SEARCH = flags.DEFINE_bool(
 _MAX_TRIES = flags.DEFINE_integer(
   'max_tries', 6, 'Most compilations in such a search.', lower_bound=1
 )
-_MAX_MINUTES = flags.DEFINE_float(
-  'max_minutes',
-  60.0,
-  'Minutes after which a search starts no further compilation.',
-  lower_bound=0,
-)
 _STEPS = flags.DEFINE_integer(
   'steps', 10, 'Steps to measure on this machine.', lower_bound=1
 )
 
 
+# Table 6 of arXiv:2010.11929: models and epochs, all on JFT-300M.
+TABLE_6 = (
+  *(('ViT-B/32', 7), ('ViT-B/16', 7), ('ViT-L/32', 7), ('ViT-L/16', 7)),
+  *(('ViT-L/16', 14), ('ViT-H/14', 14), ('BiT-R50x1', 7), ('BiT-R50x2', 7)),
+  *(('BiT-R101x1', 7), ('BiT-R152x1', 7), ('BiT-R152x2', 7)),
+  *(('BiT-R152x2', 14), ('BiT-R200x3', 14), ('R50+ViT-B/32', 7)),
+  *(('R50+ViT-B/16', 7), ('R50+ViT-L/32', 7), ('R50+ViT-L/16', 7)),
+  ('R50+ViT-L/16', 14),
+)
+# Topologies that mean this machine, whose speed is measured.
+_LOCAL = ('local', 'cpu', 'gpu')
+# The generation of `auto`.
+_AUTO = 'v3'
+
+# What to plan for: devices, the generation of `auto`, this machine, or nothing.
+Target = devices.Target | str | None
+
+
 def main() -> None:
-  named = {}
-  if _CONFIG.value is not None:
-    name = config_flags.get_config_filename(flags.FLAGS['config'])
-    named[name] = _CONFIG.value
-  overrides = (
-    config_flags.get_override_values(flags.FLAGS['config']) if named else {}
-  )
-  names = [*_ALSO.value, *(many_runs.table6() if _TABLE6.value else ())]
-  runs = many_runs.expand(named, names, overrides)
-  options = many_runs.Options(
-    correction=_CORRECTION.value,
-    search=_SEARCH.value,
-    max_tries=_MAX_TRIES.value,
-    max_seconds=60 * _MAX_MINUTES.value,
-    steps=_STEPS.value,
-  )
-  reports, note = many_runs.plan_all(
-    runs, _TOPOLOGY.value, options, lambda text: logging.info('%s', text)
-  )
+  if not 0 < _CORRECTION.value < math.inf:
+    raise ValueError(
+      f'--correction={_CORRECTION.value} must be a number above 0.'
+    )
+  runs, targets = _runs(), _targets(_TOPOLOGY.value)
+  missing = [target for target in targets if _lacks_libtpu(target)]
+  note = devices.INSTALL if missing else ''
+  if targets == [None]:
+    note = 'Add --topology=SLICE, such as v3:16x16, to see memory and time.'
+  jobs = [(run, target) for run in runs for target in targets]
+  # Check all configs first: the user sees an error before minutes of compiling.
+  for run, target in jobs:
+    if isinstance(target, devices.Target) and target not in missing:
+      search.describe({}, run, target)
+    else:
+      config = analysis.resolve(run.config, _platform(target))
+      if isinstance(target, devices.Target):
+        devices.check(config, target)
+  reports = []
+  for run, target in jobs:
+    try:
+      reports.append(_plan(run, None if target in missing else target))
+    except (ValueError, jax.errors.JaxRuntimeError) as error:
+      if len(jobs) == 1:
+        raise
+      # Keep the other plans, which took minutes.
+      reports.append(_plan(run, None) | {'error': compilers.one_line(error)})
+    if isinstance(target, devices.Target):
+      reports[-1] |= figures.of_target(target)
   if _JSON.value:
-    print(many_runs.to_json(reports))
+    print(json.dumps(reports if len(reports) > 1 else reports[0]))
+  elif len(reports) > 1:
+    print(render.table(reports, note))
   else:
-    print(many_runs.render_all(reports, note))
-  many_runs.check(reports)
+    print(render.page(reports[0], note))
+  failed = [one for one in reports if one['error']]
+  if failed:
+    raise ValueError(
+      f'{len(failed)} of {len(reports)} could not be planned. The first was'
+      f' {failed[0]["config"]}: {failed[0]["error"]}'
+    )
+
+
+def _runs() -> list[search.Run]:
+  """Returns the runs to plan; a config with stages gives one run a stage."""
+  loaded, overrides = {}, {}
+  if _CONFIG.value is not None:
+    flag = flags.FLAGS['config']
+    loaded[config_flags.get_config_filename(flag)] = _CONFIG.value
+    overrides = config_flags.get_override_values(flag)
+  names = list(_ALSO.value)
+  if _TABLE6.value:
+    names += [
+      f'configs/pretrain.py:{model},jft300m,epochs={epochs}'
+      for model, epochs in TABLE_6
+    ]
+  for name in names:
+    config = command_line.read_config([f'--config={name}'])
+    try:
+      config.update_from_flattened_dict(overrides)
+    except (KeyError, AttributeError, TypeError) as error:
+      raise ValueError(
+        f'The overrides {overrides} do not suit {name}: {error}'
+      ) from error
+    loaded.setdefault(name, config)
+  if not loaded:
+    raise ValueError(
+      '--config is missing: a config file, with its argument, such as'
+      ' configs/pretrain.py:ViT-B/16,imagenet2012.'
+    )
+  runs = []
+  for name, config in loaded.items():
+    if 'stages' in config:
+      stages = ((f'{name} {s}', config.stages[s]) for s in config.order)
+      runs += [search.Run(*stage) for stage in stages]
+    else:
+      runs.append(search.Run(name, config))
+  return runs
+
+
+def _targets(texts: Sequence[str]) -> list[Target]:
+  """Returns what to plan for, and chooses JAX's platform."""
+  local = [text for text in texts if text in _LOCAL]
+  if not local:
+    devices.leave_hardware_alone()
+    # A slice has two names; plan it once even if both are given.
+    return list(dict.fromkeys(map(_target, texts))) or [None]
+  [place] = local[:1]
+  if len(texts) > 1:
+    raise ValueError(
+      f'--topology={",".join(texts)}: {place} measures this machine and cannot'
+      ' be combined with slices. Run the command once for each.'
+    )
+  if place == 'cpu':
+    jax.config.update('jax_platforms', 'cpu')
+  elif place == 'gpu' and jax.default_backend() != 'gpu':
+    raise ValueError(
+      f'--topology=gpu: JAX sees no GPU here, only {jax.default_backend()}.'
+      ' pip install "vit-paper-jax[cuda]" gets the NVIDIA plugin.'
+    )
+  return [place]
+
+
+def _target(text: str) -> Target:
+  kind, _, generation = text.partition(':')
+  if kind != 'auto':
+    return devices.parse(text)
+  devices.of_generation(generation or _AUTO)
+  return generation or _AUTO
+
+
+def _platform(target: Target) -> str:
+  if isinstance(target, devices.Target):
+    return target.platform
+  return 'gpu' if target in chips.GPUS else 'tpu'
+
+
+def _lacks_libtpu(target: Target) -> bool:
+  """Returns whether a plan of this target has no memory and time.
+
+  That goes for TPUs. Without the compiler for GPUs, a plan for them fails.
+  """
+  tpu = target not in (None, *_LOCAL) and _platform(target) == 'tpu'
+  return tpu and not devices.have_compiler()
+
+
+def _plan(run: search.Run, target: Target) -> dict[str, Any]:
+  if target in _LOCAL:
+    return figures.measured(run.name, run.config, _STEPS.value)
+  if target is None:
+    return figures.analytic(run.name, analysis.resolve(run.config, 'tpu'))
+  options = search.Options(_CORRECTION.value, _SEARCH.value, _MAX_TRIES.value)
+  if isinstance(target, str):
+    return search.smallest(run, target, options)
+  return search.plan(run, target, options)
 
 
 if __name__ == '__main__':
-  try:
-    sys.argv[1:] = many_runs.with_config(sys.argv[1:])
-  except ValueError as error:
-    sys.exit(f'error: {error}')
   command_line.run(main)

@@ -1,8 +1,8 @@
 """Finds what is known about a run without compiling it."""
 
-import dataclasses
 import functools
 import math
+from typing import Any
 
 import jax
 import ml_collections
@@ -11,9 +11,9 @@ import numpy as np
 from vit_jax import accounting, models
 from vit_jax import config as config_lib
 from vit_jax.config import inputs
-from vit_jax.models import lora, position
-from vit_jax.training import optimizer as optimizer_lib
+from vit_jax.models import position
 from vit_jax.training import program as program_lib
+from vit_jax.training import tuning as tuning_lib
 
 # Data sets that a plan need not open: (classes, training images).
 KNOWN_DATASETS = {
@@ -46,71 +46,13 @@ PAPER_RUNS = {
 # tolerance, these exaFLOPs. Other image sizes, poolings or epochs exceed it.
 _PAPER_BATCH = 4096
 _PAPER_TOLERANCE = 0.002
-
-
-@dataclasses.dataclass(frozen=True)
-class Tuned:
-  """What a run that trains less of its model saves; see `training/tuning.py`.
-
-  Attributes:
-    trained: number of parameters that train, low-rank additions included.
-    optimizer_bytes: the optimizer's state, of the whole run.
-    optimizer_bytes_of_all: the same if all parameters trained.
-    changed: the model's parameters that the gradient passes through: those that
-      train, and kernels with additions.
-  """
-
-  trained: int
-  optimizer_bytes: int
-  optimizer_bytes_of_all: int
-  changed: frozenset[str]
-
-
-@dataclasses.dataclass(frozen=True)
-class Analysis:
-  """The figures of a run that depend on no device.
-
-  Attributes:
-    model: name of the model.
-    params: number of parameters.
-    forward_macs: multiply-accumulates of the forward pass of one image.
-    backward_macs: those of its backward pass.
-    activation_bytes: bytes that JAX keeps of one image for the backward pass;
-      the compiler may keep less.
-    tokens: tokens of one image in the Transformer; None in a ResNet.
-    image_size: (height, width).
-    batch_size: images a step.
-    total_steps: steps of the run.
-    epochs: passes over the training set; None if its size is unknown.
-    paper_core_days: what the paper spent, if this is a run of its Table 2.
-    tuned: what is saved if only a part of the model trains; None otherwise.
-  """
-
-  model: str
-  params: int
-  forward_macs: int
-  backward_macs: int
-  activation_bytes: int
-  tokens: int | None
-  image_size: tuple[int, int]
-  batch_size: int
-  total_steps: int
-  epochs: float | None
-  paper_core_days: float | None
-  tuned: Tuned | None = None
-
-  @property
-  def total_exaflops(self) -> float:
-    """The run's exaFLOPs; the forward pass is a third, see `accounting`.
-
-    It is more than a third if less than the whole model trains.
-    """
-    return self.step_flops * self.total_steps / 1e18
-
-  @property
-  def step_flops(self) -> float:
-    """Operations of one step, without elementwise ones and recomputing."""
-    return 2 * (self.forward_macs + self.backward_macs) * self.batch_size
+# Settings that affect memory and speed.
+_SETTINGS = (
+  *('accumulation_steps', 'dropout_rng', 'mesh.data', 'mesh.fsdp'),
+  *('mesh.tensor', 'mesh.shard', 'mesh.gather', 'mesh.partition'),
+  *('model.attention_implementation', 'model.dtype', 'model.remat'),
+  'model.scan',
+)
 
 
 def resolve(
@@ -179,58 +121,59 @@ def _from_data(config: ml_collections.ConfigDict) -> tuple[int, int, int]:
   return source.info.num_classes, len(view), view.selection.whole
 
 
-def analyse(config: ml_collections.ConfigDict) -> Analysis:
-  """Counts what a complete config computes."""
-  counted = account(config)
-  model = _model(config)
+def analyse(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Returns the figures of a complete config that depend on no device.
+
+  Returns:
+    Figures by name. `trained_params` counts low-rank additions, too. `tokens`
+    is None in a ResNet, `epochs` if the size of the training set is unknown.
+    `paper_core_days` is what the paper spent, if this is a run of its Table 2.
+    `settings` are those that memory and speed depend on.
+  """
+  counted, flat = account(config), config_lib.flatten(config)
+  batch, steps = config.data.batch_size, config.total_steps
   an_epoch = config.data.examples_per_epoch or config.data.num_examples
-  images = config.total_steps * config.data.batch_size
-  epochs = images / an_epoch if an_epoch else None
-  return Analysis(
-    model=config.model.name,
-    params=counted.params,
-    forward_macs=counted.macs,
-    backward_macs=counted.backward_macs,
-    activation_bytes=counted.activation_bytes,
-    tokens=_tokens(model, config),
-    image_size=tuple(config.image_size),
-    batch_size=config.data.batch_size,
-    total_steps=config.total_steps,
-    epochs=epochs,
-    paper_core_days=_paper_core_days(
-      config,
-      accounting.exaflops(
-        counted.macs, config.data.batch_size, config.total_steps
-      ),
-    ),
-    tuned=_tuned(config, model),
-  )
+  exaflops = accounting.exaflops(counted.macs, batch, steps)
+  return {
+    'model': config.model.name,
+    'params': counted.params,
+    'trained_params': _trained_params(config),
+    'forward_gmacs': counted.macs / 1e9,
+    'backward_gmacs': counted.backward_macs / 1e9,
+    'tokens': _tokens(config),
+    'image_size': list(config.image_size),
+    'batch_size': batch,
+    'total_steps': steps,
+    'epochs': steps * batch / an_epoch if an_epoch else None,
+    'total_exaflops': step_flops(config) * steps / 1e18,
+    'paper_core_days': _paper_core_days(config, exaflops),
+    'settings': {key: flat[key] for key in _SETTINGS if key in flat},
+  }
 
 
-def _tuned(config: ml_collections.ConfigDict, model) -> Tuned | None:
-  """Returns what a run saves; None if all parameters train."""
-  key = np.asarray(jax.random.key_data(jax.random.key(config.seed)))
-  tuning, _ = program_lib.build_tuning(config, model, key)
-  if tuning.trained is None:
-    return None
+def step_flops(config: ml_collections.ConfigDict) -> float:
+  """Returns the operations of a step, without elementwise ones and remat.
+
+  The forward pass is a third of them, see `accounting`; it is more if less than
+  the whole model trains.
+  """
+  counted = account(config)
+  return 2 * (counted.macs + counted.backward_macs) * config.data.batch_size
+
+
+def _tuning(config: ml_collections.ConfigDict) -> tuning_lib.Tuning:
+  key = jax.random.key_data(jax.random.key(config.seed))
+  return program_lib.build_tuning(config, _model(config), np.asarray(key))[0]
+
+
+def _trained_params(config: ml_collections.ConfigDict) -> int:
+  """Counts the parameters that train, low-rank additions included."""
   params = jax.eval_shape(
-    functools.partial(program_lib.fresh_params, config, model), key
+    functools.partial(program_lib.fresh_params, config, _model(config)),
+    jax.random.key_data(jax.random.key(config.seed)),
   )
-  trained, _ = tuning.split(params)
-  # The rate does not matter for the state.
-  optimizer = optimizer_lib.build_optimizer(config.optimizer, lambda _: 0.0)
-  base = {k: v for k, v in params.items() if k != lora.FOLDER}
-  sizes = [
-    sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
-    for state in (
-      jax.eval_shape(optimizer.init, tree) for tree in (trained, base)
-    )
-  ]
-  return Tuned(
-    sum(x.size for x in jax.tree.leaves(trained)),
-    *sizes,
-    changed=tuning.trained | tuning.adapted,
-  )
+  trained, _ = _tuning(config).split(params)
+  return sum(x.size for x in jax.tree.leaves(trained))
 
 
 def account(config: ml_collections.ConfigDict) -> accounting.Account:
@@ -248,15 +191,17 @@ def account(config: ml_collections.ConfigDict) -> accounting.Account:
     # same. A fast attention computes the same as the plain one.
     plain = {'scan': True, 'attention_implementation': 'plain'}
     options = models.options(config.model.name)
-    tuned = _tuned(config, _model(config))
-    if tuned:
+    tuning, changed = _tuning(config), None
+    if tuning.trained is not None:
       del plain['scan']  # Which single blocks train matters.
+      # The gradient passes through what trains, and kernels with additions.
+      changed = (tuning.trained | tuning.adapted).__contains__
     model = _model(config, **{k: v for k, v in plain.items() if k in options})
     _ACCOUNTS[key] = accounting.account(
       model,
       tuple(config.image_size),
       config.channels,
-      trained=tuned and tuned.changed.__contains__,
+      trained=changed,
     )
   return _ACCOUNTS[key]
 
@@ -271,7 +216,8 @@ def _model(config: ml_collections.ConfigDict, **others):
   )
 
 
-def _tokens(model, config: ml_collections.ConfigDict) -> int | None:
+def _tokens(config: ml_collections.ConfigDict) -> int | None:
+  model = _model(config)
   grid = position.grid_of(model, tuple(config.image_size))
   if grid is None:
     return None

@@ -1,11 +1,11 @@
-"""The TPU generations, as the compiler's topologies show them.
+"""Facts of TPUs and GPUs, and the peak rate of this machine's device.
 
-Every figure is for one JAX device of `topologies.get_topology_desc`: a core on
-v2, v3 and v4, one of the two chiplets on TPU7x, a whole chip on v5e, v5p and
-v6e. On the hardware, and if `devices` asks for it, JAX shows a v4 chip of two
-cores as one device; `devices.Target.chip` has the figures of such a device.
+Every figure of a TPU is for one JAX device of `topologies.get_topology_desc`: a
+core on v2, v3 and v4, one of the two chiplets on TPU7x, a whole chip on v5e,
+v5p and v6e. On the hardware, JAX shows a v4 chip of two cores as one device;
+`devices.Target.chip` has the figures of such a device.
 
-Sources, per chip; the table halves them for chips with two devices:
+Sources for TPUs, per chip; the table halves them for chips with two devices:
   peak and bandwidth: docs.cloud.google.com/tpu/docs/{v2,v3,v4,v5e,
     v5p,v6e,tpu7x}, the tables "Key specifications".
   interconnect, in one direction over all links: v2 and v3 4 x 496 and
@@ -24,9 +24,22 @@ Sources, per chip; the table halves them for chips with two devices:
   usable memory: the limit that libtpu 0.0.42 names when it refuses a program
     that is too large ("exceeds available HBM (15.48G)"), for each generation.
     The limit for v5p exceeds the 95 GiB of its page.
+
+Sources for GPUs: NVIDIA's data sheets of the SXM modules (peak without
+sparsity, main memory's bandwidth, NVLink: half of the figure for both
+directions), and NVIDIA's tables of compute capabilities (the other figures).
 """
 
 import dataclasses
+import os
+import re
+
+from vit_jax import topology
+
+# Share of the links' bandwidth that long transfers reach between TPUs.
+LINK_EFFICIENCY = 0.6
+# By default, JAX allocates this share of a GPU's memory; launch/README.md.
+_FRACTION = 0.75
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,89 +49,208 @@ class Chip:
   Attributes:
     name: the generation, as in the names of slices ('v3' in 'v3:2x2').
     device_kind: JAX's name of the device.
-    device: 'core', 'chiplet' or 'chip'.
     devices_per_chip: 1 or 2.
-    clock_mhz: clock of the matrix units.
+    clock_mhz: clock of the matrix units; None if the compiler states no cycles.
     peak_flops: bfloat16 operations a second; a multiply-accumulate is two.
-    hbm_usable_bytes: main memory that the compiler gives a program.
+    hbm_usable_gib: main memory that the compiler gives a program.
     hbm_bytes_per_second: bandwidth of the main memory.
     interconnect_bytes_per_second: bandwidth of the whole chip, in one direction
       over all links. Not halved for two devices on a chip: data that a group
       reduces or gathers crosses the links of a chip once for both devices.
-    torus_dimensions: number of dimensions that share the links equally.
+    torus_dimensions: number of dimensions that share the links equally; 1 for
+      devices that are all linked with each other.
     network_bytes_per_second: one device's share of the data center network
       between slices, in one direction.
+    link_efficiency: share of both networks' bandwidth that is reckoned with.
   """
 
   name: str
   device_kind: str
-  device: str
   devices_per_chip: int
-  clock_mhz: float
+  clock_mhz: float | None
   peak_flops: float
-  hbm_usable_bytes: int
+  hbm_usable_gib: float
   hbm_bytes_per_second: float
   interconnect_bytes_per_second: float
   torus_dimensions: int
   network_bytes_per_second: float
+  link_efficiency: float = LINK_EFFICIENCY
 
-
-def _chip(
-  name: str,
-  device_kind: str,
-  device: str,
-  clock_mhz: float,
-  peak_tflops: float,
-  usable_gib: float,
-  gb_per_second: float,
-  interconnect_gb_per_second: float,
-  torus_dimensions: int,
-  network_gbit_per_second: float,
-) -> Chip:
-  devices_per_chip = 1 if device == 'chip' else 2
-  return Chip(
-    name,
-    device_kind,
-    device,
-    devices_per_chip,
-    clock_mhz,
-    peak_tflops * 1e12,
-    int(usable_gib * 2**30),
-    gb_per_second * 1e9,
-    interconnect_gb_per_second * 1e9,
-    torus_dimensions,
-    network_gbit_per_second / 8 * 1e9 / devices_per_chip,
-  )
+  @property
+  def hbm_usable_bytes(self) -> int:
+    return int(self.hbm_usable_gib * 2**30)
 
 
 CHIPS = {
   chip.name: chip
   for chip in (
-    _chip('v2', 'TPU v2', 'core', 700, 22.9, 7.48, 350, 248, 2, 25),
-    _chip('v3', 'TPU v3', 'core', 940, 61.6, 15.48, 450, 328, 2, 25),
-    _chip('v4', 'TPU v4', 'core', 1050, 137.6, 15.25, 600, 300, 3, 25),
-    _chip('v5e', 'TPU v5 lite', 'chip', 1500, 196.6, 15.75, 819, 200, 2, 25),
-    _chip('v5p', 'TPU v5', 'chip', 1750, 458.8, 95.74, 2765, 600, 3, 50),
-    _chip('v6e', 'TPU v6 lite', 'chip', 1750, 917.5, 31.25, 1638, 400, 2, 100),
-    _chip('tpu7x', 'TPU7x', 'chiplet', 2200, 1153.4, 94.75, 3690, 600, 3, 100),
+    Chip('v2', 'TPU v2', 2, 700, 22.9e12, 7.48, 350e9, 248e9, 2, 25e9 / 16),
+    Chip('v3', 'TPU v3', 2, 940, 61.6e12, 15.48, 450e9, 328e9, 2, 25e9 / 16),
+    Chip('v4', 'TPU v4', 2, 1050, 137.6e12, 15.25, 600e9, 300e9, 3, 25e9 / 16),
+    Chip(
+      'v5e', 'TPU v5 lite', 1, 1500, 196.6e12, 15.75, 819e9, 200e9, 2, 25e9 / 8
+    ),
+    Chip('v5p', 'TPU v5', 1, 1750, 458.8e12, 95.74, 2765e9, 600e9, 3, 50e9 / 8),
+    Chip(
+      'v6e',
+      'TPU v6 lite',
+      1,
+      1750,
+      917.5e12,
+      31.25,
+      1638e9,
+      400e9,
+      2,
+      100e9 / 8,
+    ),
+    Chip(
+      'tpu7x', 'TPU7x', 2, 2200, 1153.4e12, 94.75, 3690e9, 600e9, 3, 100e9 / 16
+    ),
   )
 }
 
 
-def get(name: str) -> Chip:
-  """Returns the chip of a generation ('v3'), a slice ('v3:4x4') or JAX's kind.
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+  """What the GPU compiler has to know of a GPU, and what a plan does.
 
-  Raises:
-    ValueError: the name is unknown.
+  Attributes:
+    device_kind: JAX's name of the device.
+    capability: CUDA's compute capability.
+    cores: streaming multiprocessors.
+    lanes: float32 units of a core.
+    clock_ghz: highest clock.
+    shared_kib: shared memory of a core.
+    l2_mib: second-level cache.
+    memory_bytes: main memory.
+    bytes_per_second: bandwidth of the main memory.
+    links_bytes_per_second: NVLink in one direction, all links.
   """
-  generation = name.partition(':')[0]
-  if generation in CHIPS:
-    return CHIPS[generation]
+
+  device_kind: str
+  capability: tuple[int, int]
+  cores: int
+  lanes: int
+  clock_ghz: float
+  shared_kib: int
+  l2_mib: int
+  memory_bytes: int
+  bytes_per_second: int
+  links_bytes_per_second: float
+
+  @property
+  def description(self) -> str:
+    """What the compiler has to know, as its text format has it."""
+    major, minor = self.capability
+    # A block of threads gets all of a core's shared memory but 1 KiB.
+    return f"""gpu_device_info {{
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: {self.shared_kib * 2**10}
+  threads_per_core_limit: 2048
+  core_count: {self.cores}
+  fpus_per_core: {self.lanes}
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  memory_bandwidth: {self.bytes_per_second}
+  l2_cache_size: {self.l2_mib * 2**20}
+  clock_rate_ghz: {self.clock_ghz}
+  device_memory_size: {self.memory_bytes}
+  shared_memory_per_block_optin: {(self.shared_kib - 1) * 2**10}
+  cuda_compute_capability {{ major: {major} minor: {minor} }}
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+}}
+platform_name: "CUDA"
+dnn_version_info {{ major: 9 minor: 10 }}
+device_description_str: "{self.device_kind}"
+"""
+
+  @property
+  def chip(self) -> Chip:
+    """The facts that a plan needs; the memory is what JAX allocates."""
+    kind, usable = self.device_kind, memory_fraction() * self.memory_bytes
+    bandwidths = self.bytes_per_second, self.links_bytes_per_second
+    return Chip(
+      *(kind, kind, 1, None, peak_flops(kind), usable / 2**30, *bandwidths),
+      torus_dimensions=1,
+      network_bytes_per_second=0,
+      link_efficiency=1.0,
+    )
+
+
+_A100, _H100 = 'NVIDIA A100-SXM4-80GB', 'NVIDIA H100 80GB HBM3'
+_HOPPER = ((9, 0), 132, 128, 1.98, 228, 50)
+GPUS = {
+  'a100': Gpu(
+    _A100,
+    (8, 0),
+    108,
+    64,
+    1.41,
+    164,
+    40,
+    85_100_068_864,
+    2039_040_000_000,
+    3e11,
+  ),
+  'h100': Gpu(_H100, *_HOPPER, 84_942_979_072, 3352_320_000_000, 4.5e11),
+  'h200': Gpu('NVIDIA H200', *_HOPPER, 151_397_597_184, 4800 * 10**9, 4.5e11),
+}
+
+# Words in JAX's device kind -> dense bfloat16 operations a second. The first
+# match counts, so longer names come first. The source is NVIDIA's data sheet of
+# each GPU (H100, H200: SXM; half of the figure with sparsity).
+_GPU_PEAKS = {
+  'H200 NVL': 835e12,
+  'H200': 989e12,
+  'H100 PCIe': 756e12,
+  'H100 NVL': 835e12,
+  'H100': 989e12,
+  'B200': 2250e12,
+  'A100': 312e12,
+  'L40S': 362e12,
+  'L4': 121e12,
+  'A10G': 70e12,
+  'V100': 125e12,
+  'T4': 65e12,
+}
+
+
+def of_device_kind(device_kind: str) -> Chip | None:
+  """Returns the TPU that JAX calls so; None if there is none."""
   for chip in CHIPS.values():
     # Some versions of JAX say 'TPU v5e', others 'TPU v5 lite'.
-    if name in (chip.device_kind, f'TPU {chip.name}'):
+    if device_kind in (chip.device_kind, f'TPU {chip.name}'):
       return chip
-  raise ValueError(
-    f'no TPU generation is called {name!r}: choose one of {list(CHIPS)},'
-    ' as in v3:4x4.'
-  )
+  return None
+
+
+def peak_flops(device_kind: str) -> float | None:
+  """Returns the peak operations a second of one JAX device; None if unknown.
+
+  Args:
+    device_kind: `jax.Device.device_kind`, such as 'TPU v5 lite' or 'NVIDIA L4'.
+      On the hardware a v4 chip is one device, so both cores count.
+  """
+  if chip := of_device_kind(device_kind):
+    shown = topology.GENERATIONS[chip.name].devices_per_chip
+    return chip.peak_flops * chip.devices_per_chip / shown
+  for name, peak in _GPU_PEAKS.items():
+    # Match whole words only: an L4 is not an L40.
+    if re.search(rf'\b{name}\b', device_kind):
+      return peak
+  return None
+
+
+def memory_fraction() -> float:
+  """Returns the share of a GPU's memory that JAX allocates."""
+  given = os.environ.get('XLA_PYTHON_CLIENT_MEM_FRACTION', '')
+  try:
+    return float(given) if given else _FRACTION
+  except ValueError as error:
+    raise ValueError(
+      f'XLA_PYTHON_CLIENT_MEM_FRACTION={given} must be a number, such as 0.9.'
+    ) from error

@@ -1,10 +1,13 @@
-"""The devices that a run is planned for: TPU slices, GPUs, or this machine.
+"""The devices that a run is planned for: TPU slices, or GPUs of one machine.
 
 The TPU compiler (libtpu) knows the devices of every slice and compiles for
-them on any x86 machine. This module never opens a TPU. `gpus` has the GPUs.
+them on any x86 machine. XLA's GPU compiler comes with JAX's plugin and needs
+only a description of a GPU. This module never opens a device.
 """
 
 import dataclasses
+import functools
+import importlib.metadata
 import importlib.util
 import math
 import os
@@ -16,8 +19,8 @@ from jax.experimental import topologies
 
 from vit_jax import sharding, topology
 from vit_jax.plan import chips as chips_lib
-from vit_jax.plan import estimate as estimate_lib
-from vit_jax.plan import gpus, hlo
+from vit_jax.plan.chips import GPUS
+from vit_jax.runtime import jax_internals
 from vit_jax.sharding import mesh as mesh_lib
 
 INSTALL = (
@@ -25,12 +28,16 @@ INSTALL = (
   ' Install it on x86-64 Linux with pip install "vit-paper-jax[plan]". No TPU'
   ' is needed.'
 )
-# Topologies that mean this machine, whose speed is measured.
-LOCAL = ('local', 'cpu', 'gpu')
+INSTALL_GPU = (
+  'The GPU compiler is not installed. Install it on Linux with pip install'
+  ' "vit-paper-jax[cuda]" (or "jax[cuda12]"). No GPU is needed.'
+)
+# NVLink joins this many GPUs of one machine.
+MOST = 8
 
 # By default, libtpu asks the cloud's metadata server (absent on a laptop),
 # allows only one process at a time, and writes logs.
-_ENVIRONMENT = {
+ENVIRONMENT = {
   'TPU_SKIP_MDS_QUERY': '1',
   'TPU_WORKER_HOSTNAMES': 'localhost',
   'TPU_ACCELERATOR_TYPE': 'v3-8',
@@ -42,57 +49,63 @@ _ENVIRONMENT = {
 # On the hardware, JAX shows these generations' chips, of two cores each, as one
 # device. By default, libtpu shows the cores of a v4 chip.
 _MEGACORE = ('v4', 'v5p')
+# On a GPU the compiler tries which kernel of a product is fastest, and takes
+# cuBLAS's. Without one it would take its own (Triton).
+_GPU_OPTIONS = {'xla_gpu_enable_triton_gemm': False}
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-  """One slice, or several joined by the data-centre network.
+  """One slice, several joined by the data-centre network, or GPUs.
 
   Attributes:
-    slice: the shape of each slice.
+    kind: the TPU generation or GPU, such as 'v3' or 'h100'.
+    devices: number of devices that JAX shows on the hardware.
+    slice: the shape of each slice; None for GPUs.
     slices: number of slices.
   """
 
-  slice: topology.Slice
+  kind: str
+  devices: int
+  slice: topology.Slice | None = None
   slices: int = 1
-  platform = 'tpu'
-  options = None  # The compiler's, besides those of a run.
 
   def __str__(self) -> str:
-    """Returns the name that `parse` takes: `v3:16x16`, `2xv5e:16x16`."""
+    """Returns what `parse` takes: `v3:16x16`, `2xv5e:16x16`, `h100x8`."""
+    if not self.slice:
+      return f'{self.kind}x{self.devices}'
     return f'{self.slices}x{self.slice}' if self.slices > 1 else str(self.slice)
 
   @property
-  def generation(self) -> str:
-    return self.slice.generation.name
+  def platform(self) -> str:
+    return 'tpu' if self.slice else 'gpu'
 
   @property
-  def devices(self) -> int:
-    """Number of devices that JAX shows on the hardware."""
-    return self.slices * self.slice.devices
+  def options(self) -> dict[str, bool] | None:
+    """The compiler's options, besides those of a run."""
+    return None if self.slice else _GPU_OPTIONS
 
   @property
   def chips(self) -> int:
-    return self.slices * self.slice.chips
+    return self.slices * self.slice.chips if self.slice else self.devices
 
   @property
-  def cores(self) -> int:
-    """Number of TensorCores, the unit of core-days."""
-    return self.slices * self.slice.cores
+  def cores(self) -> int | None:
+    """Number of TensorCores, the unit of core-days; None for GPUs."""
+    return self.slices * self.slice.cores if self.slice else None
 
-  @property
+  @functools.cached_property
   def chip(self) -> chips_lib.Chip:
     """The facts of one JAX device."""
-    chip = chips_lib.CHIPS[self.generation]
+    if not self.slice:
+      return GPUS[self.kind].chip
+    chip = chips_lib.CHIPS[self.kind]
     merged = chip.devices_per_chip // self.slice.generation.devices_per_chip
-    if merged == 1:
-      return chip
     return dataclasses.replace(
       chip,
-      device='chip',
-      devices_per_chip=1,
+      devices_per_chip=chip.devices_per_chip // merged,
       peak_flops=merged * chip.peak_flops,
-      hbm_usable_bytes=merged * chip.hbm_usable_bytes,
+      hbm_usable_gib=merged * chip.hbm_usable_gib,
       hbm_bytes_per_second=merged * chip.hbm_bytes_per_second,
       network_bytes_per_second=merged * chip.network_bytes_per_second,
     )
@@ -100,58 +113,68 @@ class Target:
   @property
   def device(self) -> str:
     """Description of one JAX device, such as 'chip of 2 TensorCores'."""
+    if not self.slice:
+      return 'GPU'
+    if self.slice.generation.devices_per_chip > 1:
+      return 'TensorCore'
     cores = self.cores // self.devices
-    part = self.slice.generation.devices_per_chip > 1
-    return ('TensorCore' if part else 'chip') + (
-      f' of {cores} TensorCores' if cores > 1 else ''
-    )
-
-  def open(self) -> list[jax.Device]:
-    """Returns the devices, which need not exist; see `compile_only`."""
-    return compile_only(self)
-
-  def estimate(self, module: hlo.Module) -> estimate_lib.Estimate:
-    """Estimates the time of a compiled program; see `estimate`."""
-    return estimate_lib.estimate(module, self.chip)
+    return f'chip of {cores} TensorCores' if cores > 1 else 'chip'
 
 
-AnyTarget = Target | gpus.Target
+def _joined(one: topology.Slice, slices: int = 1) -> Target:
+  return Target(one.generation.name, slices * one.devices, one, slices)
 
 
-def parse(text: str) -> AnyTarget:
+def parse(text: str) -> Target:
   """Parses `v3:16x16`, `v3-512`, `2xv5e:16x16` for two slices, or `h100x8`.
 
   Raises:
     ValueError: there is no such slice or machine; lists the choices.
   """
-  if found := gpus.parse(text):
-    return found
+  if gpu := re.fullmatch(rf'({"|".join(GPUS)})(?:x(\d+))?', text):
+    count = int(gpu[2] or 1)
+    if not 1 <= count <= MOST:
+      raise ValueError(
+        f'{text!r}: plans are for the GPUs of one machine, 1 to {MOST}:'
+        f' {gpu[1]}x1 to {gpu[1]}x{MOST}.'
+      )
+    return Target(gpu[1], count)
   several = re.fullmatch(r'(\d+)x([a-z].*)', text)
   if not several:
-    return Target(topology.parse(text))
+    return _joined(topology.parse(text))
   if not int(several[1]):
     raise ValueError(f'{text!r}: the number of slices must be at least one.')
-  return Target(topology.parse(several[2]), int(several[1]))
+  return _joined(topology.parse(several[2]), int(several[1]))
 
 
-def of_generation(name: str) -> list[AnyTarget]:
-  """Returns a generation's slices by size; ValueError if it is unknown."""
-  if name in gpus.GPUS:
-    return gpus.of_generation(name)
+def of_generation(name: str) -> list[Target]:
+  """Returns a generation's slices, or a GPU's usual machines, by size.
+
+  Raises:
+    ValueError: there is no such generation or GPU.
+  """
+  if name in GPUS:
+    return [Target(name, 2**i) for i in range(MOST.bit_length())]
   if name not in topology.GENERATIONS:
     raise ValueError(
       f'auto:{name}: no TPU generation is called {name!r}; choose one of'
-      f' {", ".join(topology.GENERATIONS)}, or a GPU: {", ".join(gpus.GPUS)}.'
+      f' {", ".join(topology.GENERATIONS)}, or a GPU: {", ".join(GPUS)}.'
     )
-  found = [Target(s) for s in topology.slices() if s.generation.name == name]
+  found = [_joined(s) for s in topology.slices() if s.generation.name == name]
   return sorted(found, key=lambda target: target.chips)
 
 
 def have_compiler() -> bool:
   """Returns whether libtpu is installed, without loading it."""
-  return bool(
-    os.environ.get('TPU_LIBRARY_PATH') or importlib.util.find_spec('libtpu')
-  )
+  return importlib.util.find_spec('libtpu') is not None
+
+
+def gpu_compiler() -> str | None:
+  """Names the GPU compiler's package and version; None if there is none."""
+  for name in ('jax-cuda13-plugin', 'jax-cuda12-plugin'):
+    if importlib.util.find_spec(name.replace('-', '_')):
+      return f'{name} {importlib.metadata.version(name)}'
+  return None
 
 
 def leave_hardware_alone() -> None:
@@ -160,51 +183,62 @@ def leave_hardware_alone() -> None:
   Ahead-of-time compilation needs no accelerator, and on a TPU VM a training
   run may be using the TPU.
   """
-  for name, value in _ENVIRONMENT.items():
+  for name, value in ENVIRONMENT.items():
     os.environ.setdefault(name, value)
   jax.config.update('jax_platforms', 'cpu')
 
 
 def compile_only(target: Target) -> list[jax.Device]:
-  """Returns the devices of a slice that need not exist.
+  """Returns the devices of a target, which need not exist.
 
   Raises:
-    ValueError: libtpu is not installed or does not know the slice.
+    ValueError: the compiler is not installed or does not know the devices.
   """
-  if not have_compiler():
-    raise ValueError(INSTALL)
-  options = {}
-  if target.generation in _MEGACORE:
-    options['chip_config_name'] = 'megacore'
-  if target.slice.chips_per_host == 1:
-    options['chips_per_host_bounds'] = (1, 1, 1)
-  if target.slices > 1:
-    options['num_slices'] = target.slices
+  if target.slice:
+    compiler, name = 'libtpu', str(target.slice)
+    if not have_compiler():
+      raise ValueError(INSTALL)
+    options = {'platform': 'tpu'}
+    if target.kind in _MEGACORE:
+      options['chip_config_name'] = 'megacore'
+    if target.slice.chips_per_host == 1:
+      options['chips_per_host_bounds'] = (1, 1, 1)
+    if target.slices > 1:
+      options['num_slices'] = target.slices
+  else:
+    compiler, name = gpu_compiler(), ''
+    if not compiler:
+      raise ValueError(f'--topology={target}: {INSTALL_GPU}')
+    jax_internals.assume_gpu(GPUS[target.kind].capability)
+    options = {
+      'platform': 'cuda',
+      'target_config': GPUS[target.kind].description,
+      'topology': f'1x1x{target.devices}',  # Groups, machines, GPUs.
+    }
   try:
-    devices = topologies.get_topology_desc(
-      str(target.slice), platform='tpu', **options
-    ).devices
+    devices = topologies.get_topology_desc(name, **options).devices
   except (jax.errors.JaxRuntimeError, RuntimeError) as error:
-    raise ValueError(f'libtpu has no devices for {target}: {error}') from error
+    raise ValueError(f'{compiler} has no devices for {target}: {error}') from (
+      error
+    )
   if len(devices) != target.devices:
     raise ValueError(
-      f'libtpu shows {len(devices)} devices for {target}, but vit_jax expects'
-      f' {target.devices}. Install the version of launch/locks/tpu.txt.'
+      f'{compiler} shows {len(devices)} devices for {target}, but vit_jax'
+      f' expects {target.devices}. Install the version of launch/locks/.'
     )
   return devices
 
 
-def check(config: ml_collections.ConfigDict, target: AnyTarget) -> None:
+def check(config: ml_collections.ConfigDict, target: Target) -> None:
   """Checks the mesh and the batch against a slice; needs no devices.
 
   Raises:
     ValueError: the mesh does not fit the slice or leaves a part of it unused,
       or the batch cannot be split evenly over its devices.
   """
-  mesh = config.mesh
   slices = target.slices
   shape = mesh_lib.axis_sizes(
-    target.devices, *(mesh[axis] for axis in mesh_lib.AXES), slices
+    target.devices, *(config.mesh[axis] for axis in mesh_lib.AXES), slices
   )
   sizes = dict(zip(mesh_lib.AXES, shape, strict=True))
   named = ' x '.join(f'mesh.{name}={size}' for name, size in sizes.items())
@@ -225,10 +259,3 @@ def check(config: ml_collections.ConfigDict, target: AnyTarget) -> None:
     jax.sharding.AbstractMesh(shape, mesh_lib.AXES),
     config.accumulation_steps,
   )
-
-
-def layout(
-  config: ml_collections.ConfigDict, devices: list[jax.Device]
-) -> sharding.Layout:
-  """Returns a config's layout over the given devices, see `sharding.build`."""
-  return sharding.build(**config.mesh, devices=devices)

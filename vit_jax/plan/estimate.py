@@ -1,57 +1,58 @@
 """Estimates the seconds that one call of a compiled program takes.
 
-The TPU compiler states the expected cycles of most instructions. The estimate
-multiplies them by the trip counts of the surrounding loops, adds them up and
-divides the sum by the clock. The compiler leaves out some instructions, for
-which the estimate has rules:
+The estimate adds up what `kernels` says of every instruction, multiplied by the
+trip counts of the surrounding loops.
 
-  collectives: bytes over LINK_EFFICIENCY of the interconnect's bandwidth; see
-    `collectives.cost`. A collective that runs beside several fusions, all of
-    which name it, counts once. What the device computes between the start and
-    the end of an asynchronous one hides it; see `overlap`.
-  random bits (`rng-bit-generator`): the time to write them to main memory.
-  copies, pads and reshapes without cycles: the time to read and write main
-    memory.
-  kernels (Pallas): the larger of operations over the peak and bytes over the
-    memory's bandwidth, as the kernel states them. That is a lower bound. A
-    kernel that states nothing counts the bytes of its operands and result.
+A collective takes its bytes over the share of the interconnect's bandwidth that
+is reached; see `cost`. One that runs beside several fusions, all of which name
+it, counts once. What the device computes between the start and the end of an
+asynchronous one hides it; see `_Overlap`.
 
-Asynchronous copies (`copy-start`, `slice-start`) take no time; the estimate
-reports their bytes. It also reports instructions with neither cycles nor a
-rule. The GPU compiler states no cycles; `roofline` has the rule for its
-instructions.
+Asynchronous copies (`copy-start`, `slice-start`) take no time. The estimate
+reports instructions of unknown time.
 """
 
-import collections as containers
+import collections
 import dataclasses
+import math
 import re
-from collections.abc import Callable, Sequence
 
-from vit_jax.plan import collectives, hlo, op_classes, trip_counts
+from vit_jax.plan import hlo, kernels
 from vit_jax.plan.chips import Chip
-from vit_jax.plan.collectives import Collective
-from vit_jax.plan.overlap import Overlap
 
-# These end something that an earlier instruction started, and take no time.
-_ENDS = re.compile(r'(copy|slice|async|send|recv)-(done|update)$')
-_ASYNC_COPIES = {
-  'copy-start',
-  'slice-start',
-  'dynamic-slice-start',
-  'dynamic-update-slice-start',
-}
-_UNTIMED_MOVES = {'copy', 'pad', 'reshape', 'transpose'}
-_KERNEL_COST = re.compile(r'"(flops|bytes_accessed)":\s*"?(\d+)')
-_PALLAS = 'tpu_custom_call'
+KINDS = (
+  *('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all'),
+  *('ragged-all-to-all', 'collective-permute', 'collective-broadcast'),
+)
+_ENDS = ('-done', '-update', 'recv')
+# The part of a collective that leaves a slice. A runtime on the host
+# ("megascale") sends its data over the data center network.
+BETWEEN_SLICES = 'between-slices'
+_MEGASCALE = '_xla_megascale_transfer_type='
+# The compiler's algorithms that send around one ring, and so use only the links
+# of one dimension of the torus. They serve groups of less than all devices;
+# 'StrategyND' sends along all dimensions at once.
+_RING = re.compile(r'StrategyRing|"emitter":"1D')
 
-# Estimates the seconds of an instruction from itself and its parts (those of a
-# fusion, or the instruction alone).
-Rule = Callable[[hlo.Instruction, Sequence[hlo.Instruction]], float]
+_MESH = re.compile(
+  r'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(.*?\))? \{([^}]*)\}'
+)
+_MESH_SIZE = re.compile(r"'([^']+)'=(\d+)")
+# A mesh axis, or a part of one: `:(size of the parts before it)size`.
+_MESH_AXIS = re.compile(r"'([^']+)'(?::\(\d+\)(\d+))?")
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """An instruction; `seconds` covers all its `times` executions in a call."""
+  """An instruction that takes time.
+
+  Attributes:
+    name: of the instruction.
+    op_name: path of the JAX operation it comes from, or ''.
+    op_class: one of `kernels.CLASSES`.
+    times: executions in one call.
+    seconds: time of all of them, less what is hidden of a collective.
+  """
 
   name: str
   op_name: str
@@ -66,21 +67,17 @@ class Estimate:
 
   Attributes:
     rows: every instruction that takes time.
-    collectives: the collectives among `rows`, in detail.
-    uncovered: opcode -> bytes that instructions with neither cycles nor a rule
-      write in one call; these instructions count as 0 seconds.
-    overlapped_bytes: bytes that asynchronous copies move in one call.
+    uncovered: opcode -> bytes that instructions of unknown time write in one
+      call; these instructions count as 0 seconds.
     hidden_seconds: seconds of collectives in one call that computation hides;
       not part of `rows`.
     assumptions: sentences for the reader.
   """
 
   rows: list[Row] = dataclasses.field(default_factory=list)
-  collectives: list[Collective] = dataclasses.field(default_factory=list)
-  uncovered: containers.Counter = dataclasses.field(
-    default_factory=containers.Counter
+  uncovered: collections.Counter = dataclasses.field(
+    default_factory=collections.Counter
   )
-  overlapped_bytes: int = 0
   hidden_seconds: float = 0.0
   assumptions: list[str] = dataclasses.field(default_factory=list)
 
@@ -91,262 +88,216 @@ class Estimate:
 
   @property
   def by_class(self) -> dict[str, float]:
-    """Seconds by class, in the order of `op_classes.CLASSES`."""
-    found = dict.fromkeys(op_classes.CLASSES, 0.0)
+    """Seconds by class, in the order of `kernels.CLASSES`."""
+    found = dict.fromkeys(kernels.CLASSES, 0.0)
     for row in self.rows:
       found[row.op_class] += row.seconds
     return found
 
-  def assume(self, sentence: str) -> None:
-    if sentence not in self.assumptions:
-      self.assumptions.append(sentence)
 
-  def add(self, other: 'Estimate') -> None:
-    """Adds the estimate of a part of the program."""
-    self.rows += other.rows
-    self.collectives += other.collectives
-    self.uncovered.update(other.uncovered)
-    self.overlapped_bytes += other.overlapped_bytes
-    self.hidden_seconds += other.hidden_seconds
-    for sentence in other.assumptions:
-      self.assume(sentence)
+def estimate(module: hlo.Module, chip: Chip) -> Estimate:
+  """Estimates one call of a compiled module on a device.
 
-
-def estimate(
-  module: hlo.Module,
-  chip: Chip,
-  *,
-  strict: bool = False,
-  link_efficiency: float = collectives.LINK_EFFICIENCY,
-  attention: str = op_classes.ATTENTION,
-  seconds: Rule | None = None,
-) -> Estimate:
-  """Estimates one call; the module's docstring gives the rules.
-
-  Args:
-    module: a compiled module.
-    chip: the device.
-    strict: whether a loop with an unknown trip count is an error; otherwise the
-      loop counts once, and `assumptions` says so.
-    link_efficiency: share of the interconnect's bandwidth that is reached.
-    attention: pattern of the JAX operations of class 'attention'.
-    seconds: estimates an instruction; None follows the rules for TPUs.
-
-  Raises:
-    ValueError: `strict` is set and a loop's trip count is unknown.
+  A loop whose trip count is unknown counts once, and `assumptions` says so.
   """
-  walk = _Walk(
-    module, chip, strict, link_efficiency, re.compile(attention), seconds
-  )
-  return walk.estimate(module.entry, 1)
+  found = Estimate()
+  _Reader(found, chip, 1).read(module.entry)
+  return found
 
 
-@dataclasses.dataclass(frozen=True)
-class _Walk:
-  """Adds up what a program executes; the fields are `estimate`'s arguments."""
+class _Reader:
+  """Reads a computation in its order, and adds what it executes.
 
-  module: hlo.Module
-  chip: Chip
-  strict: bool
-  link_efficiency: float
-  attention: re.Pattern
-  seconds: Rule | None
+  This is the order in which the device starts the instructions. An asynchronous
+  collective starts at one of them and has to be complete at a later one.
+  Meanwhile the device computes what stands in between. Collectives share the
+  links, so a moment of computation hides only one.
+  """
 
-  def estimate(self, computation: hlo.Computation, times: int) -> Estimate:
-    """Estimates a computation that a call executes `times` times."""
-    total = Estimate()
-    beside: set[str] = set()
-    overlap = Overlap(total.rows)
-    for instruction in computation:
-      opcode = instruction.opcode
-      if (
-        opcode in op_classes.FREE
-        or _ENDS.search(opcode)
-        or collectives.ends(instruction)
-      ):
-        pass  # It takes no time.
-      elif opcode == 'while':
-        self._add_loop(total, instruction, times)
-      elif opcode == 'call':
-        total.add(self.estimate(self._called(instruction, 'to_apply'), times))
-      elif opcode == 'conditional':
-        self._add_branches(total, instruction, times)
-      else:
-        self._add_instruction(total, instruction, times, beside)
-      overlap.follow(instruction, self._inside(instruction))
-    total.hidden_seconds += overlap.hidden
-    return total
+  def __init__(self, found: Estimate, chip: Chip, times: int):
+    self._found = found
+    self._chip = chip
+    self._times = times  # Executions of the computation in one call.
+    self._computed = 0.0  # Seconds of computation so far.
+    self._covering = 0.0  # Computation up to here hides something already.
+    # Key of a collective -> (its row, seconds computed when it started).
+    self._started: dict[str, tuple[int, float]] = {}
+    # Channels of collectives that were counted where a fusion starts them, and
+    # that later fusions name again.
+    self._counted: set[str] = set()
 
-  def _called(self, instruction: hlo.Instruction, key: str):
-    return self.module.computations[instruction.called[key][0]]
+  def read(self, computation: hlo.Computation) -> None:
+    for one in computation:
+      row = len(self._found.rows)
+      if one.opcode in ('while', 'call'):
+        self._add_called(one)
+      # What ends something was counted where it started, except for calls.
+      elif not one.opcode.endswith(_ENDS) or one.opcode.startswith('call-'):
+        self._add(one)
+      self._hide(one, row)
 
-  def _add_loop(
-    self, total: Estimate, loop: hlo.Instruction, times: int
-  ) -> None:
-    count = trip_counts.trip_count(self.module, loop)
-    if count is None:
-      problem = (
-        f'the trip count of the loop {_described(loop)} is not known before it'
-        ' runs'
-      )
-      if self.strict:
-        raise ValueError(
-          f'{problem}, so its time is unknown: give the loop a bound that is a'
-          ' Python number, or use strict=False, which counts the loop once.'
+  def _add_called(self, one: hlo.Instruction) -> None:
+    times = self._times
+    if one.opcode == 'while':
+      count = hlo.trip_count(one)
+      if count is None:
+        count = 1
+        self._found.assumptions.append(
+          f'The trip count of the loop {one} is not known before it runs; the'
+          ' loop is counted once.'
         )
-      total.assume(f'{problem}; the loop is counted once')
-      count = 1
-    for key in ('condition', 'body'):
-      total.add(self.estimate(self._called(loop, key), times * count))
+      times *= count
+    for key in one.called:
+      _Reader(self._found, self._chip, times).read(one.calls(key))
 
-  def _add_branches(
-    self, total: Estimate, conditional: hlo.Instruction, times: int
-  ) -> None:
-    branches = [
-      self.estimate(self.module.computations[name], times)
-      for names in conditional.called.values()
-      for name in names
-    ]
-    total.add(max(branches, key=lambda branch: branch.seconds))
-    total.assume(
-      f'of the branches of {_described(conditional)} only the longest counts'
-    )
-
-  def _add_instruction(
-    self,
-    total: Estimate,
-    instruction: hlo.Instruction,
-    times: int,
-    beside: set[str],
-  ) -> None:
-    """Adds an instruction other than a loop, a call or a conditional.
-
-    Args:
-      total: the estimate to add to.
-      instruction: the instruction; it may be a fusion.
-      times: executions in one call.
-      beside: channels of collectives whose start was counted already. If this
-        instruction starts a collective, its channel is added.
-    """
-    inside = self._inside(instruction)
+  def _add(self, one: hlo.Instruction) -> None:
+    """Adds an instruction, which may be a fusion."""
+    rows, times, name = self._found.rows, self._times, one.op_name
     collective = next(
-      (
-        part
-        for part in inside
-        if collectives.kind(part) and part.attribute('channel_id') not in beside
-      ),
+      (p for p in one.parts if kind(p) and _channel(p) not in self._counted),
       None,
     )
     if collective:
-      found = collectives.cost(
-        self.module,
-        instruction,
-        collective,
-        self.chip,
-        times,
-        self.link_efficiency,
-      )
-      total.collectives.append(found)
-      if found.kind == collectives.BETWEEN_SLICES:
-        total.assume(
-          'transfers between slices have'
-          f' {self.chip.network_bytes_per_second / 1e9:g} GB/s a device'
-        )
-      total.rows.append(
-        Row(found.name, found.op_name, 'collectives', times, found.seconds)
-      )
-      started = collectives.channel_beside(inside)
-      if started:
-        beside.add(started)
+      seconds = cost(one, collective, self._chip, times)
+      path = collective.op_name or name
+      rows.append(Row(one.name, path, 'collectives', times, seconds))
+      if any(part.kernel == 'AsyncCollectiveStart' for part in one.parts):
+        self._counted.add(_channel(collective))
       # A fusion also computes. A collective on its own is complete here.
-      if instruction.opcode != 'fusion' or not instruction.estimated_cycles:
+      if one.opcode != 'fusion' or not one.estimated_cycles:
         return
-    if instruction.opcode in _ASYNC_COPIES or (
-      instruction.opcode == 'async-start'
-      and {part.opcode for part in inside} <= op_classes.MOVES | op_classes.FREE
-    ):
-      # (source, destination, state)
-      total.overlapped_bytes += times * instruction.arrays[-2].bytes
+    if kernels.is_free(one):
       return
-    if self.seconds:
-      seconds = self.seconds(instruction, inside)
-    else:
-      seconds = self._seconds(total, instruction)
-    if seconds is None and any(map(collectives.kind, inside)):
-      return  # Ends a collective that was counted where it started.
-    if seconds is None:
-      total.uncovered[instruction.opcode] += times * instruction.bytes
-      return
-    total.rows.append(
-      Row(
-        instruction.name,
-        instruction.op_name,
-        op_classes.op_class(instruction, inside, self.attention),
-        times,
-        times * seconds,
-      )
+    seconds = kernels.seconds(one, self._chip)
+    if seconds is not None:
+      op_class = kernels.op_class(one)
+      rows.append(Row(one.name, name, op_class, times, times * seconds))
+    elif not any(map(kind, one.parts)):
+      self._found.uncovered[one.opcode] += times * one.bytes
+
+  def _hide(self, one: hlo.Instruction, first: int) -> None:
+    """Takes what computation hides out of the rows of collectives.
+
+    Args:
+      one: the instruction that was added.
+      first: number of its first row.
+    """
+    rows, started = self._found.rows, None
+    for place in range(first, len(rows)):
+      if rows[place].op_class != 'collectives':
+        self._computed += rows[place].seconds
+      elif started is None:
+        started = place
+    for key in filter(None, _keys(one)):
+      if started is not None:
+        self._started[key] = started, self._computed
+      elif key in self._started:
+        place, since = self._started[key]
+        begin = max(since, self._covering)
+        hidden = max(0.0, min(rows[place].seconds, self._computed - begin))
+        self._covering = max(self._covering, begin + hidden)
+        left = rows[place].seconds - hidden
+        rows[place] = dataclasses.replace(rows[place], seconds=left)
+        self._found.hidden_seconds += hidden
+
+
+def _keys(one: hlo.Instruction) -> list[str | None]:
+  """Returns keys that are equal for all instructions of one collective."""
+  if one.opcode.endswith('-start'):
+    return [one.name]
+  if one.opcode.endswith('-done'):
+    return [one.operands[0].name]
+  if one.opcode == 'fusion':
+    return [_channel(part) for part in one.parts if kind(part)]
+  return []
+
+
+def kind(one: hlo.Instruction) -> str | None:
+  """Returns the kind of a collective or its start; None for other opcodes."""
+  if one.opcode == 'send' and _MEGASCALE in one.attributes:
+    return BETWEEN_SLICES
+  name = one.opcode.removesuffix('-start')
+  return name if name in KINDS else None
+
+
+def _channel(one: hlo.Instruction) -> str | None:
+  return one.attribute('channel_id')
+
+
+def cost(
+  one: hlo.Instruction, collective: hlo.Instruction, chip: Chip, times: int
+) -> float:
+  """Returns the seconds of a collective, if nothing hides it.
+
+  An all-reduce moves 2 x its bytes over the links of a torus, and (n-1)/n of
+  that between n GPUs. An all-gather, a reduce-scatter and an all-to-all among n
+  devices move (n-1)/n of the bytes of their larger side. A permutation and a
+  broadcast move their bytes. If the compiler names a ring, only the links of
+  one dimension of the torus carry the data. Transfers between slices move their
+  bytes over the data center network, twice for an all-reduce. There is no
+  latency.
+
+  Args:
+    one: the instruction in the program: the collective or its fusion.
+    collective: the collective itself.
+    chip: the device.
+    times: executions in one call.
+  """
+  name = kind(collective)
+  if name == BETWEEN_SLICES:
+    size = collective.arrays[0].bytes
+    reduced = f'{_MEGASCALE}"ALL_REDUCE"' in collective.attributes
+    bandwidth = chip.link_efficiency * chip.network_bytes_per_second
+    return times * size * (2 if reduced else 1) / bandwidth
+  # The compiler writes a reduce-scatter as a fusion of an all-reduce and a
+  # slice, with 'scatter' in its name.
+  fused = one.called.get('calls', ())
+  if name == 'all-reduce' and any('scatter' in part for part in fused):
+    name = 'reduce-scatter'
+  moved = float(sum(operand.bytes for operand in collective.operands))
+  group = group_size(collective)
+  if name == 'all-gather':
+    moved *= max(group, 1)
+  if name == 'all-reduce':
+    moved *= 2
+  on_torus = name == 'all-reduce' and chip.torus_dimensions > 1
+  whole = on_torus or name in ('collective-permute', 'collective-broadcast')
+  if group == 1:
+    moved = 0.0
+  elif group and not whole:
+    moved = moved * (group - 1) / group
+  bandwidth = chip.link_efficiency * chip.interconnect_bytes_per_second
+  if any(_RING.search(i.attributes) for i in (one, collective)):
+    bandwidth /= chip.torus_dimensions
+  return times * moved / bandwidth
+
+
+def group_size(collective: hlo.Instruction) -> int:
+  """Counts the devices that take part in a collective together.
+
+  HLO writes groups in one of three ways: as lists, {{0,1},{2,3}}, where {}
+  means all devices; as the shape of a table of device numbers with one row per
+  group, [2,4]<=[8]; or as axes of a mesh, mesh['a'=2,'b'=4] {'b'}, with an
+  optional device order before the braces.
+
+  Returns:
+    The size of the largest group; for a permutation, the number of transfers;
+    0 if it is not stated.
+  """
+  pairs = collective.attribute('source_target_pairs')
+  if pairs is not None:
+    return len(re.findall(r'\d+,\s*\d+', pairs))
+  if mesh := _MESH.search(collective.attributes):
+    sizes = dict(_MESH_SIZE.findall(mesh[1]))
+    return math.prod(
+      int(part or sizes[axis]) for axis, part in _MESH_AXIS.findall(mesh[2])
     )
-
-  def _inside(self, instruction: hlo.Instruction) -> list[hlo.Instruction]:
-    """Returns the instruction, or all parts of a fusion or async start."""
-    if 'calls' not in instruction.called:
-      return [instruction]
-    return [
-      part
-      for inner in self._called(instruction, 'calls')
-      for part in self._inside(inner)
-    ]
-
-  def _seconds(
-    self, total: Estimate, instruction: hlo.Instruction
-  ) -> float | None:
-    """Estimates the seconds of one execution; None if unknown."""
-    if instruction.estimated_cycles is not None:
-      return instruction.estimated_cycles / (self.chip.clock_mhz * 1e6)
-    opcode = instruction.opcode
-    bandwidth = self.chip.hbm_bytes_per_second
-    if opcode in op_classes.RANDOM_OPCODES:
-      total.assume('random bits take the time to write them to the main memory')
-      return instruction.bytes / bandwidth
-    if opcode in _UNTIMED_MOVES and any(a.dims for a in instruction.arrays):
-      total.assume(
-        'copies, pads and reshapes for which the compiler states no cycles take'
-        ' the time to read and write them in the main memory'
-      )
-      return 2 * instruction.padded_bytes / bandwidth
-    if opcode == 'custom-call':
-      return self._kernel_seconds(total, instruction)
-    return None
-
-  def _kernel_seconds(
-    self, total: Estimate, kernel: hlo.Instruction
-  ) -> float | None:
-    target = op_classes.kernel(kernel)
-    if target in op_classes.FREE_KERNELS:
-      return 0.0
-    stated = {
-      key: int(value) for key, value in _KERNEL_COST.findall(kernel.attributes)
-    }
-    if stated:
-      total.assume(
-        'kernels (custom calls) take the time of the operations and bytes that'
-        " they state, at the chip's peak; this is a lower bound"
-      )
-    elif target == _PALLAS:
-      total.assume(
-        f'the kernel {_described(kernel)} states no cost: only the time to read'
-        ' its operands and write its result is counted; it may take much longer'
-      )
-      operands = sum(o.bytes for o in self.module.operands(kernel))
-      stated = {'bytes_accessed': operands + kernel.bytes}
-    else:
-      return None
-    return max(
-      stated.get('flops', 0) / self.chip.peak_flops,
-      stated.get('bytes_accessed', 0) / self.chip.hbm_bytes_per_second,
-    )
-
-
-def _described(instruction: hlo.Instruction) -> str:
-  origin = instruction.op_name or "the compiler's own"
-  return f'{instruction.name} ({origin})'
+  groups = collective.attribute('replica_groups')
+  if groups is None:
+    return 0
+  if groups.startswith('['):
+    return int(groups.strip('[]').split(',')[-1])
+  lists = re.findall(r'\{([\d,\s]+)\}', groups)
+  if not lists:
+    return collective.computation.module.num_devices
+  return max(len(members.split(',')) for members in lists)

@@ -1,0 +1,313 @@
+"""The figures of a run: one object, which JSON and the text for people show.
+
+They are planned from what the compiler says, or measured on this machine.
+"""
+
+import dataclasses
+import re
+import statistics
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+from absl import logging
+
+from vit_jax import sharding
+from vit_jax.plan import analysis, chips, compilers, devices
+from vit_jax.plan.compilers import GIB, Compiled
+from vit_jax.runtime import installed
+from vit_jax.training import program as program_lib
+
+# Nothing is corrected by default: all but one of the real runs are those that
+# core-days are compared with.
+CORRECTION = 1.0
+ROOFLINE = 'roofline, not measured'
+_DAY = 86_400.0
+# Figures that may be unknown, and are None then.
+_UNKNOWN = (
+  *('topology', 'device', 'devices', 'chips', 'cores', 'hbm_gib', 'hbm'),
+  *('hbm_usable_gib', 'fits', 'compile_seconds', 'step_ms', 'device_days'),
+  *('step_ms_corrected', 'images_per_sec', 'wall_days', 'mfu', 'shares'),
+  *('images_per_sec_per_core', 'core_days', 'core_days_raw', 'fix', 'changes'),
+  *('core_days_range', 'search_ended', 'error', 'libtpu', 'backend'),
+  *('runtime', 'lock_difference', 'gpu_compiler', 'method'),
+)
+# Numbered names of repeated blocks, and of XLA's own operations.
+_BLOCK = re.compile(r'(block_?|unit_?|^[a-z-]+\.)\d+')
+# The report names operations of unknown time if they write this many bytes.
+_UNCOVERED_BYTES = 2**20
+# Measured on an H100, one run each; the prototype was not this program.
+_ROOFLINE_RESTS_ON = (
+  'Times are a roofline, not measured: for every kernel the larger of its bytes'
+  " over the memory's bandwidth and its products over the peak. A real step"
+  ' takes longer. On an H100, the steps of ViT-B/16 and L/16 with `plain`'
+  " attention took 1.45 and 1.41 times as long; a prototype of cuDNN's took 1.6"
+  ' times as long.'
+)
+_WARM_UP_STEPS = 2
+_ROUNDS = 5
+
+
+def analytic(name: str, config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Returns the figures of a complete config that need no device.
+
+  Returns:
+    Figures by name, see `analysis.analyse`; unknown ones are None. `hbm_gib` is
+    per device. `step_ms`, `images_per_sec_per_core`, `mfu` and `core_days_raw`
+    are the compiler's estimates; `step_ms_corrected`, `wall_days` and
+    `core_days` are these divided by `correction`. `core_days_range` is
+    `core_days_raw` divided by the speeds that are known, see
+    `analysis.RESTS_ON`. `hidden_ms` is the time of collectives that runs beside
+    computation. Cores are TensorCores. `fix` has the same figures for the
+    settings that fit; `search_ended` says why there are none, or no better
+    ones. `error` says why there is no plan. `libtpu` or `gpu_compiler` is the
+    compiler's version, if it ran; `lock_difference` is a sentence if that is
+    not the tested version. `method` says where the time comes from.
+  """
+  return {
+    'config': name,
+    **dict.fromkeys(_UNKNOWN),
+    'jax': jax.__version__,
+    **analysis.analyse(config),
+    'assumptions': [],
+  }
+
+
+def of_target(target: devices.Target) -> dict[str, Any]:
+  """Returns the figures of the devices alone."""
+  return {
+    'topology': str(target),
+    'device': target.device,
+    'devices': target.devices,
+    'chips': target.chips,
+    'cores': target.cores,
+    'hbm_usable_gib': target.chip.hbm_usable_bytes / GIB,
+  }
+
+
+def planned(
+  config: ml_collections.ConfigDict,
+  target: devices.Target,
+  compiled: Compiled,
+  correction: float,
+) -> dict[str, Any]:
+  """Returns the figures of what the compiler says, see `analytic`.
+
+  Args:
+    config: the complete config.
+    target: the devices.
+    compiled: the compiler's result.
+    correction: real speed divided by the estimated speed.
+  """
+  if compiled.error:
+    return {'error': compiled.error}
+  asked = compiled.seconds is not None
+  found = {
+    **_memory(compiled.memory),
+    'hbm_source': 'compiler' if asked else 'lower bound',
+    'fits': compiled.fits,
+    'assumptions': _assumptions(target, compiled, correction),
+  }
+  if asked:
+    on_gpus = target.platform == 'gpu'
+    found |= {
+      'compile_seconds': round(compiled.seconds, 1),
+      'gpu_compiler': devices.gpu_compiler() if on_gpus else None,
+      'libtpu': None if on_gpus else installed.versions().get('libtpu'),
+      'lock_difference': compilers.difference(target.platform),
+    }
+  if estimate := compiled.estimate:
+    seconds, peak = estimate.seconds, target.devices * target.chip.peak_flops
+    found |= {
+      **_speed(
+        *(config, seconds, target.devices, target.cores, peak, correction)
+      ),
+      'method': "the compiler's cycles" if target.cores else ROOFLINE,
+      'correction': correction,
+      'shares': {k: part / seconds for k, part in estimate.by_class.items()},
+      'hidden_ms': 1e3 * estimate.hidden_seconds,
+      'heaviest': _heaviest(estimate),
+    }
+  return found
+
+
+def _memory(memory: compilers.Memory) -> dict[str, Any]:
+  parts = dataclasses.asdict(memory)
+  return {
+    'hbm_gib': memory.total / GIB,
+    'hbm': {name: size / GIB for name, size in parts.items()},
+  }
+
+
+def _speed(
+  config: ml_collections.ConfigDict,
+  seconds: float,
+  devices: int,
+  cores: int | None,
+  peak: float | None,
+  correction: float = CORRECTION,
+) -> dict[str, Any]:
+  """Returns what follows from the seconds of a step.
+
+  Args:
+    config: the complete config.
+    seconds: of a step.
+    devices: number of devices.
+    cores: number of TensorCores, if that is what the devices have.
+    peak: operations a second of all devices; None if unknown.
+    correction: see `planned`.
+  """
+  batch, days = config.data.batch_size, seconds * config.total_steps / _DAY
+  return {
+    'step_ms': 1e3 * seconds,
+    'step_ms_corrected': 1e3 * seconds / correction,
+    'images_per_sec': batch / seconds,
+    'images_per_sec_per_core': batch / seconds / (cores or devices),
+    'mfu': peak and analysis.step_flops(config) / seconds / peak,
+    'wall_days': days / correction,
+    'device_days': devices * days / correction,
+    'core_days': cores and cores * days / correction,
+    'core_days_raw': cores and cores * days,
+    'core_days_range': cores
+    and [cores * days / speed for speed in analysis.REAL_SPEED[::-1]],
+  }
+
+
+def _heaviest(estimate, count: int = 6) -> list[dict[str, Any]]:
+  """Returns the slowest operations; equal ones of all blocks are merged."""
+  groups: dict[tuple[str, str], list[float]] = {}
+  for row in estimate.rows:
+    name = _BLOCK.sub(r'\1*', row.op_name or row.name)
+    group = groups.setdefault((name, row.op_class), [0.0, 0])
+    group[0] += row.seconds
+    group[1] += row.times
+  heaviest = sorted(groups.items(), key=lambda item: -item[1][0])[:count]
+  return [
+    {'op': name, 'class': op_class, 'times': times, 'ms': 1e3 * seconds}
+    for (name, op_class), (seconds, times) in heaviest
+  ]
+
+
+def _assumptions(target, compiled: Compiled, correction: float) -> list[str]:
+  """Returns sentences on the assumptions behind the figures."""
+  estimate = compiled.estimate
+  if compiled.seconds is None:
+    return [
+      'Not compiled: the run would not fit even with a small part of the'
+      ' activations that JAX keeps for the backward pass.'
+    ]
+  if not estimate:
+    return []
+  on_gpus = target.platform == 'gpu'
+  what = 'roofline' if on_gpus else 'estimate'
+  links = f"{target.chip.link_efficiency:g} of the links'"
+  sentences = [_ROOFLINE_RESTS_ON if on_gpus else analysis.RESTS_ON]
+  if correction != 1:
+    sentences.append(
+      f'Days, core-days and the step time beside them are the {what} divided by'
+      f' {correction:g}. Images a second, MFU, step_ms in tables and JSON, and'
+      ' core_days_raw are not.'
+    )
+  if target.slices > 1:
+    bandwidth = target.chip.network_bytes_per_second / 1e9
+    sentences.append(
+      f'Transfers between slices have {bandwidth:g} GB/s a device.'
+    )
+  sentences += [
+    f'Collectives use {links} bandwidth. Computation that the compiler puts'
+    f' beside asynchronous ones hides {1e3 * estimate.hidden_seconds:.1f} ms a'
+    ' step.',
+    'The time of the run is that of its steps, without evaluation, checkpoints,'
+    ' waiting for data or restarts.',
+    *estimate.assumptions,
+  ]
+  listed = ', '.join(
+    f'{name} ({size / 2**20:.0f} MiB)'
+    for name, size in estimate.uncovered.most_common(4)
+    if size >= _UNCOVERED_BYTES
+  )
+  if listed:
+    sentences.append(f'The time of {listed} is unknown and counts as zero.')
+  return sentences
+
+
+def measured(
+  name: str, config: ml_collections.ConfigDict, steps: int
+) -> dict[str, Any]:
+  """Runs steps with random images; returns the figures that they give.
+
+  Args:
+    name: of the run.
+    config: as given, for all of this machine's devices.
+    steps: number of measured steps; two unmeasured ones come first.
+
+  Raises:
+    ValueError: the config does not fit the devices.
+    jax.errors.JaxRuntimeError: the memory does not suffice.
+  """
+  platform = jax.default_backend()
+  config = analysis.resolve(config, platform)
+  layout = sharding.build(**config.mesh, devices=jax.devices())
+  program = program_lib.Program(config, layout)
+  count, device = layout.mesh.size, layout.mesh.devices.flat[0]
+  logging.info('Compiling %s for %d x %s.', name, count, device.device_kind)
+  start = time.monotonic()
+  step = program.train_step.lower(
+    program.abstract_state, program.abstract_batch
+  ).compile()
+  compile_seconds = round(time.monotonic() - start, 1)
+  logging.info('Measuring %d steps.', steps)
+  seconds = _step_seconds(program, step, steps)
+  held = compilers.held(program)
+  memory = compilers.read_memory(step.memory_analysis(), held)
+  found = analytic(name, config) | _memory(memory)
+  stats = device.memory_stats() or {}
+  if peak_bytes := stats.get('peak_bytes_in_use'):
+    found['hbm_gib'] = peak_bytes / GIB
+  limit = stats.get('bytes_limit')
+  peak = chips.peak_flops(device.device_kind)
+  return {
+    **found,
+    **_speed(config, seconds, count, None, peak and peak * count),
+    'topology': f'{platform}:{count}',
+    'device': device.device_kind,
+    'devices': count,
+    'backend': platform,
+    'runtime': ' '.join(device.client.platform_version.split()),
+    'compile_seconds': compile_seconds,
+    'hbm_source': 'measured' if peak_bytes else 'compiler',
+    'hbm_usable_gib': limit / GIB if limit else None,
+    'fits': True,
+    'assumptions': [
+      'Measured: nothing is estimated or corrected. The images are random and'
+      ' made on the device, so the time does not include waiting for data.',
+    ],
+  }
+
+
+def _step_seconds(program, step, steps: int) -> float:
+  """Returns the median seconds of a compiled step on random images."""
+  shapes = program.abstract_batch
+
+  def make():
+    batch = {n: jnp.full(x.shape, n == 'mask') for n, x in shapes.items()}
+    batch['image'] = jax.random.bits(key, shapes['image'].shape, jnp.uint8)
+    return {n: x.astype(shapes[n].dtype) for n, x in batch.items()}
+
+  key, shardings = jax.random.key(0), {n: x.sharding for n, x in shapes.items()}
+  batch = jax.jit(make, out_shardings=shardings)()
+  state, rounds = program.init_state(), []
+  for _ in range(_WARM_UP_STEPS):
+    state, metrics = step(state, batch)
+  jax.block_until_ready(metrics)
+  # Wait only once in several steps: as in training, the host runs ahead.
+  each = max(1, steps // _ROUNDS)
+  for _ in range(max(1, steps // each)):
+    start = time.perf_counter()
+    for _ in range(each):
+      state, metrics = step(state, batch)
+    jax.block_until_ready(metrics)
+    rounds.append((time.perf_counter() - start) / each)
+  return statistics.median(rounds)
