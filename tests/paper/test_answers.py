@@ -203,13 +203,6 @@ def test_the_evidence_has_means_spread_interval_and_p():
     assert part in found.evidence
 
 
-def test_a_claim_may_say_more_from_tests_of_its_own():
-  sum_ = total(_measure(), OTHER)
-  claim = _lead(more=lambda test: f'It is {test(sum_).estimate:g}.')
-  [found] = _answered([claim], FAR)
-  assert 'It is 2.' in found.evidence
-
-
 def test_all_claims_of_a_page_are_corrected_together():
   gone = _lead(ONE, THIRD)
   # Alone, the p-value is 0.0079.

@@ -68,12 +68,6 @@ def test_another_set_up_is_refused(parts, path, change, message):
     registered.check(other, registered.read(path))
 
 
-def test_a_setting_of_a_run_changes_the_hash(parts):
-  other = _describe(3000)
-  assert other['claims'] == parts['claims']
-  assert {*other['runs'].values()}.isdisjoint(parts['runs'].values())
-
-
 def test_what_is_not_asked_in_miniature_is_not_registered():
   claims = {
     f'{item.name}.{claim.key}'

@@ -11,7 +11,6 @@ from tests.losses.test_runs import _config as masked_patch_config
 from tests.tiny_run import eventful_config
 from vit_jax import config as config_lib
 from vit_jax import data, inspect, interop
-from vit_jax.inspection import attention_maps
 from vit_jax.models.shared import normalize
 from vit_jax.paper.inside import pictures, weights
 from vit_jax.training import train
@@ -69,14 +68,6 @@ def _answer(folder, *panels):
   return stamp, pd.read_csv(path) if path.exists() else None
 
 
-@pytest.mark.parametrize(
-  ('length', 'count', 'places'),
-  [(10, 2, [2, 7]), (4, 9, [0, 1, 2, 3]), (1000, 4, [125, 375, 625, 875])],
-)
-def test_images_are_evenly_spaced(length, count, places):
-  assert weights.spaced(length, count) == places
-
-
 def test_images_are_those_of_the_first_classification(run):
   images, places = weights.held_out_images(run, 4)
   assert images.shape == (4, 8, 8, 1)
@@ -87,17 +78,6 @@ def test_images_are_those_of_the_first_classification(run):
       image.squeeze(), source.read('train', place).image.squeeze()
     )
   assert len(weights.held_out_images(run, 50)[0]) == 40
-
-
-def test_a_run_without_a_classification_evaluation_is_an_error(
-  masked, tmp_path
-):
-  with pytest.raises(
-    ValueError, match=r"no evaluation of classification.*\['test'\]"
-  ):
-    weights.held_out_images(masked, 4)
-  with pytest.raises(ValueError, match=r'no config\.json'):
-    weights.held_out_images(tmp_path, 4)
 
 
 def test_figure_7_has_three_parts(run, tmp_path):
@@ -184,10 +164,3 @@ def test_panels_that_fail_are_reported_and_others_are_drawn(
   assert 'attention distance of run of A: No checkpoint at' in texts
   assert 'attention distance of run of B: ' in texts
   assert 'masked patches of run of D: ' in texts
-
-
-def test_uniform_attention_at_the_papers_sizes():
-  found = attention_maps.uniform_distances((14, 14), (224, 224))
-  assert found == pytest.approx((116.49, 73.35), abs=0.01)
-  found = attention_maps.uniform_distances((8, 8), (32, 32))
-  assert found == pytest.approx((16.55, 10.41), abs=0.01)

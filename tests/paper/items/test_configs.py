@@ -86,26 +86,3 @@ def test_norm_position_differs_in_depth_and_place(scale, depths):
   # It shares the runs of LayerNorm first with Figure 8.
   nodes = items.ITEMS['norm_position'].shown(scale)
   assert {*nodes[:2]} < {*figure8.ITEM.shown(scale)}
-
-
-@pytest.mark.parametrize('scale', SCALES)
-def test_figure_8_varies_one_dimension_at_a_time(scale):
-  nodes = [*dict.fromkeys(figure8.ITEM.shown(scale))]
-  assert len(nodes) == 13
-  base = dict(figure8.depth(8).options)
-  assert {f'model.{key}': v for key, v in figure8.SHAPE.items()} == base
-  for node in nodes:
-    options = dict(node.options)
-    changed = {key for key in base if options[key] != base[key]}
-    assert len(changed - {'model.heads'}) <= (3 if 'all' in node.label else 1)
-    # Each attention head has width 64.
-    assert options['model.width'] == 64 * options['model.heads']
-  assert {dict(n.options)['model.depth'] for n in nodes} == {4, 8, 16, 32, 64}
-
-
-def test_figure_10_has_half_the_rate_and_a_tenth_of_the_decay():
-  lower, usual, _ = _configs('figure10', 'paper')
-  assert lower.schedule.peak == pytest.approx(usual.schedule.peak / 2)
-  assert lower.optimizer.weight_decay == pytest.approx(
-    usual.optimizer.weight_decay / 10
-  )

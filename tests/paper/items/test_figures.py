@@ -1,6 +1,5 @@
 """Guards: figures have the right points, axes and error bars of their runs."""
 
-import pandas as pd
 import pytest
 
 from tests.paper import made
@@ -259,29 +258,6 @@ def test_figure_8_shows_accuracy_by_relative_compute(
   assert [*rows.loc[[('ImageNet 5shot', 'Width MLP')], 'n']] == [1, 2, 1, 1]
 
 
-def test_figure_8_in_miniature_has_the_compute_of_the_runs(
-  tmp_path, monkeypatch, drawn
-):
-  def exaflops(workdir):
-    what = workdir.name.rpartition(', ')[2]
-    blocks = {'depth 4': 1, 'depth 16': 3, 'depth 32': 4, 'depth 64': 5}
-    return 2e-7 * blocks.get(what, 2)
-
-  monkeypatch.setattr(cost, 'exaflops_of_run', exaflops)
-
-  def metrics(node):
-    return {9: {made.FEW_SHOT: _blocks(node) / 100}}
-
-  gone = figure8.shape('depth 32', depth=32)
-  results = _written(
-    tmp_path, 'figure8', metrics, scale='midi', left_out=[gone]
-  )
-  section = figure8.ITEM.render(results, tmp_path / 'figures')
-  rows = _ours(drawn).set_index(['panel', 'series'])
-  assert [*rows.loc[[('ImageNet 5shot', 'Depth')], 'x']] == [0.5, 1, 1.5, 2.5]
-  assert '4, 8, 16, 32 and 64 blocks become 1, 2, 4, 8' in section.notes[-1]
-
-
 def test_figure_9_shows_accuracy_by_epoch(tmp_path, drawn):
   item = items.ITEMS['figure9']
   starts = item.shown('paper')
@@ -372,11 +348,3 @@ def test_figure_13_shows_models_by_compute_and_speed(
     assert (f' {model}' in missing) == (model not in speeds)
   [(_, rows)] = drawn
   assert len(rows[rows.source == 'paper']) == 6
-
-
-def test_a_missing_run_has_no_point(tmp_path):
-  (tmp_path / 'figures').mkdir()
-  item = items.ITEMS['figure13']
-  item.render(made.results([], None), tmp_path / 'figures')
-  rows = pd.read_csv(tmp_path / 'figures/figure13.csv')
-  assert {*rows.source} == {'paper'}

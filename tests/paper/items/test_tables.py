@@ -283,14 +283,6 @@ def test_core_days_come_from_the_plan(tmp_path):
   } == {'ViT-L/16, 14 epochs': 697, 'ViT-L/32, 7 epochs': 180.5}
 
 
-def test_days_on_8_cores_are_beside_the_papers(tmp_path):
-  start = pretraining('ViT-L/16', IMAGENET21K).name
-  results = made.results([], None, core_days={start: 240.0})
-  cells = _cells('table2', results, tmp_path)
-  place = ('Days on 8 TPUv3 cores', 'ViT-L/16, ImageNet-21k')
-  assert (cells[place].ours.mean, cells[place].paper.value) == (30, 30)
-
-
 def test_exaflops_are_counted_at_the_papers_own_scale(tmp_path):
   place = ('ViT-L/16, 14 epochs', 'exaFLOPs')
   cell = _cells('table6', made.results([], None), tmp_path)[place]

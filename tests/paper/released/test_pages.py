@@ -1,15 +1,12 @@
 """Guards: files are found, and the pages have their numbers and pictures."""
 
-import numpy as np
 import pandas as pd
 import pytest
 from etils import epath
 
 from tests.interop import tiny
 from tests.paper.released import made
-from vit_jax.inspection import subject
 from vit_jax.interop import catalog
-from vit_jax.paper.inside import pictures
 from vit_jax.paper.page import texts
 from vit_jax.paper.released import command, evaluating, files, sections
 from vit_jax.paper.released.evaluating import Images
@@ -117,21 +114,6 @@ def test_pictures_are_drawn_once_from_random_weights(tmp_path):
     ('ViT-L/16', 'uniform attention'): 1,
     ('ViT-L/16', 'uniform attention to the nearest half'): 1,
   }
-
-
-def test_rollouts_of_a_file_are_of_the_images_of_a_data_set(tmp_path):
-  spec = made.write_photographs(tmp_path / 'photos', {'a': 3, 'b': 3})
-  path = tmp_path / 'ViT-L_16.npz'
-  made.write_weights(path, tiny.vit(), (8, 8))
-  (images, maps), table = pictures.rollout(
-    str(path), 3, {'dataset': spec, 'split': 'train', 'data_dir': ''}
-  )
-  assert (images.shape, maps.shape) == ((3, 224, 224, 3), (3, 2, 2))
-  assert table['place_in_split'].unique().tolist() == [1, 3, 5]
-  preprocess, rng = subject.load(str(path)).preprocess, np.random.default_rng(0)
-  for image, place in zip(images, ('a/1', 'b/0', 'b/2'), strict=True):
-    content = (tmp_path / f'photos/{place}.png').read_bytes()
-    np.testing.assert_array_equal(image[::28, ::28], preprocess(content, rng))
 
 
 # The command. -----------------------------------------------------------------
