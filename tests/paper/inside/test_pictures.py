@@ -92,12 +92,10 @@ def test_figure_7_has_three_parts(run, tmp_path):
   for end in ('png', 'pdf'):
     assert (tmp_path / f'figure.{end}').stat().st_size > 1000
 
-  weights = interop.read(run)
+  read = interop.read(run)
   images, _ = weights.held_out_images(run, 4)
-  params = flax.traverse_util.unflatten_dict(dict(weights.params), sep='/')
-  attention = inspect.attention_weights(
-    weights.model, params, normalize(images)
-  )
+  params = flax.traverse_util.unflatten_dict(dict(read.params), sep='/')
+  attention = inspect.attention_weights(read.model, params, normalize(images))
   parts = dict(list(table.groupby('part', sort=False)))
   assert {part: len(rows) for part, rows in parts.items()} == {
     'filters': 16 * 4 * 4,
