@@ -227,21 +227,6 @@ def test_what_a_miniature_cannot_show_is_not_asked_there():
   assert {claim.answer for claim in _answered(claims, FAR)} == {'undecided'}
 
 
-def test_pages_rarely_have_a_wrong_answer():
-  rng = np.random.default_rng(2)
-  wrong, trials = 0, 150
-  for _ in range(trials):
-    found = _answered(
-      [_lead(), _lead(ONE, THIRD), _lead(OTHER, THIRD)],
-      {
-        start.model: [*map(float, rng.integers(0, 2, 5))]
-        for start in (ONE, OTHER, THIRD)
-      },
-    )
-    wrong += any(claim.answer in ('yes', 'no') for claim in found)
-  assert wrong <= answers.LEVEL * trials
-
-
 def test_numbers_of_one_pretraining_are_not_independent():
   # Both measures vary together, so their difference has no spread.
   first, second = _measure('first'), _measure('second')

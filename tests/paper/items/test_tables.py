@@ -8,12 +8,10 @@ from vit_jax.pages import drawing
 from vit_jax.paper import cost, items
 from vit_jax.paper.items.tables import table2, table5, table6, table7, table9
 from vit_jax.paper.numbers import (
-  AVERAGE5,
   CIFAR10,
   IMAGENET,
   IMAGENET21K,
   JFT,
-  PETS,
   REAL,
 )
 from vit_jax.paper.report import Table
@@ -103,38 +101,6 @@ def test_table_7_is_over_seeds_of_pretraining_and_of_fine_tuning(tmp_path):
   [claim] = table7.ITEM.claims('paper')
   values = [mean.by_start(results).values for mean in claim.means()]
   assert values[1] == pytest.approx((50.5, 52.5, 54.5))
-
-
-def test_table_7_needs_all_seeds_of_pretraining(tmp_path):
-  gone = Transfer(Pretraining('BiT-R50x1', epochs=7, seed=2), PETS)
-  results = made.of_item(
-    table7.ITEM,
-    lambda node, seed: None if node == gone else {'test/accuracy': 0.5},
-  )
-  cells = _cells('table7', results, tmp_path)
-  column = 'BiT-R50x1, Adam'
-  assert [place for place, cell in cells.items() if not cell.ours] == [
-    *((PETS, column), ('Average', column))
-  ]
-
-
-def test_averages_match_the_paper_if_accuracies_do(tmp_path):
-  columns = {start: column for column, start in table7.STARTS.items()}
-
-  def metrics(node, seed):
-    if not isinstance(node, Transfer):
-      return {}
-    value = table7.PAPER[node.task, columns[node.pretraining]].value
-    return {'test/accuracy': value / 100}
-
-  cells = _cells(
-    'table7', made.of_item(table7.ITEM, metrics, count=1), tmp_path
-  )
-  for column in table7.PAPER.columns:
-    cell = cells['Average', column]
-    assert cell.ours.mean == pytest.approx(cell.paper.value, abs=0.0051)
-    for task in AVERAGE5:
-      assert cells[task, column].difference == pytest.approx(0, abs=1e-9)
 
 
 def test_a_deleted_result_affects_only_its_own_cells(tmp_path):
