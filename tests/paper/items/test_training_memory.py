@@ -2,6 +2,7 @@
 
 import pytest
 
+from vit_jax.pages import drawing
 from vit_jax.paper import planning
 from vit_jax.paper.items.beyond import compiled_memory as memory
 from vit_jax.paper.items.beyond import training_memory
@@ -125,6 +126,7 @@ def test_table_picture_and_answer(tmp_path):
 @pytest.mark.parametrize('there', [True, False])
 def test_a_missing_model_leaves_the_question_open(tmp_path, monkeypatch, there):
   monkeypatch.setattr(devices, 'have_compiler', lambda: there)
+  monkeypatch.setattr(drawing, 'save', lambda *_, mark: None)
   section = _section(tmp_path, LESS | {'BiT-R152x4': (15.0, 0.5)})
   assert section.blocks[-1].answer == 'missing'
   assert 'BiT-R152x4' in section.blocks[-1].evidence
