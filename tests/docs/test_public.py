@@ -165,7 +165,7 @@ def test_training_needs_no_paper_plan_or_sweep():
 
 def test_pages_are_made_without_the_drawing_of_weights():
   """That runs in another process, so this one initializes no JAX backend."""
-  assert 'paper/pictures/weights_drawing.py' not in _needed('paper/items')
+  assert 'paper/inside/pictures.py' not in _needed('paper/items')
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 import pytest
 
 from vit_jax.inference_speed import networks
-from vit_jax.paper.numbers.panels import AXIAL_SERIES, PANELS
+from vit_jax.paper.items.figures import figure12, figure13
 
 
 def test_the_default_models_are_those_of_figures_12_and_13():
-  assert PANELS['figure12'][0].series == networks.MODELS
-  assert set(networks.AXIAL_MODELS) == {*AXIAL_SERIES} - {*networks.MODELS}
+  similar = {name for pair in figure12.SIMILAR['paper'] for name in pair}
+  assert {*networks.MODELS} == similar | {*figure12.LARGEST}
+  axial = {start.model for start in figure13.ITEM.shown('paper')}
+  assert {*networks.AXIAL_MODELS} == axial - {*networks.MODELS}
   found = networks.pairs((), (), 'paper')
   assert len(found) == 8 * 5 + 3
   assert found[:2] == [('BiT-R50x1', 64), ('BiT-R50x1', 128)]

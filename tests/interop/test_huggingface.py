@@ -10,7 +10,7 @@ from PIL import Image
 
 from tests.interop import tiny
 from vit_jax import interop
-from vit_jax.inspect import subject
+from vit_jax import loaded as subject
 
 
 def _folder(path, model=None, size=(8, 8), **kwargs):

@@ -1,9 +1,14 @@
-"""Makes results of imaginary runs, for tests of items."""
+"""Makes results of imaginary runs, for tests of items and claims."""
 
-from vit_jax.paper.claims import answers
-from vit_jax.paper.design import Design
+from vit_jax import config as config_lib
+from vit_jax import results as results_lib
+from vit_jax.paper import answers, report
 from vit_jax.paper.runs import Results, with_needs
 from vit_jax.sweep import Run, Study
+from vit_jax.workdir import metrics as metrics_lib
+
+FEW_SHOT = 'few_shot/5shot/accuracy'
+PETS = 'few_shot_pets/5shot/accuracy'
 
 
 def results(nodes, metrics, *, seeds=2, left_out=(), **options):
@@ -38,28 +43,84 @@ def of_item(item, metrics, *, scale='paper', count=3, **options):
   Args:
     item: the item.
     metrics: as for `results`.
-    scale: one of `design.SCALES`.
+    scale: one of `runs.SCALES`.
     count: pre-trainings of each mean of a claim.
     **options: further arguments of `results` and `Results`.
   """
-  design = Design(scale, count)
-  return results(
-    design.nodes(item),
-    metrics,
-    comparable=scale == 'paper',
+  nodes = item.nodes(scale, count)
+  found = results(nodes, metrics, scale=scale, **options)
+  return found.counting(item.counts(scale, count))
+
+
+def written(folder, runs, *, scale='paper', counts=None):
+  """Creates work directories of finished runs and returns their `Results`.
+
+  Args:
+    folder: where to create the work directories, as `folder/runs/NAME`.
+    runs: node -> step -> metric -> value.
+    scale: one of `runs.SCALES`.
+    counts: see `Results.counting`.
+  """
+  studies, finished = [], {}
+  for node, steps in runs.items():
+    name = f'run of {node.name}'
+    workdir = folder / 'runs' / name
+    workdir.mkdir(parents=True)
+    config = config_lib.default()
+    config.evals.validation = config_lib.evaluation('train[:1%]')
+    for key in {key for row in steps.values() for key in row}:
+      if key.startswith('few_shot'):
+        section = config_lib.evaluation('test', 'few_shot', train_split='train')
+        config.evals[key.partition('/')[0]] = section
+    if node.images:
+      config.checkpoint.best = 'validation/accuracy'
+    config_lib.save(config, workdir)
+    writer = metrics_lib.MetricWriter(workdir, start_step=0, tensorboard=False)
+    for step, row in steps.items():
+      writer.write(step, row)
+    writer.close()
+    finished[name] = results_lib.final_metrics(workdir)
+    studies.append(Study(node.name, finals=[Run(name, 'config.py')]))
+  found = Results(
+    studies,
+    finished,
     scale=scale,
-    counts=design.counts(item),
-    **options,
+    workdir=lambda name: folder / 'runs' / name,
   )
+  return found.counting(counts or {})
 
 
-def said(item, results):
-  """Returns key -> answered claim, for the claims of an item."""
-  claims = item.claims(results.scale)
-  found = answers.of_item(claims, results)
-  return {c.key: said for c, said in zip(claims, found, strict=True)}
+def of_values(claim, value, count):
+  """Returns the answer to a claim that is alone on its page.
+
+  Args:
+    claim: the claim.
+    value: mean -> its number; each of its seeds has a little more.
+    count: number of seeds.
+  """
+
+  def lookup(mean):
+    number = value(mean)
+    if number is None:
+      return None
+    return tuple(number + seed / 1000 for seed in range(count))
+
+  return answers.of_page({'only': (claim, lookup)})['only']
 
 
-def answered(item, results):
-  """Returns key -> answer, for the claims of an item."""
-  return {key: claim.answer for key, claim in said(item, results).items()}
+def decided(claim, value):
+  """Returns the answer to a claim from few seeds, or more if it needs them."""
+  for count in (5, 7, 10):
+    found = of_values(claim, value, count)
+    if found.answer != answers.UNDECIDED:
+      break
+  return found
+
+
+def answered(item, scale, value):
+  """Returns key -> answer, for the claims of an item; see `decided`."""
+  return {c.key: decided(c, value).answer for c in item.claims(scale)}
+
+
+def number(*values):
+  return report.Number(values, tuple(f'run{i}' for i in range(len(values))))

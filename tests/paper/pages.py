@@ -1,12 +1,11 @@
 """Sample sections, and helpers that read their pages."""
 
 import base64
-import dataclasses
 import html.parser
 
 from vit_jax.paper import page, report
-from vit_jax.paper.numbers.values import Value
-from vit_jax.paper.report import Cell, Number, Picture, Section
+from vit_jax.paper.numbers import Value
+from vit_jax.paper.report import Cell, Number, Picture
 
 # One transparent pixel. Tests look for these bytes in the page.
 PNG = base64.b64decode(
@@ -23,18 +22,6 @@ CELLS = {
   ('c', 'x'): Cell(Number((50.0,), ('r3',))),
 }
 TABLE = report.Table('Accuracy', ('a', 'b', 'c'), ('x', 'y'), CELLS)
-# The rows that a reader sees. A cell is (ours, the paper's and the difference).
-GRID = [
-  [('77.20 ± 0.14', '77.910 Δ −0.71'), ('99.50', '99.25±0.50 Δ +0.25')],  # noqa: RUF001
-  [('missing', '71.5'), ('', '7/14')],
-  [('50.00', ''), ('—', '')],
-]
-MARKDOWN_ROWS = [
-  '| a | 77.20 ± 0.14 (paper 77.910, Δ −0.71)'  # noqa: RUF001
-  ' | 99.50 (paper 99.25±0.50, Δ +0.25) |',
-  '| b | missing (paper 71.5) | (paper 7/14) |',
-  '| c | 50.00 | — |',
-]
 
 
 class Reader(html.parser.HTMLParser):
@@ -76,27 +63,25 @@ class Reader(html.parser.HTMLParser):
       self.grid[-1][-1] = texts
 
 
-def markdown(*sections, title='Results', **facts):
-  return page.markdown(sections, title=title, facts=facts)
+def markdown(*sections, title='Results', about=(), **facts):
+  return page.markdown(sections, title=title, facts=facts, about=about)
 
 
-def html_page(*sections, title='Results', pictures='.', **facts):
-  return page.html(sections, title=title, facts=facts, pictures=pictures)
+def html_page(*sections, title='Results', pictures='.', about=(), **facts):
+  head = dict(title=title, facts=facts, about=about)
+  return page.html(sections, pictures=pictures, **head)
 
 
 def grid(table):
   """Returns the rows of cells, without the header."""
-  return Reader(html_page(Section('t', 'T', (table,)))).grid[1:]
+  text = html_page(report.Section('t', 'T', (table,)))
+  return Reader(text).grid[1:]
 
 
 def rows(table):
   """Returns the lines of the Markdown table, without the header."""
-  text = markdown(Section('t', 'A test', (table,))).split('### ')[1]
+  text = markdown(report.Section('t', 'A test', (table,))).split('### ')[1]
   return [line for line in text.split('\n') if line.startswith('|')][2:]
-
-
-def with_cell(place, cell, **attributes):
-  return dataclasses.replace(TABLE, cells={**CELLS, place: cell}, **attributes)
 
 
 def draw(folder, stem='figures/figure7'):

@@ -6,11 +6,11 @@ import pytest
 
 from vit_jax import config as config_lib
 from vit_jax.configs import mini, pretrain
-from vit_jax.paper.numbers import values
+from vit_jax.paper.numbers import JFT
 from vit_jax.paper.runs import Pretraining, Results
 from vit_jax.sweep import Run, Study
 
-NODE = Pretraining('ViT-B/32', values.JFT, 7)
+NODE = Pretraining('ViT-B/32', JFT, 7)
 FEW_SHOT = 'few_shot/5shot/accuracy'
 
 

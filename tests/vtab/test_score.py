@@ -12,7 +12,7 @@ from vit_jax.vtab import __main__ as vtab
 from vit_jax.vtab.tasks import TASKS
 
 NAMES = list(TASKS)
-# The score of Table 9 is compared in tests/paper/numbers/test_means.py.
+# The score of Table 9 is compared in tests/paper/test_printed.py.
 
 
 # The score --------------------------------------------------------------------

@@ -37,6 +37,8 @@ def check(program: Program) -> None:
     raise ValueError(
       f'norm_epsilon={model.norm_epsilon}: that of timm is {_EPSILON}.'
     )
+  if not model.qkv_bias:
+    raise ValueError('qkv_bias=False: timm reads weights with biases.')
   if program.dtype != 'float32':
     raise ValueError(f'--dtype={program.dtype}: timm folders are float32.')
 

@@ -1,25 +1,21 @@
 """Guards: each released file is evaluated once, on the data that are there."""
 
-import io
 import json
 import os
 import pathlib
 import subprocess
 
-import cv2
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 from etils import epath
 
-from tests.data import tfds_from_folder
 from tests.paper.released import made
 from vit_jax import models
-from vit_jax.paper import eval_only
-from vit_jax.paper.released import evaluating
+from vit_jax.paper.released import eval_only, evaluating
 from vit_jax.paper.released.evaluating import Images
 
 NAME = f'{made.FINE_TUNED}ViT-B_16-224'
+BOTH = [['validation', 'real']]
 # The first, the second and the last class of ImageNet, by their WordNet ids.
 TENCH, GOLDFISH, TISSUE = 'n01440764', 'n01443537', 'n15075141'
 SIZES = dict(width=16, depth=1, heads=2, mlp_dim=16)
@@ -56,120 +52,72 @@ def evaluate(tmp_path, path, monkeypatch):
     (workdir / 'metrics.jsonl').write_text(json.dumps(row) + '\n')
     return subprocess.CompletedProcess(words, 0)
 
-  def call(images=ALL, keys=()):
+  def call(*missing, images=ALL, keys=()):
     calls.clear()
-    why = evaluating.evaluate(NAME, path, images, keys, tmp_path)
-    return why or calls
+    if missing:
+      gone = dict.fromkeys(missing, 'gone')
+      images = Images(ALL.spec, ALL.split, '', gone, True)
+    return evaluating.evaluate(NAME, path, images, keys, tmp_path) or [*calls]
 
   call.error = ''
   monkeypatch.setattr(eval_only.subprocess, 'run', run)
   return call
 
 
-def _without(*missing):
-  return Images(ALL.spec, ALL.split, '', dict.fromkeys(missing, 'gone'), True)
-
-
 def test_a_finished_evaluation_is_not_repeated(evaluate, path, tmp_path):
-  assert evaluate() == [['validation', 'real']]
+  assert evaluate() == BOTH
   assert evaluate() == []
   assert evaluating.results(NAME, path, ALL, (), tmp_path) == {
-    name: {'accuracy': 0.1, 'count': 50_000} for name in ('validation', 'real')
+    name: {'accuracy': 0.1, 'count': 50_000} for name in BOTH[0]
   }
   # Not even where the data are gone now, or read in another way.
-  assert evaluate(_without('validation', 'real')) == []
+  assert evaluate(*BOTH[0]) == []
   assert evaluate(keys=['data.batch_size=8', 'data.data_dir=/data']) == []
   assert evaluate(keys=['evals.real.batch_size=8', 'mesh.fsdp=1']) == []
 
 
-def test_changes_evaluate_again(evaluate, path, tmp_path):
+def test_changes_evaluate_again(evaluate, path):
   evaluate()
   keys = ['evals.validation.preprocess=resize_small(256)']
   assert evaluate(keys=keys) == [['validation']]
-  assert evaluate(keys=['model.norm_epsilon=1e-3']) == [['validation', 'real']]
-  assert evaluate() == [['validation', 'real']]
+  assert evaluate(keys=['model.norm_epsilon=1e-3']) == evaluate() == BOTH
   other = Images('folder:/other', 'validation', '', {}, True)
-  assert evaluate(other) == [['validation']]
+  assert evaluate(images=other) == [['validation']]
   os.utime(path, (8, 8))
-  assert evaluating.results(NAME, path, ALL, (), tmp_path) == {}
-  assert evaluate() == [['validation', 'real']]
+  assert evaluate() == BOTH
   path.write_bytes(b'longer weights')
   os.utime(path, (8, 8))
-  assert evaluate() == [['validation', 'real']]
+  assert evaluate() == BOTH
 
 
-def test_only_what_is_missing_and_there_is_evaluated(evaluate, path, tmp_path):
-  assert evaluate(_without('validation', 'real')) == []
-  assert evaluate(_without('real')) == [['validation']]
-  assert evaluate() == [['real']]
-  assert evaluating.results(NAME, path, ALL, (), tmp_path).keys() == {
-    *('validation', 'real')
-  }
-
-
-def test_a_failure_tells_the_error_of_the_log_and_is_tried_again(evaluate):
+def test_only_what_is_missing_and_there_is_evaluated(evaluate):
+  assert evaluate(*BOTH[0]) == []
+  assert evaluate('real') == [['validation']]
   evaluate.error = 'No such class.'
   assert evaluate() == (
     'ViT-B_16-224.npz was not evaluated (exit code 1): error: No such class.'
   )
   evaluate.error = ''
-  assert evaluate() == [['validation', 'real']]
+  assert evaluate() == [['real']]
 
 
-def test_images_of_imagenet_and_others(tmp_path):
-  data_dir = f'data.data_dir={tmp_path}'
-  nothing = evaluating.find_images('', [data_dir])
-  assert nothing.missing.keys() == {'validation', 'real'}
-  for name in ('', '_real'):
-    why = nothing.missing['real' if name else 'validation']
-    assert why.startswith(f'tfds:imagenet2012{name} is not in {tmp_path}. ')
-    assert f'tfds.builder("imagenet2012{name}"' in why
-    assert '\n' not in why
-  assert not nothing.to_show
-
-  spec = made.write_photographs(tmp_path / 'some', {TENCH: 2, TISSUE: 1})
-  some = evaluating.find_images(spec, [data_dir])
-  assert (some.spec, some.split, some.to_show) == (spec, 'train', True)
-  assert some.missing.keys() == {'real'}
-
-  spec = made.write_photographs(tmp_path / 'cats', {TENCH: 1, 'cat': 1})
-  cats = evaluating.find_images(spec, [data_dir])
-  assert cats.missing['validation'] == (
-    f"{spec} has classes that are not ImageNet's WordNet ids, such as 'cat'."
-  )
-  assert cats.to_show
-
-
-def _png():
-  pixels = np.random.default_rng(0).integers(0, 256, (10, 12, 3), np.uint8)
-  return io.BytesIO(cv2.imencode('.png', pixels)[1].tobytes())
-
-
-def _write_imagenet(data_dir):
-  """Writes ImageNet and ImageNet-ReaL as TFDS does, with a few images."""
-  label = tfds.features.ClassLabel(names=eval_only.class_names())
-  image = tfds.features.Image()
-  tfds_from_folder.write_examples(
-    {
-      'validation': [
-        {'image': _png(), 'label': name} for name in (TENCH, GOLDFISH, GOLDFISH)
-      ]
-    },
-    {'image': image, 'label': label},
-    data_dir,
-    'imagenet2012',
-  )
-  tfds_from_folder.write_examples(
-    {
-      'validation': [
-        {'image': _png(), 'real_label': names}
-        for names in ([TENCH, GOLDFISH], [TISSUE], [], [GOLDFISH, TISSUE])
-      ]
-    },
-    {'image': image, 'real_label': tfds.features.Sequence(label)},
-    data_dir,
-    'imagenet2012_real',
-  )
+@pytest.mark.parametrize(
+  ('counts', 'missing'),
+  [
+    (None, {'validation', 'real'}),
+    ({TENCH: 2, TISSUE: 1}, {'real'}),
+    ({TENCH: 1, 'cat': 1}, {'validation', 'real'}),
+  ],
+)
+def test_images_of_imagenet_and_others(tmp_path, counts, missing):
+  spec = made.write_photographs(tmp_path / 'some', counts) if counts else ''
+  found = evaluating.find_images(spec, [f'data.data_dir={tmp_path}'])
+  assert {*found.missing} == missing
+  assert found.to_show == bool(counts)
+  assert not any('\n' in why for why in found.missing.values())
+  if counts:
+    assert (found.spec, found.split) == (spec, 'train')
+    assert ('cat' in found.missing.get('validation', '')) == ('cat' in counts)
 
 
 @pytest.mark.gate
@@ -183,18 +131,9 @@ def test_accuracies_of_a_real_process(tmp_path, monkeypatch):
   monkeypatch.setenv('XLA_FLAGS', '')  # One device.
   keys = [f'model.{key}={value}' for key, value in SIZES.items()]
   keys += [f'data.data_dir={tmp_path}', 'data.batch_size=4']
-  _write_imagenet(tmp_path)
-  images = evaluating.find_images('', keys)
-  assert not images.missing
-  assert evaluating.evaluate(NAME, path, images, keys, tmp_path) == ''
-  assert evaluating.results(NAME, path, images, keys, tmp_path) == {
-    'validation': {'accuracy': pytest.approx(2 / 3), 'count': 3},
-    'real': {'accuracy': pytest.approx(2 / 3), 'count': 3},
-  }
-
   # A copy that lacks most classes.
   spec = made.write_photographs(tmp_path / 'some', {GOLDFISH: 1, TISSUE: 3})
   images = evaluating.find_images(spec, keys)
   assert evaluating.evaluate(NAME, path, images, keys, tmp_path) == ''
   found = evaluating.results(NAME, path, images, keys, tmp_path)
-  assert found['validation'] == {'accuracy': 0.25, 'count': 4}
+  assert found == {'validation': {'accuracy': 0.25, 'count': 4}}

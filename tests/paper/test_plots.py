@@ -1,0 +1,204 @@
+"""Guards: figures show our numbers and the paper's, legibly, and no others."""
+
+import math
+
+import cv2
+import numpy as np
+import pytest
+
+from tests.paper.made import number
+from vit_jax.paper import plots
+from vit_jax.paper.numbers import Value
+from vit_jax.paper.plots import Mark
+from vit_jax.paper.runs import Results
+
+LABELS = {'x_label': 'compute', 'y_label': 'accuracy'}
+
+
+def _is_hollow(line):
+  return line.get_markerfacecolor() == 'white'
+
+
+def _lines(axes):
+  """Returns label -> points of the lines that are not hollow."""
+  return {
+    line.get_label(): [(x, y) for x, y in line.get_xydata() if y == y]
+    for line in axes.lines
+    if line.get_label()[0] != '_' and not _is_hollow(line)
+  }
+
+
+def _paper(axes):
+  """Returns the paper's points, which are hollow, sorted."""
+  hollow = [line for line in axes.lines if _is_hollow(line)]
+  return sorted(tuple(map(float, xy)) for h in hollow for xy in h.get_xydata())
+
+
+def _error_bars(axes):
+  """Returns the ends of the error bars: (x, low, high), sorted."""
+  return sorted(
+    (segment[0][0], segment[0][1], segment[1][1])
+    for bars in axes.collections
+    if hasattr(bars, 'get_segments')
+    for segment in bars.get_segments()
+  )
+
+
+def _legend(figure):
+  return [text.get_text() for legend in figure.legends for text in legend.texts]
+
+
+def _marks():
+  found = []
+  for series, x, of in (
+    *(('ViT-B/32', 30.0, number(40.0, 42.0)), ('ViT-B/32', 9.0, number(30.0))),
+    *(('BiT-R50x1', 9.0, number(35.0)), ('BiT-R50x1', 9.0, Value(36.0, 0.5))),
+    *(('Axial', 20.0, Value(33.0)), ('ViT-B/32', None, number(1.0))),
+    ('ViT-B/32', 50.0, None),
+  ):
+    found += Mark.of(series, x, of)
+  return found
+
+
+@pytest.mark.parametrize('overlay', [True, False])
+def test_lines_have_the_points_error_bars_and_series(overlay):
+  figure = plots.lines(_marks(), **LABELS, log_x=True, overlay=overlay)
+  [axes] = figure.axes
+  assert _lines(axes) == {
+    'ViT-B/32': [(9, 30), (30, 41)],
+    'BiT-R50x1': [(9, 35)],
+  }
+  half = math.sqrt(2)
+  bars = [(9, 35.5, 36.5)] * overlay + [(30, 41 - half, 41 + half)]
+  assert _error_bars(axes) == [pytest.approx(bar) for bar in bars]
+  assert _paper(axes) == [(9, 36), (20, 33)] * overlay
+  assert (axes.get_xlabel(), axes.get_ylabel()) == ('compute', 'accuracy')
+  assert axes.get_xscale() == 'log'
+  styles = {one.get_label(): one.get_linestyle() for one in axes.lines}
+  assert (styles['ViT-B/32'], styles['BiT-R50x1']) == ('-', '--')
+  shown = ['ViT-B/32', 'BiT-R50x1'] + ['Axial', 'paper'] * overlay
+  assert _legend(figure) == shown
+
+
+def test_panels_have_their_own_marks_labels_and_titles():
+  marks = [
+    *Mark.of('A', 1.0, number(0.3), 'left', 'run one'),
+    *Mark.of('A', 4.0, number(0.5), 'left', 'run two'),
+    *Mark.of('B', 64.0, number(2000.0), 'right'),
+  ]
+  figure = plots.lines(
+    marks,
+    x_label=('one', 'other'),
+    y_label=('up', 'down'),
+    panels={'left': 'L', 'right': 'R'},
+    series=['B'],
+    log_y=True,
+    scatter=True,
+    names=str.upper,
+  )
+  left, right = figure.axes
+  assert (left.get_title(), right.get_title()) == ('L', 'R')
+  assert (left.get_xlabel(), right.get_xlabel()) == ('one', 'other')
+  assert (left.get_ylabel(), right.get_ylabel()) == ('up', 'down')
+  assert _lines(left) == {'A': [(1, 0.3), (4, 0.5)]}
+  assert _lines(right) == {'B': [(64, 2000)]}
+  assert {axes.get_yscale() for axes in figure.axes} == {'log'}
+  assert {line.get_linestyle() for line in left.lines} == {'None'}
+  assert [text.get_text() for text in left.texts] == ['RUN ONE', 'RUN TWO']
+  assert _legend(figure) == ['B', 'A']
+
+
+def test_ticks_are_short_numbers():
+  marks = [m for x in (9e6, 3e7) for m in Mark.of('A', x, number(1.0))]
+  figure = plots.lines(marks, **LABELS, log_x=True, x_ticks=[9e6, 3e7])
+  figure.draw_without_rendering()
+  ticks = [t.get_text() for t in figure.axes[0].get_xticklabels()]
+  assert ticks == ['9M', '30M']
+
+
+def test_bars_have_a_bar_for_each_model_and_group():
+  marks = [
+    *Mark.of('A', 'all', number(70.0, 74.0), 'all'),
+    *Mark.of('B', 'all', number(60.0), 'all'),
+    *Mark.of('A', 'some', number(80.0), 'some'),
+    *Mark.of('B', 'all', Value(66.0, 1.5), 'all'),
+    *Mark.of('C', 'few', Value(50.0), 'few'),
+  ]
+  panels = {name: name for name in ('all', 'some', 'none', 'few')}
+  figure = plots.bars(marks, y_label='Accuracy (%)', panels=panels)
+  bars = [
+    [(bar.get_x() + bar.get_width() / 2, bar.get_height()) for bar in a.patches]
+    for a in figure.axes
+  ]
+  assert bars == [[(0, 72), (1, 60)], [(0, 80)], [], []]
+  spread = math.sqrt(8)
+  (first, low, high), other = _error_bars(figure.axes[0])
+  assert (first, low, high) == pytest.approx((0, 72 - spread, 72 + spread))
+  # On our bar, the paper's mark is aside.
+  assert 1 < other[0] < 1.4
+  heights = [[y for _, y in _paper(axes)] for axes in figure.axes]
+  assert heights == [[66], [], [], [50]]
+  said = [[t.get_text() for t in axes.texts] for axes in figure.axes]
+  assert said == [[], [], ['no results yet'], []]
+  assert _legend(figure) == ['A', 'B', 'C', 'paper']
+
+
+def test_bars_by_label_begin_at_zero_in_the_colour_of_their_series():
+  marks = [
+    mark
+    for series, model in (('R', 'BiT-1'), ('V', 'ViT'), ('R', 'BiT-2'))
+    for mark in Mark.of(series, model, number(0.05))
+  ]
+  [axes] = plots.bars(marks, y_label='GiB', by_label=True).axes
+  labels = [text.get_text() for text in axes.get_xticklabels()]
+  assert labels == ['BiT-1', 'ViT', 'BiT-2']
+  assert axes.get_ylim()[0] == 0
+  first, vit, last = (bar.get_facecolor() for bar in axes.patches)
+  assert first == last != vit
+
+
+@pytest.mark.parametrize('make', [plots.lines, plots.bars])
+def test_empty_figures_say_no_results_yet(make):
+  labels = LABELS if make is plots.lines else {'y_label': 'accuracy'}
+  figure = make([], **labels, panels={'a': 'A', 'b': 'B'})
+  said = [[t.get_text() for t in axes.texts] for axes in figure.axes]
+  assert said == [['no results yet']] * 2
+  assert not figure.legends
+  figure.draw_without_rendering()
+  for axes in figure.axes:
+    ticks = [*axes.get_xticklabels(), *axes.get_yticklabels()]
+    assert not any(t.get_visible() and t.get_text() for t in ticks)
+
+
+def test_rows_are_the_marks_ours_first():
+  marks = Mark.of('B', 9.0, Value(66.0, 1.5, note='Table 2'), x_note='Table 6')
+  marks += Mark.of('A', 'x', number(70.0, 74.0), 'p', 'l')
+  text = plots.rows(marks).to_csv(index=False)
+  assert text.splitlines() == [
+    'source,panel,series,label,x,mean,std,n,note',
+    'ours,p,A,l,x,72.0,2.8284271247461903,2,run0; run1',
+    'paper,,B,,9.0,66.0,1.5,,Table 2; x: Table 6',
+  ]
+  assert plots.rows([]).to_csv(index=False).count('\n') == 1
+
+
+@pytest.mark.parametrize('scale', ['paper', 'mini'])
+def test_saved_figures_are_not_cropped(tmp_path, scale):
+  figure, folder = plots.lines(_marks(), **LABELS), tmp_path / 'figures'
+  picture = plots.save(
+    'it', 'T', 'C', figure, _marks(), folder, Results([], {}, scale=scale)
+  )
+  assert (picture.stem, picture.caption) == ('figures/it', 'C')
+  for suffix, start in (('png', b'\x89PNG'), ('pdf', b'%PDF'), ('csv', b'sou')):
+    assert (folder / f'it.{suffix}').read_bytes().startswith(start)
+  pixels = cv2.imread(str(folder / 'it.png'))
+  for edge in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]):
+    assert np.all(edge == 255)
+  [legend] = figure.legends
+  top = legend.get_window_extent().y1
+  assert top <= figure.axes[0].get_tightbbox().y0
+
+
+def test_each_series_looks_different():
+  looks = plots.styles([f'ViT-{i}' for i in range(20)]).values()
+  assert len({(look['color'], look['marker']) for look in looks}) == 20
