@@ -84,6 +84,9 @@ def read(path: epath.PathLike) -> Weights:
     ):
       if f'{name}/bias' in params:
         model = model.clone(**{attribute: params[f'{name}/bias'].size})
+    activation = config.get('pooler_act', 'tanh')
+    if model.representation_size and activation != 'tanh':
+      raise ValueError(f'pooler_act={activation!r}: the pooler here has tanh.')
     names = ()
     if has_head:
       names = _class_names(config.get('id2label') or {}, model.num_classes)

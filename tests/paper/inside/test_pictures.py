@@ -11,7 +11,7 @@ from tests.losses.test_runs import _config as masked_patch_config
 from tests.tiny_run import eventful_config
 from vit_jax import config as config_lib
 from vit_jax import data, inspect, interop
-from vit_jax.inspection import attention_maps, views
+from vit_jax.inspection import views
 from vit_jax.models.shared import normalize
 from vit_jax.paper.inside import pictures, weights
 from vit_jax.training import train
@@ -121,7 +121,7 @@ def test_figure_7_has_three_parts(run, tmp_path):
   assert half == pytest.approx(2)
   np.testing.assert_allclose(
     parts['position similarity']['value'],
-    views.position_similarity(inspected_run.load(run)).ravel(),
+    views.position_similarity(weights.load(run)).ravel(),
     rtol=1e-6,
   )
 
