@@ -81,6 +81,12 @@ def test_a_job_has_ended_if_it_is_not_in_the_queue_twice(cluster, text, code):
   assert [launcher.poll(handle) for _ in range(2)] == [None, code]
 
 
+def test_a_job_that_is_cancelled_before_it_starts(cluster):
+  launcher = _slurm(cluster)
+  handle = launcher.start(RUNS[0])
+  assert [launcher.poll(handle) for _ in range(2)] == [None, -9]
+
+
 def test_a_query_that_fails_ends_no_job(cluster):
   launcher = _slurm(cluster)
   handle = launcher.start(RUNS[0])

@@ -13,10 +13,13 @@ import sys
 import time
 from collections.abc import Sequence
 
+from etils import epath
+
 from vit_jax.runtime import installed
 from vit_jax.sweep import commands
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run
+from vit_jax.workdir import files
 
 _AT_ONCE = 1000  # In effect no limit: Slurm has its own.
 
@@ -92,10 +95,9 @@ class Slurm:
     if self._absent[job] < 2:
       return None
     del self._absent[job]
-    with open(log, errors='replace') as file:
-      said = re.findall(
-        rf'slurm\.sbatch: .*code=(\d+) job={job}\b', file.read()
-      )
+    # There is no log if the job was cancelled before it started.
+    text = files.content(epath.Path(log)).decode(errors='replace')
+    said = re.findall(rf'slurm\.sbatch: .*code=(\d+) job={job}\b', text)
     # Without a last line, its node was lost or the job was killed.
     return int(said[-1]) if said else -signal.SIGKILL
 
