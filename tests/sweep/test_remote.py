@@ -108,7 +108,7 @@ def _line(state, alive='no'):
     (['running'], 75),  # A restart of the machine interrupted it.
     (['new', 'ended code=0'], -9),  # The slice is a new one.
     (['idle'], -9),
-    ([], -9),
+    ([], None),  # The slice was taken away, or is in maintenance.
   ],
 )
 def test_exit_codes_follow_from_the_machines_states(states, code):
