@@ -121,6 +121,18 @@ def test_a_stopped_launcher_stops_its_runs(tmp_path):
   assert state.Events(tmp_path).handles == {}
 
 
+def test_a_launcher_does_not_wait_for_ever_for_runs_out_of_reach(
+  tmp_path, monkeypatch, capsys
+):
+  monkeypatch.setattr(bring_to_end, '_PATIENCE', 0.2)
+  launcher = Scripted(fakes.folders(tmp_path))
+  launcher.poll = lambda handle: None
+  calls = iter([False, False, True])
+  with pytest.raises(errors.PreemptedError):
+    _launch(fakes.folders(tmp_path), launcher).run(lambda: next(calls, True))
+  assert f'{CANDIDATES[0]} did not end' in capsys.readouterr().out
+
+
 @pytest.mark.parametrize('survives', [True, False])
 def test_runs_that_outlived_a_launcher_are_adopted(tmp_path, survives):
   where = fakes.folders(tmp_path)

@@ -18,6 +18,7 @@ from vit_jax.sweep.spec import Sweep
 # Exit codes after which the same run would only end in the same way.
 _FINAL = (1, 2, 130)
 _PAUSE = 60.0  # Maximum seconds before a run that ended badly is tried again.
+_PATIENCE = 600.0  # Seconds for runs to save when the launcher stops.
 
 
 class Launch:
@@ -80,9 +81,12 @@ class Launch:
       if stopped() or not self._launcher.survives:
         for handle in self._busy.values():
           self._launcher.stop(handle)
-        while self._busy:  # They save.
+        end = time.monotonic() + _PATIENCE
+        while self._busy and time.monotonic() < end:  # They save.
           time.sleep(self._launcher.interval)
           self._collect()
+        for name in self._busy:
+          self._say(f'{name} did not end in {_PATIENCE:.0f} s')
     raise errors.PreemptedError(
       f'stopped with {len(self.finished)} runs finished. Start the same command'
       ' again to go on.'
