@@ -90,6 +90,7 @@ def _call(command, name, *words) -> subprocess.CompletedProcess:
   """Runs a command on a slice; the user sees its errors."""
   return subprocess.run(
     [*_PROGRAM, command, f'--name={name}', *words],
+    stdin=subprocess.DEVNULL,  # Its group may not read from the terminal.
     stdout=subprocess.PIPE,
     text=True,
     check=False,
