@@ -134,7 +134,8 @@ class Launch:
     runs = schedule.expected(self._sweep, self.finished)
     done = len(runs.keys() & self.finished.keys())
     far = f'{done} of {len(runs)} done, {len(self._busy)} running'
-    if made := len(self.finished) - self._found:
+    made = len(self.finished) - self._found
+    if made and done < len(runs):
       # The runs that are left are taken to be like those that it has made.
       pace = (time.monotonic() - self._began) / made
       far += f', about {status.duration(pace * (len(runs) - done))} left'
