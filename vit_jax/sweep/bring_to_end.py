@@ -136,9 +136,11 @@ class Launch:
     far = f'{done} of {len(runs)} done, {len(self._busy)} running'
     made = len(self.finished) - self._found
     if made and done < len(runs):
-      # The runs that are left are taken to be like those that it has made.
-      pace = (time.monotonic() - self._began) / made
-      far += f', about {status.duration(pace * (len(runs) - done))} left'
+      # The runs that are left are taken to be like those that it has made, and
+      # those that are running to be half done.
+      half = len(self._busy) / 2
+      pace = (time.monotonic() - self._began) / (made + half)
+      far += f', about {status.duration(pace * (len(runs) - done - half))} left'
     print(f'{time.strftime("%H:%M:%S")} {text}  [{far}]', flush=True)
 
 
