@@ -44,8 +44,9 @@ def test_a_job_is_submitted(cluster):
   assert handle == f'1 {log}'
   launch, words = (cluster / 'calls').read_text().split(maxsplit=1)
   assert words.startswith(
-    f'--parsable --output={log} --time=1440 --partition=gpu --gpus-per-node=1'
-    f' --time=9 {launch}/slurm.sbatch --config=held_out.py --config.rate=0.001'
+    f'--parsable --output={log} --time=1440 --export=ALL --partition=gpu'
+    f' --gpus-per-node=1 --time=9 {launch}/slurm.sbatch'
+    ' --config=held_out.py --config.rate=0.001'
     f' --workdir={cluster}/sweep/runs/{RUNS[0].name}'
   )
   launcher.stop(handle)

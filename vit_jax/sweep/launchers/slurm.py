@@ -51,7 +51,8 @@ class Slurm:
       raise ValueError('--launcher=slurm needs Slurm: there is no sbatch here.')
     self.slots = parallel or _AT_ONCE
     self._folders = folders
-    self._flags = ['--time=1440']
+    # Some clusters export nothing, and the script needs PYTHON and LAUNCH.
+    self._flags = ['--time=1440', '--export=ALL']
     for option in options:
       name, equals, value = option.partition('=')
       if not name or not equals:
