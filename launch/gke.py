@@ -77,6 +77,11 @@ def run(shell, args, flags) -> None:
       ' or a mounted bucket, where saving is not safe.'
       ' Expected --workdir=gs://BUCKET/PATH, which needs no mount.'
     )
+  if args.num_slices > 1 and wanted.hosts == 1:
+    raise ValueError(
+      f'--num_slices={args.num_slices} of {wanted}: one run can use several'
+      ' slices only if each slice has several machines.'
+    )
   if args.num_slices > 1 and not any('start_timeout' in f for f in flags):
     # The other slices may wait long for capacity. With the program's default of
     # a few minutes, the first slice would restart again and again meanwhile.

@@ -84,6 +84,7 @@ def test_slices_have_the_names_of_xpk(cloud, slice_, kind):
     (START.format('v6e-17', RUN), 'not a known TPU slice'),
     (START.format('v6e-16', RUN.replace('gs:/', '')), 'needs no mount'),
     (START.format('v6e-16', ''), '--config is missing'),
+    (START.format('v6e-4 --num_slices=2', RUN), 'several machines'),
     ('build --image=i --lock=x', 'there is no launch/locks/x.txt'),
   ],
 )

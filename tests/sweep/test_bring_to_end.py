@@ -4,6 +4,8 @@ The launcher here ends runs with scripted exit codes.
 """
 
 import dataclasses
+import re
+import types
 
 import pytest
 
@@ -119,6 +121,36 @@ def test_a_stopped_launcher_stops_its_runs(tmp_path):
     _launch(where, launcher).run(lambda: next(calls, True))
   assert launcher.stopped == CANDIDATES[:2]
   assert state.Events(tmp_path).handles == {}
+
+
+def test_the_time_left_counts_runs_at_the_same_time(
+  tmp_path, monkeypatch, capsys
+):
+  where = fakes.folders(tmp_path)
+  rates = [10.0**-i for i in range(20)]
+  sweep = Sweep([Study('a', fakes.study(rates=rates).candidates)])
+  launcher = Scripted(where, slots=20)
+  launch = _launch(where, launcher, sweep)
+  began = bring_to_end.time.monotonic()
+  clock = types.SimpleNamespace(monotonic=lambda: began + 50, strftime=str)
+  monkeypatch.setattr(bring_to_end, 'time', clock)
+  launch.run()
+  seconds = re.search(
+    r'\[1 of 20 done, .* about (\d+) s', capsys.readouterr().out
+  )
+  assert 25 < int(seconds[1]) < 50  # All started together, 50 s ago.
+
+
+def test_a_launcher_does_not_wait_for_ever_for_runs_out_of_reach(
+  tmp_path, monkeypatch, capsys
+):
+  monkeypatch.setattr(bring_to_end, '_PATIENCE', 0.2)
+  launcher = Scripted(fakes.folders(tmp_path))
+  launcher.poll = lambda handle: None
+  calls = iter([False, False, True])
+  with pytest.raises(errors.PreemptedError):
+    _launch(fakes.folders(tmp_path), launcher).run(lambda: next(calls, True))
+  assert f'{CANDIDATES[0]} did not end' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize('survives', [True, False])

@@ -44,8 +44,9 @@ def test_a_job_is_submitted(cluster):
   assert handle == f'1 {log}'
   launch, words = (cluster / 'calls').read_text().split(maxsplit=1)
   assert words.startswith(
-    f'--parsable --output={log} --time=1440 --partition=gpu --gpus-per-node=1'
-    f' --time=9 {launch}/slurm.sbatch --config=held_out.py --config.rate=0.001'
+    f'--parsable --output={log} --time=1440 --export=ALL --partition=gpu'
+    f' --gpus-per-node=1 --time=9 {launch}/slurm.sbatch'
+    ' --config=held_out.py --config.rate=0.001'
     f' --workdir={cluster}/sweep/runs/{RUNS[0].name}'
   )
   launcher.stop(handle)
@@ -81,6 +82,12 @@ def test_a_job_has_ended_if_it_is_not_in_the_queue_twice(cluster, text, code):
   assert [launcher.poll(handle) for _ in range(2)] == [None, code]
 
 
+def test_a_job_that_is_cancelled_before_it_starts(cluster):
+  launcher = _slurm(cluster)
+  handle = launcher.start(RUNS[0])
+  assert [launcher.poll(handle) for _ in range(2)] == [None, -9]
+
+
 def test_a_query_that_fails_ends_no_job(cluster):
   launcher = _slurm(cluster)
   handle = launcher.start(RUNS[0])
@@ -102,7 +109,7 @@ def _line(state, alive='no'):
     (['running'], 75),  # A restart of the machine interrupted it.
     (['new', 'ended code=0'], -9),  # The slice is a new one.
     (['idle'], -9),
-    ([], -9),
+    ([], None),  # The slice was taken away, or is in maintenance.
   ],
 )
 def test_exit_codes_follow_from_the_machines_states(states, code):

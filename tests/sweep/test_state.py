@@ -85,7 +85,7 @@ def test_a_started_run_cannot_change(tmp_path):
   where = fakes.folders(tmp_path)
 
   def record(sweep):
-    state.record(where, 'x.py:1', sweep)
+    state.record(where, 'x.py:folder:gs://b/x/', sweep)
 
   def sweep(**overrides):
     return Sweep([Study('a', [Run('r', 'c.py', overrides)])])
@@ -103,5 +103,5 @@ def test_a_started_run_cannot_change(tmp_path):
   with pytest.raises(ValueError, match='the run r as'):
     record(sweep(size=(8, 8)))
   file, found = state.recorded(tmp_path)
-  assert file == os.path.abspath('x.py:1')
+  assert file == f'{os.getcwd()}/x.py:folder:gs://b/x/'
   assert found == where

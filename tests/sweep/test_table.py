@@ -63,6 +63,12 @@ def test_finals_start_once_all_candidates_are_finished():
   assert _names(schedule.due(sweep, finished)) == finals[2:]
 
 
+def test_a_candidate_may_be_listed_twice():
+  study = fakes.study(rates=(0.1, 0.001, 0.1))
+  finished = _finished(study.candidates)
+  assert schedule.winner(study, finished).name == 'a/rate=0.1'
+
+
 def test_the_test_accuracy_does_not_affect_the_choice():
   study = fakes.study()
   finished = _finished(study.candidates)

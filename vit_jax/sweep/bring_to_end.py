@@ -18,6 +18,7 @@ from vit_jax.sweep.spec import Sweep
 # Exit codes after which the same run would only end in the same way.
 _FINAL = (1, 2, 130)
 _PAUSE = 60.0  # Maximum seconds before a run that ended badly is tried again.
+_PATIENCE = 600.0  # Seconds for runs to save when the launcher stops.
 
 
 class Launch:
@@ -80,9 +81,12 @@ class Launch:
       if stopped() or not self._launcher.survives:
         for handle in self._busy.values():
           self._launcher.stop(handle)
-        while self._busy:  # They save.
+        end = time.monotonic() + _PATIENCE
+        while self._busy and time.monotonic() < end:  # They save.
           time.sleep(self._launcher.interval)
           self._collect()
+        for name in self._busy:
+          self._say(f'{name} did not end in {_PATIENCE:.0f} s')
     raise errors.PreemptedError(
       f'stopped with {len(self.finished)} runs finished. Start the same command'
       ' again to go on.'
@@ -130,10 +134,13 @@ class Launch:
     runs = schedule.expected(self._sweep, self.finished)
     done = len(runs.keys() & self.finished.keys())
     far = f'{done} of {len(runs)} done, {len(self._busy)} running'
-    if made := len(self.finished) - self._found:
-      # The runs that are left are taken to be like those that it has made.
-      pace = (time.monotonic() - self._began) / made
-      far += f', about {status.duration(pace * (len(runs) - done))} left'
+    made = len(self.finished) - self._found
+    if made and done < len(runs):
+      # The runs that are left are taken to be like those that it has made, and
+      # those that are running to be half done.
+      half = len(self._busy) / 2
+      pace = (time.monotonic() - self._began) / (made + half)
+      far += f', about {status.duration(pace * (len(runs) - done - half))} left'
     print(f'{time.strftime("%H:%M:%S")} {text}  [{far}]', flush=True)
 
 

@@ -24,7 +24,9 @@ def winner(study: Study, finished: Finished) -> Run | None:
     for run in study.candidates
     if run.name in finished
   }
-  if not study.candidates or len(accuracies) < len(study.candidates):
+  if not study.candidates or any(
+    run.name not in accuracies for run in study.candidates
+  ):
     return None
   return max(study.candidates, key=lambda run: accuracies[run.name])
 

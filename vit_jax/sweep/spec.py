@@ -5,6 +5,7 @@ A sweep file, `configs/sweeps/NAME.py`, defines `get_sweep(argument) -> Sweep`.
 
 import dataclasses
 import itertools
+import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -152,8 +153,8 @@ def check(sweep: Sweep) -> None:
           f' {what}.'
         )
   for name in names:
-    for outer in names:
-      if name.startswith(f'{outer}/'):
+    for outer in map(str, pathlib.PurePosixPath(name).parents):
+      if outer in names:
         raise ValueError(
           f'The run {name!r} would lie in the work directory of {outer!r}.'
         )

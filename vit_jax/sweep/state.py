@@ -154,8 +154,10 @@ def record(folders: Folders, file: str, sweep: Sweep) -> None:
   Raises:
     ValueError: a run was started with another config or other overrides.
   """
+  # The argument may hold paths, such as gs://BUCKET/PATH.
+  path, colon, argument = file.partition(':')
   found = {
-    'sweep': os.path.abspath(file),
+    'sweep': f'{os.path.abspath(path)}{colon}{argument}',
     'shared': os.fspath(folders.shared),
     'runs': check_same_runs(
       folders.local, sweep, lambda name: folders.workdir(name).exists()

@@ -13,10 +13,13 @@ import sys
 import time
 from collections.abc import Sequence
 
+from etils import epath
+
 from vit_jax.runtime import installed
 from vit_jax.sweep import commands
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run
+from vit_jax.workdir import files
 
 _AT_ONCE = 1000  # In effect no limit: Slurm has its own.
 
@@ -48,7 +51,8 @@ class Slurm:
       raise ValueError('--launcher=slurm needs Slurm: there is no sbatch here.')
     self.slots = parallel or _AT_ONCE
     self._folders = folders
-    self._flags = ['--time=1440']
+    # Some clusters export nothing, and the script needs PYTHON and LAUNCH.
+    self._flags = ['--time=1440', '--export=ALL']
     for option in options:
       name, equals, value = option.partition('=')
       if not name or not equals:
@@ -92,10 +96,9 @@ class Slurm:
     if self._absent[job] < 2:
       return None
     del self._absent[job]
-    with open(log, errors='replace') as file:
-      said = re.findall(
-        rf'slurm\.sbatch: .*code=(\d+) job={job}\b', file.read()
-      )
+    # There is no log if the job was cancelled before it started.
+    text = files.content(epath.Path(log)).decode(errors='replace')
+    said = re.findall(rf'slurm\.sbatch: .*code=(\d+) job={job}\b', text)
     # Without a last line, its node was lost or the job was killed.
     return int(said[-1]) if said else -signal.SIGKILL
 

@@ -90,6 +90,7 @@ def _call(command, name, *words) -> subprocess.CompletedProcess:
   """Runs a command on a slice; the user sees its errors."""
   return subprocess.run(
     [*_PROGRAM, command, f'--name={name}', *words],
+    stdin=subprocess.DEVNULL,  # Its group may not read from the terminal.
     stdout=subprocess.PIPE,
     text=True,
     check=False,
@@ -105,16 +106,18 @@ def exit_code(status: str) -> int | None:
       `worker=NAME alive=no state=ended code=0 | last line of its log`.
 
   Returns:
-    None while any machine's run is alive. Otherwise 0 if all ended with 0, 1 if
-    one ended with 1, else the code of a run that must restart.
+    None while any machine's run is alive, or the TPU VM is not ready. Otherwise
+    0 if all ended with 0, 1 if one ended with 1, else the code of a run that
+    must restart.
   """
   found = re.findall(
     r'^worker=\S+ alive=(\S+) state=(\S+)(?: code=(\d+))?', status, re.MULTILINE
   )
   states = {state for _, state, _ in found}
-  if any(alive == 'yes' for alive, _, _ in found):
+  # A run that started again on a slice that was taken away would only fail.
+  if not found or any(alive == 'yes' for alive, _, _ in found):
     return None
-  if not found or states & {'new', 'idle'}:
+  if states & {'new', 'idle'}:
     return -signal.SIGKILL  # The run was lost with its machines.
   if states - {'ended', 'gave_up'}:
     return 75
