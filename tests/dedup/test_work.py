@@ -5,7 +5,7 @@ import pytest
 from etils import epath
 
 from tests.dedup import pictures
-from vit_jax.dedup import work
+from vit_jax.dedup import report, work
 
 ORIGINALS = [pictures.picture(seed) for seed in range(10)]
 
@@ -101,3 +101,11 @@ def test_another_comparison_is_refused(tmp_path):
       _job(tmp_path, **settings)
   with pytest.raises(ValueError, match=r'data=.*there'):
     _job(tmp_path, images=ORIGINALS)
+
+
+def test_blocks_without_pairs_change_nothing(tmp_path):
+  job = _job(tmp_path, block_size=1)
+  job.run()
+  found = report.judge(job.pairs(), None, 0.8)
+  assert len(found) == 4
+  report.write(job, found, 0.8)

@@ -218,7 +218,8 @@ class Work:
     rows = (found[key].tolist() for key in [*PAIR, 'view', 'second'])
     best = _in_threads(work, *rows)
     found['correlation'] = np.array([score for score, _ in best], np.float32)
-    found['view'] = [view for _, view in best]
+    # Without pairs, NumPy would choose another dtype.
+    found['view'] = np.array([view for _, view in best], np.int64)
     return found
 
 
