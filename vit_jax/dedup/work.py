@@ -209,8 +209,8 @@ class Work:
 
     def work(index, test, test_index, *views):
       try:
-        one = self.images.grey(index)
-        other = queries[test].grey(test_index)
+        one = self.images.kept_grey(index)
+        other = queries[test].kept_grey(test_index)
       except hashing.CorruptImageError:  # A model's decoder is less strict.
         return 0.0, views[0]
       return matching.correlation(one, other, [v for v in views if v >= 0])
