@@ -109,3 +109,17 @@ def test_blocks_without_pairs_change_nothing(tmp_path):
   found = report.judge(job.pairs(), None, 0.8)
   assert len(found) == 4
   report.write(job, found, 0.8)
+
+
+def test_a_damaged_block_is_named(tmp_path):
+  job = _job(tmp_path)
+  job.run()
+  whole = _pairs(tmp_path)[0].read_bytes()
+  for content in (b'', b'no block', whole[:-30]):
+    _pairs(tmp_path)[0].write_bytes(content)
+    with pytest.raises(ValueError, match=_pairs(tmp_path)[0].name):
+      job.pairs()
+
+
+def _pairs(folder):
+  return sorted((folder / 'pairs').iterdir())

@@ -18,6 +18,7 @@ import dataclasses
 import io
 import json
 import os
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 
@@ -236,5 +237,10 @@ def _save(path: epath.Path, **columns: np.ndarray) -> None:
 
 
 def _load(path: epath.Path) -> dict[str, np.ndarray]:
-  with np.load(io.BytesIO(path.read_bytes())) as stored:
-    return dict(stored)
+  try:
+    with np.load(io.BytesIO(path.read_bytes())) as stored:
+      return dict(stored)
+  except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    raise ValueError(
+      f'{path} is damaged ({error}): delete it, and start the command again.'
+    ) from error
