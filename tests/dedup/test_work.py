@@ -1,5 +1,7 @@
 """Guards: blocks, interruptions and parts do not change what is found."""
 
+import re
+
 import numpy as np
 import pytest
 from etils import epath
@@ -119,6 +121,12 @@ def test_a_damaged_block_is_named(tmp_path):
     _pairs(tmp_path)[0].write_bytes(content)
     with pytest.raises(ValueError, match=_pairs(tmp_path)[0].name):
       job.pairs()
+
+
+def test_the_time_left_is_told(tmp_path, caplog):
+  caplog.set_level('INFO')
+  _job(tmp_path).run()
+  assert len(re.findall(r'\d:\d\d:\d\d', caplog.text)) >= 4 + 3
 
 
 def _pairs(folder):

@@ -18,6 +18,7 @@ import dataclasses
 import io
 import json
 import os
+import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
@@ -28,6 +29,7 @@ from absl import logging
 from etils import epath
 
 from vit_jax.dedup import hashing, matching, search, sets
+from vit_jax.runtime import printable
 from vit_jax.workdir import files
 
 # Raised by changes after which hashes or correlations differ.
@@ -139,10 +141,17 @@ class Work:
 
   def _missing(self, kind: str, blocks: Sequence[int]) -> Iterator[int]:
     """Yields the blocks that have no file, and logs the progress."""
+    blocks = [b for b in blocks if not self._path(kind, b).exists()]
+    start = time.monotonic()
     for done, block in enumerate(blocks, 1):
+      # Another machine may have been faster.
       if not self._path(kind, block).exists():
         yield block
-        logging.info('%s: %d of %d blocks', kind, done, len(blocks))
+      left = (time.monotonic() - start) / done * (len(blocks) - done)
+      logging.info(
+        '%s: %d of %d blocks, %s left',
+        *(kind, done, len(blocks), printable.duration(left)),
+      )
 
   def _hash(self, name: str, number: int) -> None:
     """Writes `state` uint8 [n] and `hash` uint8 [n, V, 16] of a block."""
