@@ -1,11 +1,13 @@
 """Guards: blocks, interruptions and parts do not change what is found."""
 
+import re
+
 import numpy as np
 import pytest
 from etils import epath
 
 from tests.dedup import pictures
-from vit_jax.dedup import work
+from vit_jax.dedup import report, work
 
 ORIGINALS = [pictures.picture(seed) for seed in range(10)]
 
@@ -101,3 +103,31 @@ def test_another_comparison_is_refused(tmp_path):
       _job(tmp_path, **settings)
   with pytest.raises(ValueError, match=r'data=.*there'):
     _job(tmp_path, images=ORIGINALS)
+
+
+def test_blocks_without_pairs_change_nothing(tmp_path):
+  job = _job(tmp_path, block_size=1)
+  job.run()
+  found = report.judge(job.pairs(), None, 0.8)
+  assert len(found) == 4
+  report.write(job, found, 0.8)
+
+
+def test_a_damaged_block_is_named(tmp_path):
+  job = _job(tmp_path)
+  job.run()
+  whole = _pairs(tmp_path)[0].read_bytes()
+  for content in (b'', b'no block', whole[:-30]):
+    _pairs(tmp_path)[0].write_bytes(content)
+    with pytest.raises(ValueError, match=_pairs(tmp_path)[0].name):
+      job.pairs()
+
+
+def test_the_time_left_is_told(tmp_path, caplog):
+  caplog.set_level('INFO')
+  _job(tmp_path).run()
+  assert len(re.findall(r'\d:\d\d:\d\d', caplog.text)) >= 4 + 3
+
+
+def _pairs(folder):
+  return sorted((folder / 'pairs').iterdir())

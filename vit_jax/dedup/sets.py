@@ -11,7 +11,7 @@ from vit_jax import data
 from vit_jax.data import exclusion, identity, retrying
 from vit_jax.dedup import hashing
 
-# Images in grey that a set keeps, of about 12 kB each: a block, and some.
+# Images in grey that a set keeps; a JPEG's has about 12 kB.
 _KEPT = 20_000
 
 
@@ -28,7 +28,8 @@ class Set:
   upright: bool
 
   def __post_init__(self):
-    self.grey = functools.lru_cache(_KEPT)(self.grey)
+    # Only images of pairs are kept: PNGs and arrays are not reduced.
+    self.kept_grey = functools.lru_cache(_KEPT)(self.grey)
 
   def __len__(self) -> int:
     return len(self.view)

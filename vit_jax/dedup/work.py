@@ -18,6 +18,8 @@ import dataclasses
 import io
 import json
 import os
+import time
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 
@@ -27,6 +29,7 @@ from absl import logging
 from etils import epath
 
 from vit_jax.dedup import hashing, matching, search, sets
+from vit_jax.runtime import printable
 from vit_jax.workdir import files
 
 # Raised by changes after which hashes or correlations differ.
@@ -138,10 +141,17 @@ class Work:
 
   def _missing(self, kind: str, blocks: Sequence[int]) -> Iterator[int]:
     """Yields the blocks that have no file, and logs the progress."""
+    blocks = [b for b in blocks if not self._path(kind, b).exists()]
+    start = time.monotonic()
     for done, block in enumerate(blocks, 1):
+      # Another machine may have been faster.
       if not self._path(kind, block).exists():
         yield block
-        logging.info('%s: %d of %d blocks', kind, done, len(blocks))
+      left = (time.monotonic() - start) / done * (len(blocks) - done)
+      logging.info(
+        '%s: %d of %d blocks, %s left',
+        *(kind, done, len(blocks), printable.duration(left)),
+      )
 
   def _hash(self, name: str, number: int) -> None:
     """Writes `state` uint8 [n] and `hash` uint8 [n, V, 16] of a block."""
@@ -209,8 +219,8 @@ class Work:
 
     def work(index, test, test_index, *views):
       try:
-        one = self.images.grey(index)
-        other = queries[test].grey(test_index)
+        one = self.images.kept_grey(index)
+        other = queries[test].kept_grey(test_index)
       except hashing.CorruptImageError:  # A model's decoder is less strict.
         return 0.0, views[0]
       return matching.correlation(one, other, [v for v in views if v >= 0])
@@ -218,7 +228,8 @@ class Work:
     rows = (found[key].tolist() for key in [*PAIR, 'view', 'second'])
     best = _in_threads(work, *rows)
     found['correlation'] = np.array([score for score, _ in best], np.float32)
-    found['view'] = [view for _, view in best]
+    # Without pairs, NumPy would choose another dtype.
+    found['view'] = np.array([view for _, view in best], np.int64)
     return found
 
 
@@ -235,5 +246,10 @@ def _save(path: epath.Path, **columns: np.ndarray) -> None:
 
 
 def _load(path: epath.Path) -> dict[str, np.ndarray]:
-  with np.load(io.BytesIO(path.read_bytes())) as stored:
-    return dict(stored)
+  try:
+    with np.load(io.BytesIO(path.read_bytes())) as stored:
+      return dict(stored)
+  except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    raise ValueError(
+      f'{path} is damaged ({error}): delete it, and start the command again.'
+    ) from error

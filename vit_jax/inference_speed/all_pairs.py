@@ -64,7 +64,7 @@ def measure_all(
       '[%d/%d] %s at %d px: %s images/s/%s at batch %s, largest batch %d; %s'
       ' to go',
       *(done, len(missing), name, size, _number(entry.images_per_second)),
-      *(device.unit, entry.batch_size, entry.largest_batch),
+      *(device.unit, _number(entry.batch_size), entry.largest_batch),
       printable.duration(left),
     )
   return measured

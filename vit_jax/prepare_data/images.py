@@ -98,7 +98,7 @@ def store(
   if isinstance(image, bytes):
     found = identify(image)
     if not image.strip(b'\0'):
-      raise SetAsideError(f'empty file, or {len(image)} zero bytes')
+      raise SetAsideError('empty file, or only zero bytes')
     if not found:
       raise SetAsideError(f'no known format: it starts with {image[:12]!r}')
     try:

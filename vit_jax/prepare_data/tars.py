@@ -69,7 +69,6 @@ class Tars(labels_lib.Numbered):
         f'{spec}: {len(damaged)} tar file(s) are damaged. Copy or download them'
         f' again.\n  {listed}'
       )
-    others.update(f'images are missing: {text}' for text in damaged)
     found, names = KINDS[kind](self._files, root, others)
     if not found:
       raise ValueError(
@@ -87,8 +86,9 @@ class Tars(labels_lib.Numbered):
       names,
       is_remote=listing.is_remote(root),
     )
-    self.others = others
     listing.warn(spec, others)
+    others.update(f'images are missing: {text}' for text in damaged)
+    self.others = others
 
   def read(self, split: str, index: int) -> source.Record:
     """Reads one file's bytes; its name is TAR_FILE:PATH."""
