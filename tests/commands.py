@@ -169,7 +169,6 @@ def _serve() -> None:
   import vit_jax.interop
   import vit_jax.pages.drawing
   import vit_jax.paper.making
-  import vit_jax.paper.overview
   import vit_jax.training.train  # noqa: F401
 
   gc.freeze()  # Collections then leave the memory that the forks share.

@@ -4,8 +4,8 @@ import pytest
 
 from vit_jax import models
 from vit_jax.configs import midi
-from vit_jax.paper import cost, numbers
-from vit_jax.paper.claims import transfer_claims
+from vit_jax.paper import cost
+from vit_jax.paper.items.tables import table6
 
 OF = 'of=folder:/photos'
 
@@ -24,8 +24,8 @@ def test_token_grids_have_the_proportions_of_the_papers(name):
 def test_compute_has_about_the_proportions_of_table_6():
   ratios = {
     row: cost.teraflops_in_miniature(start, 'midi')
-    / numbers.EXAFLOPS[row].value
-    for row, start in transfer_claims.starts5().items()
+    / table6.PAPER[row, table6.EXAFLOPS].value
+    for row, start in table6.STARTS.items()
   }
   assert max(ratios.values()) / min(ratios.values()) < 2.5
 
