@@ -74,7 +74,7 @@ def test_every_claim_is_asked_once():
 
 
 def test_every_item_is_listed():
-  assert set(items.ITEMS) <= set(SPANS)
+  assert set(items.ITEMS) <= {code.partition('.')[0] for code in SPANS}
 
 
 def test_files_exist():

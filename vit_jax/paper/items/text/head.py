@@ -45,9 +45,9 @@ def _claims(scale: str) -> list[Claim]:
     Claim(
       'linear_is_better',
       'In fine-tuning, it is a little more robust to replace the whole head by'
-      ' one linear layer, which begins with zeros, than to keep the hidden layer'
-      ' and replace only the last layer. We compare the average accuracy over'
-      ' five tasks (B.1.1).',
+      ' one linear layer, which begins with zeros, than to keep the hidden'
+      ' layer and replace only the last one. We compare the average accuracy'
+      ' over five tasks (B.1.1).',
       (
         Contrast(
           'lead of the one linear layer',
