@@ -243,7 +243,9 @@ def make(argument, scale: Scale):
     raise ValueError(
       f'{args["data"]!r} is not one of its data sets. {scale.usage}'
     )
-  config.checkpoint.every = config.log.every = config.total_steps
+  config.checkpoint.every = config.total_steps
+  # The last line is about the end alone, as `overfitting` needs it.
+  config.log.every = max(1, config.total_steps // 10)
   return config
 
 

@@ -80,8 +80,8 @@ def outcome(
     found = _flipped(sum(array[:fewest] for array in arrays))
   # The first is the observed one; sums in another order round differently.
   near = 1e-9 * np.abs(found).max()
-  above = np.mean(found >= found[0] - near)
-  below = np.mean(found <= found[0] + near)
+  above = 1 - np.mean(found < found[0] - near)
+  below = 1 - np.mean(found > found[0] + near)
   variances = [array.var(ddof=1) / len(array) for array in arrays]
   variance, margin = sum(variances), None
   if variance:

@@ -37,8 +37,8 @@ class Item:
     claims: scale -> the paper's claims about it.
     curves: whether it needs metrics from during its pre-trainings, to show or
       to choose a step by, instead of those of their end only.
-    inside: kinds of numbers from weights that it shows, beside those of its
-      claims; see `inside.NUMBERS`.
+    means: scale -> means that it shows, beside those of its claims. What they
+      need from weights is measured.
     measure: measures what no run does: `(results, folder, data)`, called after
       the runs with WORKDIR/measured; it continues where it ended. `data` is
       what `--NAME=PATH` gives, '' for most items.
@@ -56,7 +56,7 @@ class Item:
   shown: Callable[[str], Sequence[Node]] = _nothing
   claims: Callable[[str], Sequence[Claim]] = _nothing
   curves: bool = False
-  inside: tuple[str, ...] = ()
+  means: Callable[[str], Sequence[Mean]] = _nothing
   measure: Callable[[Results, pathlib.Path, str], None] | None = None
   measured: Callable[[str, pathlib.Path], tuple[int, int]] | None = None
   lacking: str = ''
@@ -158,6 +158,7 @@ def of_means(
     lambda scale: nodes_of(cells(scale)),
     claims,
     curves,
+    lambda scale: [*cells(scale).values()],
     beyond=beyond,
   )
 

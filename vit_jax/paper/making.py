@@ -366,20 +366,11 @@ def _from_weights(
   """Returns pre-training -> the numbers from its weights that are shown."""
   wanted: dict[Pretraining, set[str]] = {}
   for item in chosen:
-    shown = [
-      (start, kind)
-      for start in (item.shown(scale) if item.inside else ())
-      for kind in item.inside
-    ]
-    shown += [
-      (mean.start, mean.measure.inside)
-      for claim in item.asked(scale)
-      for mean in claim.means()
-      if mean.measure.inside
-    ]
-    for first, kind in shown:
-      for start in first.seeds(counts[item.name].get(first, 1)):
-        wanted.setdefault(start, set()).add(kind)
+    asked = [mean for claim in item.asked(scale) for mean in claim.means()]
+    for mean in (*item.means(scale), *asked):
+      if kind := mean.measure.inside:
+        for start in mean.start.seeds(counts[item.name].get(mean.start, 1)):
+          wanted.setdefault(start, set()).add(kind)
   return wanted
 
 

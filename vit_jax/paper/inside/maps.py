@@ -86,18 +86,21 @@ def moved(workdir: str, patch: int, count: int = 128) -> tuple[float, float]:
   Images are rolled by a place of the map, once in each direction. Features that
   are equivariant move with the image; the borders, which see the roll, do not
   count. The change is the mean distance of unit vectors, by that of features of
-  different places.
+  different images.
 
   Args:
     workdir: of a run.
-    patch: pixels of a place.
+    patch: pixels of a place: 4, 8, 16 or 32. A ResNet's features are those of
+      the stage with such places.
     count: number of held-out images.
 
   Returns:
     The change of features that moved along, and of features that did not.
   """
   run, images = _shown(workdir, count)
-  maps = jax.jit(functools.partial(of_images, run))
+  # The first stage has places of 4 px, each further one doubles them.
+  stage = patch.bit_length() - 2
+  maps = jax.jit(functools.partial(of_images, run, stage=stage))
   before = _units(maps(images))
   changes, kept = [], []
   for axis in (1, 2):

@@ -41,7 +41,10 @@ def answer(request: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for kind in wanted['kinds']:
       try:
         measure = KINDS.get(kind) or _named(kind)
-        numbers[kind] = float(measure(wanted['workdir']))
+        number = float(measure(wanted['workdir']))
+        if not math.isfinite(number):
+          raise ValueError(f'the number is {number}')
+        numbers[kind] = number
       # Any failure becomes a line of the command: other runs still count.
       except Exception as error:
         failures.append(f'{kind}: {" ".join(str(error).split())}')

@@ -87,10 +87,11 @@ def _claims(scale: str) -> list[Claim]:
 def _notes(results: Results) -> list[str]:
   del results
   return [
-    'Images are rolled by one place of the map of features, a patch of 32 px at'
-    ' 224 px, once in each direction. A change of 100 is as large as the'
-    ' difference of features of different images. Places at the border do not'
-    ' count.'
+    'Images are rolled by a patch of 32 px at 224 px, once in each direction.'
+    " This is one place of the ViT's map of features, and of that of the"
+    " ResNet's last stage; in a miniature, of an earlier stage. A change of 100"
+    ' is as large as the difference of features of different images. Places at'
+    ' the border do not count.'
   ]
 
 

@@ -116,17 +116,21 @@ def _claims(scale: str) -> list[Claim]:
   ]
 
 
-def _render(results: Results, pictures: pathlib.Path) -> Section:
-  rows = {
-    f'{model}, {_IMAGES[images]}': start
-    for (model, images), start in _starts(results.scale).items()
-  }
-  cells = {
-    (row, column): cell(Mean(NUMBERS[kind], start), None, results)
-    for row, start in rows.items()
+def _cells(scale: str) -> dict[tuple[str, str], Mean]:
+  return {
+    (f'{model}, {_IMAGES[images]}', column): Mean(NUMBERS[kind], start)
+    for (model, images), start in _starts(scale).items()
     for column, kind in _COLUMNS.items()
   }
-  block = Table('Percent of test images', [*rows], [*_COLUMNS], cells)
+
+
+def _render(results: Results, pictures: pathlib.Path) -> Section:
+  cells = {
+    place: cell(mean, None, results)
+    for place, mean in _cells(results.scale).items()
+  }
+  rows = [*dict.fromkeys(row for row, _ in cells)]
+  block = Table('Percent of test images', rows, [*_COLUMNS], cells)
   marks = [
     mark
     for row in rows
@@ -151,6 +155,6 @@ ITEM = Item(
   _render,
   lambda scale: [*_starts(scale).values()],
   _claims,
-  inside=tuple(_COLUMNS.values()),
+  means=lambda scale: [*_cells(scale).values()],
   beyond=True,
 )

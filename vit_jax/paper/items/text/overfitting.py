@@ -86,7 +86,8 @@ def _notes(results: Results) -> list[str]:
   del results
   return [
     'Both accuracies are of the last step, without early stopping. That on'
-    ' training images is a mean over the last logged batches.'
+    ' training images is a mean over the batches since the last line of the log'
+    ' but one. It counts each batch before its own step.'
   ]
 
 

@@ -25,6 +25,10 @@ def _start(scale: str, kind: str, small: bool) -> Pretraining:
   patch = _SMALL if small else side // 4
   options.append(('image_size', (side, side)))
   options.append(('model.patch_size', (patch, patch)))
+  if scale == 'paper':
+    # A crop of images of 256 px would show only their middle.
+    for name in ('few_shot', 'validation'):
+      options.append((f'evals.{name}.preprocess', 'resize'))
   return Pretraining(
     'ViT-B/32',
     epochs=_EPOCHS[which],

@@ -1,18 +1,25 @@
 """Fine-tuning at a higher resolution than pre-training helps (3.2)."""
 
+from vit_jax.configs import midi, mini
 from vit_jax.paper import numbers
 from vit_jax.paper.claims import Claim, Contrast, Mean, Measure, total, tuned
 from vit_jax.paper.item import of_means
-from vit_jax.paper.runs import Pretraining, Results, structure
+from vit_jax.paper.runs import Pretraining, Results
 
 _START = Pretraining('ViT-B/32', epochs=7)
-# Structure -> the lower and the higher resolution. A miniature's usual images
+# Scale -> the lower and the higher resolution. A smaller scale's usual images
 # stand for those of pre-training and for 384 px; its larger ones for 512 px.
-_SIZES = {'paper': (224, 384), 'mini': (384, 512)}
+_SIZES = {'paper': (224, 384), 'mini': (384, 512), 'midi': (384, 512)}
+
+_PIXELS = {
+  'paper': _SIZES['paper'],
+  'mini': (mini.MINI.image_size, mini.MINI.larger),
+  'midi': (midi.MIDI.image_size, midi.MIDI.larger),
+}
 
 
 def _measures(scale: str, *tasks: str) -> list[Measure]:
-  return [tuned(*tasks, resolution=size) for size in _SIZES[structure(scale)]]
+  return [tuned(*tasks, resolution=size) for size in _SIZES[scale]]
 
 
 def _cells(scale: str) -> dict[tuple[str, str], Mean]:
@@ -46,15 +53,11 @@ def _claims(scale: str) -> list[Claim]:
 
 
 def _notes(results: Results) -> list[str]:
-  found = [
-    'The paper says that a higher resolution is often beneficial and cites'
-    ' others for it. It does not show the difference.'
-  ]
-  if results.comparable:
-    return [*found, 'The sizes are 224 and 384 px.']
+  low, high = _PIXELS[results.scale]
   return [
-    *found,
-    'In miniature, the sizes are 24 px, as in pre-training, and 32 px.',
+    'The paper says that a higher resolution is often beneficial and cites'
+    ' others for it. It does not show the difference.',
+    f'The sizes are {low} px, as in pre-training, and {high} px.',
   ]
 
 

@@ -15,9 +15,10 @@ _KINDS = {
 def _starts(scale: str) -> dict[str, Pretraining]:
   """Returns the first run on the smaller and on the larger grid."""
   if structure(scale) == 'paper':
+    small, large = (7, 14) if scale == 'paper' else (4, 8)
     return {
-      '7x7 patches': Pretraining('ViT-L/32', epochs=7),
-      '14x14 patches': Pretraining('ViT-L/16', epochs=7),
+      f'{small}x{small} patches': Pretraining('ViT-L/32', epochs=7),
+      f'{large}x{large} patches': Pretraining('ViT-L/16', epochs=7),
     }
   fine = {'options': (('model.patch_size', (2, 2)),), 'label': '2 px patches'}
   return {

@@ -55,6 +55,12 @@ def _notes(results: Results) -> list[str]:
     ' values each. The first column has the accuracy on held-out images of the'
     ' pre-training set, by which to choose.'
   ]
+  if results.comparable:
+    found.append(
+      'On ImageNet, these are the images on which the second column is measured'
+      ' too, so that this choice flatters it. The sweep'
+      ' configs/sweeps/regularisation.py holds training images out instead.'
+    )
   for data in (IMAGENET, IMAGENET21K):
     known = {
       start: number.mean
