@@ -36,7 +36,8 @@ SHOWN = [item for item in items.ITEMS.values() if item.shown('paper')]
 FROM_WEIGHTS = ('figure6', 'figure7', 'figure10', 'figure11', 'figure14')
 METRICS = {
   **{'test/accuracy': 0.5, 'real/accuracy': 0.6, 'test/count': 100.0},
-  **{'train/accuracy': 0.7, 'validation/accuracy': 0.4, 'validation/baseline_accuracy': 0.1},
+  **{'validation/accuracy': 0.4, 'validation/baseline_accuracy': 0.1},
+  'train/accuracy': 0.7,
   **{made.FEW_SHOT: 0.3, made.PETS: 0.2},
 }
 
