@@ -124,7 +124,7 @@ def test_a_damaged_block_is_named(tmp_path):
 
 
 def test_the_time_left_is_told(tmp_path, caplog):
-  caplog.set_level('INFO')
+  caplog.set_level('INFO', logger='absl')
   _job(tmp_path).run()
   assert len(re.findall(r'\d:\d\d:\d\d', caplog.text)) >= 4 + 3
 
