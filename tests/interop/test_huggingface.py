@@ -67,6 +67,9 @@ def test_a_model_without_head_needs_a_new_one(tmp_path):
   np.testing.assert_array_equal(loaded['pre_logits']['kernel'], pooler.T)
   tiny.assert_equal(loaded['Transformer'], params['Transformer'])
   assert loaded['head']['kernel'].shape == (16, 3)
+  _configure(tmp_path, pooler_act='relu')
+  with pytest.raises(ValueError, match="pooler_act='relu'"):
+    interop.read(tmp_path)
   # A model with a classifier does not use its pooler.
   tensors |= {'classifier.weight': pooler[:5], 'classifier.bias': pooler[0, :5]}
   tensors['embeddings.mask_token'] = pooler[None, :1]

@@ -128,6 +128,20 @@ def test_claims_about_weights_have_the_numbers_of_each_run(
   assert [c.answer for c in found.blocks] == ['yes'] + ['missing'] * 5
 
 
+def test_numbers_from_weights_are_measured_for_tables_too(
+  tmp_path, monkeypatch
+):
+  item = items.ITEMS['equivariance']
+  asked = {}
+  monkeypatch.setattr(
+    inside, 'measure', lambda wanted, *_: (asked.update(wanted) or {}, [])
+  )
+  making.sections([item], _place(tmp_path, Setup('mini', 1)))
+  shown = {(m.start, m.measure.inside) for m in item.means('mini')}
+  assert len(shown) == 2 * 2 * 2
+  assert shown == {(start, k) for start, kinds in asked.items() for k in kinds}
+
+
 def test_all_claims_of_a_page_are_one_family(tmp_path, monkeypatch):
   """Two of three claims that are asked have no runs."""
   kind, start = 'far_head', Pretraining('ViT-B/16')

@@ -7,7 +7,8 @@ runs to two groups. Another sum is computed seed by seed, and compared with all
 ways to flip the signs of these values. Intervals are Welch's.
 
 Holm's method corrects for all claims on a page, so that the page has any wrong
-"yes" or "no" with a probability of 5%.
+"yes" or "no" with a probability of 5%. Flipping signs assumes that a sum is as
+often above its mean as below it; where it is not, this can be 6%.
 """
 
 import dataclasses

@@ -1,9 +1,12 @@
 """A machine of a slice, with stand-ins for the programs of its scripts."""
 
+import contextlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -66,6 +69,24 @@ def run(script, *words, code=0, **variables):
   )
   assert result.returncode == code, result.stdout + result.stderr
   return result.stdout + result.stderr
+
+
+def wait_for(condition):
+  end = time.monotonic() + 20
+  while not condition():
+    assert time.monotonic() < end, 'it took too long'
+    time.sleep(0.02)
+
+
+@pytest.fixture
+def processes():
+  """Provides a list of processes; kills their groups after the test."""
+  found = []
+  yield found
+  for process in found:
+    with contextlib.suppress(ProcessLookupError):
+      os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Guards: launch/worker/pod.sh records the code, trains, and lets it save."""
 
-import contextlib
 import os
 import pathlib
 import signal
@@ -8,6 +7,8 @@ import subprocess
 import time
 
 import pytest
+
+from tests.launch.worker.conftest import wait_for
 
 POD = pathlib.Path(__file__).parents[3] / 'launch' / 'worker' / 'pod.sh'
 # Stands in for Python: record.py fails, vit_jax.main runs `$FOLDER/program`.
@@ -25,12 +26,11 @@ while true; do sleep 0.05; done
 
 
 @pytest.fixture
-def begin(tmp_path):
-  """Returns a function that starts pod.sh; kills it after the test."""
+def begin(tmp_path, processes):
+  """Returns a function that starts pod.sh."""
   python = tmp_path / 'python'
   python.write_text(PYTHON)
   python.chmod(0o755)
-  processes = []
 
   def start(program, **variables):
     (tmp_path / 'program').write_text(program)
@@ -52,18 +52,7 @@ def begin(tmp_path):
     )
     return processes[-1]
 
-  yield start
-  for process in processes:
-    with contextlib.suppress(ProcessLookupError):
-      os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def wait_for(path):
-  end = time.monotonic() + 20
-  while not path.exists():
-    assert time.monotonic() < end, f'no {path}'
-    time.sleep(0.02)
+  return start
 
 
 @pytest.mark.parametrize(
@@ -109,7 +98,7 @@ def test_only_a_lost_host_is_reported_late(begin, code):
 
 def test_a_second_sigterm_does_not_interrupt_the_save(tmp_path, begin):
   process = begin(SAVER)
-  wait_for(tmp_path / 'ready')
+  wait_for((tmp_path / 'ready').exists)
   process.send_signal(signal.SIGTERM)
   time.sleep(0.2)
   process.send_signal(signal.SIGTERM)

@@ -1,17 +1,15 @@
 """Guards: launch/worker/run.sh restarts a program exactly when it can help."""
 
-import contextlib
-import os
 import pathlib
 import platform
 import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
+from tests.launch.worker.conftest import wait_for
 from vit_jax import config
 
 RUN = pathlib.Path(__file__).parents[3] / 'launch' / 'worker' / 'run.sh'
@@ -45,9 +43,8 @@ time.sleep(60)
 
 
 @pytest.fixture
-def begin(tmp_path):
-  """Returns a function that starts run.sh; kills it after the test."""
-  processes = []
+def begin(tmp_path, processes):
+  """Returns a function that starts run.sh."""
 
   def start(program, *arguments, **variables):
     settings = dict(RESTART_PAUSE=0, RUN_DIRECTORY=tmp_path) | variables
@@ -64,23 +61,12 @@ def begin(tmp_path):
     )
     return processes[-1]
 
-  yield start
-  for process in processes:
-    with contextlib.suppress(ProcessLookupError):
-      os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+  return start
 
 
 def attempts(folder):
   file = folder / 'attempts'
   return file.read_text().splitlines() if file.exists() else []
-
-
-def wait_for(condition):
-  end = time.monotonic() + 20
-  while not condition():
-    assert time.monotonic() < end, 'it took too long'
-    time.sleep(0.02)
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,26 @@ def test_slow_waves_have_more_than_the_share_of_shuffled_positions():
   assert measuring.position_waves(_cosines(sign[..., None])) < 0
 
 
+@pytest.mark.parametrize('side', [3, 6, 7, 14])
+def test_slow_waves_alone_are_all_on_any_grid(side):
+  half = np.cos(np.pi * (np.arange(side) + 0.5) / side)
+  table = np.outer(half, np.ones(side)).ravel()
+  cosines = np.outer(table, table).reshape((side,) * 4)
+  assert measuring.position_waves(cosines) == pytest.approx(1)
+
+
+def test_a_number_that_is_not_finite_is_a_failure():
+  kind = 'builtins:float'  # Of a work directory whose name is a number.
+  request = {
+    run: {'workdir': run, 'kinds': [kind]} for run in ('3', 'nan', 'inf')
+  }
+  found = measuring.answer(request)
+  assert found['3'] == {'numbers': {kind: 3.0}, 'failures': []}
+  for run in ('nan', 'inf'):
+    assert not found[run]['numbers']
+    assert len(found[run]['failures']) == 1
+
+
 def test_filters_of_few_components_stand_out():
   rng = np.random.default_rng(1)
   random = rng.normal(size=(4, 4, 3, 64))

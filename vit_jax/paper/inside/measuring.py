@@ -151,9 +151,8 @@ def position_lines(cosines: np.ndarray) -> float:
 def position_waves(cosines: np.ndarray) -> float:
   """Returns the share of slow waves beyond that of shuffled positions.
 
-  It is 1 if all waves are slow, and 0 for shuffled positions, on any grid.
-
-  The waves are those of the two-dimensional cosine transform, without the
+  It is 1 if all waves are slow, and 0 for shuffled positions, on any grid. The
+  waves are those of the two-dimensional cosine transform, without the
   constant. Those with less than half of the highest frequency in both
   directions are slow. Shuffled positions have an equal share of all waves.
   """

@@ -5,6 +5,8 @@ Equivariant features move with the image. The paper says that it is built into
 ResNets (1, 3.1).
 """
 
+import functools
+
 from vit_jax.paper.claims import Claim, Contrast, Mean, inside, total
 from vit_jax.paper.inside import maps, shifting, weights
 from vit_jax.paper.item import of_means
@@ -16,6 +18,7 @@ _FEW, *_, _ALL = figure4.IMAGES
 _IMAGES = {'9M images': _FEW, 'all images': _ALL}
 
 
+@functools.cache  # Both numbers come from the same features.
 def _moved(workdir: str) -> tuple[float, float]:
   patch = shifting.patch_of(weights.load(workdir).image_size[0])
   return maps.moved(workdir, patch)
