@@ -20,10 +20,13 @@ def _starts(scale: str) -> dict[str, Pretraining]:
       f'{small}x{small} patches': Pretraining('ViT-L/32', epochs=7),
       f'{large}x{large} patches': Pretraining('ViT-L/16', epochs=7),
     }
-  fine = {'options': (('model.patch_size', (2, 2)),), 'label': '2 px patches'}
   return {
-    '6x6 patches': small_positions(28),
-    '12x12 patches': small_positions(28, **fine),
+    f'{24 // size}x{24 // size} patches': small_positions(
+      28,
+      options=(('model.patch_size', (size, size)),),
+      label=f'{size} px patches',
+    )
+    for size in (6, 3)
   }
 
 
