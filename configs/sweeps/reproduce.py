@@ -35,6 +35,7 @@ from vit_jax.paper.items.beyond import near_duplicates
 from vit_jax.paper.runs import Node, Pretraining, Transfer, Vtab
 from vit_jax.sweep import Study, Sweep, make_run
 from vit_jax.sweep.spec import Run, Value
+from vit_jax.vtab import tasks
 
 USAGE = (
   'Usage: configs/sweeps/reproduce.py:ITEM[+ITEM...][,scale=paper|mini|midi]'
@@ -58,27 +59,7 @@ _TESTS = {
 }
 MINI_TASKS = TASKS | {numbers.IMAGENET: 'imagenet'}
 # VTAB's tasks as Table 9 prints them -> their names in configs/vtab.py.
-VTAB = {
-  'Caltech101': 'caltech101',
-  'CIFAR-100': 'cifar100',
-  'DTD': 'dtd',
-  'Flowers102': 'flowers102',
-  'Pets': 'pets',
-  'Sun397': 'sun397',
-  'SVHN': 'svhn',
-  'Camelyon': 'camelyon',
-  'EuroSAT': 'eurosat',
-  'Resisc45': 'resisc45',
-  'Retinopathy': 'retinopathy',
-  'Clevr-Count': 'clevr_count',
-  'Clevr-Dist': 'clevr_dist',
-  'DMLab': 'dmlab',
-  'dSpr-Loc': 'dsprites_location',
-  'dSpr-Ori': 'dsprites_orientation',
-  'KITTI-Dist': 'kitti_dist',
-  'sNORB-Azim': 'smallnorb_azimuth',
-  'sNORB-Elev': 'smallnorb_elevation',
-}
+VTAB = {task.title: task.name for task in tasks.TASKS.values()}
 VTAB_SEEDS = 3
 # The default of configs/sweeps/finetune.py.
 _TUNING_SEEDS = 3

@@ -61,7 +61,7 @@ def place(tmp_path, sweep):
 def _rendered(place):
   """Returns missing cells, answers, and words of Table 8 and Figure 9."""
   chosen = [items.ITEMS['table8'], items.ITEMS['figure9']]
-  found, failures = making.sections(chosen, place)
+  found, failures = making.sections(chosen, place, place.finished(chosen))
   assert failures == []
   table = found[0].blocks[0]
   missing = [at for at, cell in table.cells.items() if cell.ours is None]
@@ -89,7 +89,8 @@ def test_the_numbers_of_claims_and_the_minutes_of_runs_are_kept(place, sweep):
     path.write_text(json.dumps(last) + '\n')
   gone = place.where.workdir(names[high.seeds(3)[2].name])
   (gone / 'metrics.jsonl').unlink()
-  making.sections([items.ITEMS['figure9']], place)
+  chosen = [items.ITEMS['figure9']]
+  making.sections(chosen, place, place.finished(chosen))
   found = json.loads((place.where.local / 'numbers.json').read_text())
   [values] = found['values'].values()
   # A mean with a missing run is left out.
@@ -118,7 +119,7 @@ def test_claims_about_weights_have_the_numbers_of_each_run(
   monkeypatch.setattr(inside, 'measure', measure)
   setup = Setup('mini', 10)
   [found], failures = making.sections(
-    [items.ITEMS['figure7']], _place(tmp_path, setup)
+    [items.ITEMS['figure7']], _place(tmp_path, setup), {}
   )
   assert len(asked) == 2 * 10
   assert asked[Pretraining('ViT-L/16', epochs=14, seed=9)] == {
@@ -136,7 +137,7 @@ def test_numbers_from_weights_are_measured_for_tables_too(
   monkeypatch.setattr(
     inside, 'measure', lambda wanted, *_: (asked.update(wanted) or {}, [])
   )
-  making.sections([item], _place(tmp_path, Setup('mini', 1)))
+  making.sections([item], _place(tmp_path, Setup('mini', 1)), {})
   shown = {(m.start, m.measure.inside) for m in item.means('mini')}
   assert len(shown) == 2 * 2 * 2
   assert shown == {(start, k) for start, kinds in asked.items() for k in kinds}
@@ -166,7 +167,8 @@ def test_all_claims_of_a_page_are_one_family(tmp_path, monkeypatch):
   for count, answer in ((6, 'undecided'), (8, 'yes')):
     numbers = {s.name: {kind: 1.0} for s in start.seeds(count)}
     monkeypatch.setattr(inside, 'measure', lambda *_, n=numbers: (n, []))
-    found, _ = making.sections(chosen, _place(tmp_path, Setup('mini', count)))
+    place = _place(tmp_path, Setup('mini', count))
+    found, _ = making.sections(chosen, place, {})
     assert [c.answer for _, c in texts.claims(found)] == [
       *(answer, 'missing', 'missing', 'not in miniature')
     ]
@@ -184,7 +186,7 @@ def test_an_item_that_fails_leaves_the_others(tmp_path, error, message):
     Item('a', 'A', _fail(error)),
     Item('b', 'B', lambda *_: Section('b', 'B', notes=('here',))),
   ]
-  found, failures = making.sections(chosen, _place(tmp_path))
+  found, failures = making.sections(chosen, _place(tmp_path), {})
   assert failures == [f'a: {message}']
   assert [section.missing for section in found] == [(message,), ()]
   assert texts.status(found[0]).word == 'missing'

@@ -112,9 +112,10 @@ class Workplace:
       return 0, 0
     return item.measured(self.setup.scale, self.measured)
 
-  def results(self, chosen: Iterable[Item]) -> Results:
+  def results(
+    self, chosen: Sequence[Item], finished: schedule.Finished
+  ) -> Results:
     """Returns the results of the finished runs of some items."""
-    chosen = [*chosen]
     days = {}
     if self.setup.scale == 'paper':
       nodes = with_needs(n for i in chosen for n in self.setup.nodes(i))
@@ -122,7 +123,7 @@ class Workplace:
       days = planning.core_days(planning.read(self.where.local), runs)
     return Results(
       self._studies.values(),
-      self.finished(chosen),
+      finished,
       scale=self.setup.scale,
       workdir=self.where.workdir,
       core_days=days,
@@ -191,7 +192,7 @@ def make(
 def _measure(item: Item, place: Workplace, data: str) -> None:
   place.measured.mkdir(parents=True, exist_ok=True)
   counts = item.counts(place.setup.scale, place.setup.seeds)
-  results = place.results([item]).counting(counts)
+  results = place.results([item], place.finished([item])).counting(counts)
   # Runs beside a measurement would slow it down.
   with state.lock(place.where.local):
     item.measure(results, place.measured, data)
@@ -242,7 +243,8 @@ def finish(
       holder='process that draws its pages',
       wait=wait,
     ):
-      lines = _write(shown, [item.name for item in chosen], place)
+      names = [item.name for item in chosen]
+      lines = _write(shown, names, place, finished)
     failures += [ValueError(line) for line in lines]
   except Exception as error:
     # This error must not hide earlier ones.
@@ -254,11 +256,14 @@ def finish(
 
 
 def _write(
-  shown: Sequence[Item], printed: Sequence[str], place: Workplace
+  shown: Sequence[Item],
+  printed: Sequence[str],
+  place: Workplace,
+  finished: schedule.Finished,
 ) -> list[str]:
   """Draws and writes the pages; returns a line for each item that failed."""
   setup = place.setup
-  found, failures = sections(shown, place)
+  found, failures = sections(shown, place, finished)
   found = [
     dataclasses.replace(
       section,
@@ -299,19 +304,24 @@ def _write(
 
 
 def sections(
-  chosen: Sequence[Item], place: Workplace
+  chosen: Sequence[Item], place: Workplace, finished: schedule.Finished
 ) -> tuple[list[Section], list[str]]:
   """Renders the items; a failing item does not stop the others.
 
   Pictures go to WORKDIR/figures, the numbers of the claims to
   WORKDIR/numbers.json.
 
+  Args:
+    chosen: the items.
+    place: of the runs.
+    finished: run -> its last numbers; it may have further runs.
+
   Returns:
     A section for each item; and a line for each item that could not be drawn,
     whose section gives the reason too.
   """
-  scale, finished = place.setup.scale, place.finished(chosen)
-  results = place.results(chosen)
+  scale = place.setup.scale
+  results = place.results(chosen, finished)
   counts = {item.name: item.counts(scale, place.setup.seeds) for item in chosen}
   numbers, failures = inside.measure(
     _from_weights(chosen, counts, scale), results, place.measured
@@ -354,7 +364,9 @@ def sections(
   for (name, _), claim in said.items():
     blocks = (*found[name].blocks, claim)
     found[name] = dataclasses.replace(found[name], blocks=blocks)
-  _write_numbers(place, claims, finished)
+  _write_numbers(
+    place, claims, (run for section in found.values() for run in section.runs)
+  )
   return [*found.values()], failures
 
 
@@ -394,7 +406,9 @@ def _config(run: Run) -> str:
   )
 
 
-def _write_numbers(place: Workplace, claims: Mapping, finished) -> None:
+def _write_numbers(
+  place: Workplace, claims: Mapping, runs: Iterable[report.Run]
+) -> None:
   """Writes the numbers behind the claims, and each run's device minutes."""
   values: dict[str, dict[str, Sequence[float]]] = {}
   for claim, lookup in claims.values():
@@ -405,12 +419,8 @@ def _write_numbers(place: Workplace, claims: Mapping, finished) -> None:
         known[mean.start.name] = max(
           known.get(mean.start.name, []), found, key=len
         )
-  hours = {name: cost.device_hours(last) for name, last in finished.items()}
-  minutes = {
-    name: round(60 * value, 3)
-    for name, value in sorted(hours.items())
-    if value is not None
-  }
+  hours = {run.name: run.hours for run in runs if run.hours is not None}
+  minutes = {name: round(60 * hours[name], 3) for name in sorted(hours)}
   if values or minutes:
     with files.atomic(place.where.local / NUMBERS) as temporary:
       found = {'values': values, 'minutes': minutes}
