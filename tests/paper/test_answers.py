@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from vit_jax.paper import answers
-from vit_jax.paper.claims import Claim, Contrast, Measure, total
+from vit_jax.paper.claims import Claim, Measure
 from vit_jax.paper.runs import Pretraining
 
 ONE, OTHER, THIRD = (
@@ -21,8 +21,8 @@ def _measure(name='points in percent', digits=1):
 
 
 def _lead(one=ONE, other=OTHER, **options):
-  sum_ = total(_measure(), one) - total(_measure(), other)
-  return Claim('lead', 'It leads.', (Contrast('lead', sum_),), **options)
+  sum_ = _measure()(one) - _measure()(other)
+  return Claim('lead', 'It leads.', {'lead': sum_}, **options)
 
 
 def _lookup(values):
@@ -136,10 +136,10 @@ def test_runs_that_learn_or_not_are_rarely_told_apart_wrongly(weights, seeds):
   ],
 )
 def test_a_clear_lead_alone_needs_some_seeds(count, difference, answer):
-  sum_ = total(_measure(), ONE) - total(_measure(), OTHER)
+  sum_ = _measure()(ONE) - _measure()(OTHER)
   if not difference:
-    sum_ = sum_ - 0.5 * total(_measure(), THIRD)
-  claim = Claim('lead', 'It leads.', (Contrast('lead', sum_),))
+    sum_ = sum_ - 0.5 * _measure()(THIRD)
+  claim = Claim('lead', 'It leads.', {'lead': sum_})
   values = {'ViT-B/16': [9.0] * count, 'ViT-B/32': [*np.arange(count) / 100]}
   values['ViT-L/16'] = values['ViT-B/32']
   [found] = _answered([claim], values)
@@ -236,8 +236,8 @@ def test_what_a_miniature_cannot_show_is_not_asked_there():
 def test_numbers_of_one_pretraining_are_not_independent():
   # Both measures vary together, so their difference has no spread.
   first, second = _measure('first'), _measure('second')
-  sum_ = total(first, ONE) - total(second, ONE)
-  claim = Claim('excess', 'It is more.', (Contrast('excess', sum_),))
+  sum_ = first(ONE) - second(ONE)
+  claim = Claim('excess', 'It is more.', {'excess': sum_})
   values = {
     first: [5.0, 7, 9, 11, 13, 15, 20, 30],
     second: [4.0, 6, 8, 10, 12, 14, 19, 29],

@@ -5,7 +5,7 @@ import pytest
 from tests.paper import made
 from tests.paper.made import number
 from vit_jax.paper import claims, numbers
-from vit_jax.paper.claims import Claim, Contrast, Mean, total
+from vit_jax.paper.claims import Claim
 from vit_jax.paper.inside import NUMBERS
 from vit_jax.paper.items import notes
 from vit_jax.paper.items.tables import table9
@@ -129,7 +129,7 @@ def test_numbers_from_weights_need_all_seeds():
 
 
 def test_sums_add_their_weights():
-  one, other = (total(claims.FIVE_SHOT, start) for start in (START, OTHER))
+  one, other = (claims.FIVE_SHOT(start) for start in (START, OTHER))
   found = 2.0 * one - 0.5 * (one + other)
   assert {m.start: w for w, m in found.terms} == {START: 1.5, OTHER: -0.5}
   average = claims.average([one, one, other])
@@ -138,7 +138,7 @@ def test_sums_add_their_weights():
     OTHER: pytest.approx(1 / 3),
   }
   # A mean that cancels out is not needed.
-  nothing = Claim('a', 'A', (Contrast('t', one + other - one),))
+  nothing = Claim('a', 'A', {'t': one + other - one})
   assert [mean.start for mean in nothing.means()] == [OTHER]
 
 
@@ -148,7 +148,7 @@ def test_a_mean_is_expected_where_it_has_runs():
     (claims.tuned(numbers.IMAGENET), True),
     (real, False),
   ):
-    mean = Mean(measure, START)
+    mean = measure(START)
     for scale, expected in (('paper', True), ('mini', in_mini)):
       results = made.results(measure.nodes(START), lambda *_: None, scale=scale)
       assert mean.expected(results) == expected

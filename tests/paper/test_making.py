@@ -9,11 +9,10 @@ from etils import epath
 
 from vit_jax import config as config_lib
 from vit_jax.paper import inside, items, making
-from vit_jax.paper.claims import Claim, Contrast, total
+from vit_jax.paper.claims import Claim
 from vit_jax.paper.item import Item
 from vit_jax.paper.making import Setup, Workplace
 from vit_jax.paper.page import texts
-from vit_jax.paper.report import Section
 from vit_jax.paper.runs import FEW_SHOT, Pretraining
 from vit_jax.runtime import errors
 from vit_jax.sweep import Sweep, reading, state
@@ -150,7 +149,7 @@ def test_all_claims_of_a_page_are_one_family(tmp_path, monkeypatch):
     Claim(
       key,
       key,
-      (Contrast('x', total(inside.NUMBERS[kind], of)),),
+      {'x': inside.NUMBERS[kind](of)},
       '',
       None,
       'All alike.' * (key == 'd'),
@@ -160,7 +159,7 @@ def test_all_claims_of_a_page_are_one_family(tmp_path, monkeypatch):
     )
   ]
   chosen = [
-    Item(name, name, lambda *_, n=name: Section(n, n), claims=lambda _, c=c: c)
+    Item(name, name, lambda *_: [], claims=lambda _, c=c: c)
     for name, c in (('one', claims[:2]), ('other', claims[2:]))
   ]
   # Alone, 2 in 2^6 or 2^8 are 0.031 or 0.0078.
@@ -184,13 +183,13 @@ def test_all_claims_of_a_page_are_one_family(tmp_path, monkeypatch):
 def test_an_item_that_fails_leaves_the_others(tmp_path, error, message):
   chosen = [
     Item('a', 'A', _fail(error)),
-    Item('b', 'B', lambda *_: Section('b', 'B', notes=('here',))),
+    Item('b', 'B', lambda *_: ['here']),
   ]
   found, failures = making.sections(chosen, _place(tmp_path), {})
   assert failures == [f'a: {message}']
-  assert [section.missing for section in found] == [(message,), ()]
+  assert [section.missing for section in found] == [(message,), []]
   assert texts.status(found[0]).word == 'missing'
-  assert found[1].notes == ('here',)
+  assert found[1].notes == ['here']
 
 
 # Steps. -----------------------------------------------------------------------
@@ -203,7 +202,7 @@ def done(monkeypatch):
 
   def render(results, pictures):
     found.append('drawn')
-    return Section('runs', 'Runs', notes=('a note',))
+    return ['a note']
 
   every = {
     'runs': Item(
@@ -212,7 +211,7 @@ def done(monkeypatch):
     'speed': Item(
       'speed',
       'Speed',
-      lambda *_: Section('speed', 'Speed'),
+      lambda *_: [],
       measure=lambda results, folder, data: found.append('measured'),
       measured=lambda scale, folder: (0, 7),
     ),
@@ -273,7 +272,7 @@ def test_which_items_a_page_shows(
     _replace(monkeypatch, beyond, beyond=True)
   making.finish([items.ITEMS[chosen]], _place(tmp_path), [])
   text = (tmp_path / 'results.md').read_text()
-  found = re.findall(r'^## .*\. (.*)', text, re.MULTILINE)
+  found = re.findall(r'^## .*\. (\w+)', text, re.MULTILINE)
   assert found == shown
 
 
@@ -298,7 +297,7 @@ def test_all_failures_are_reported_after_the_pages_are_written(
   done, tmp_path, monkeypatch
 ):
   _replace(monkeypatch, 'speed', measure=_fail(RuntimeError('no device')))
-  _replace(monkeypatch, 'runs', render=_fail(KeyError('model')))
+  _replace(monkeypatch, 'runs', blocks=_fail(KeyError('model')))
   with pytest.raises(ValueError, match='not all') as caught:
     _main(tmp_path, _fail(ValueError('not all runs finished')))
   assert str(caught.value).splitlines() == [

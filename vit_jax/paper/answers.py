@@ -22,7 +22,7 @@ import numpy as np
 from scipy import stats
 
 from vit_jax.paper import report
-from vit_jax.paper.claims import Claim, Contrast, Mean, Sum
+from vit_jax.paper.claims import Claim, Mean, Summable
 from vit_jax.paper.runs import Results
 
 LEVEL = 0.05
@@ -156,7 +156,7 @@ def lookup(results: Results) -> Lookup:
   return values
 
 
-def test(sum_: Sum, values: Lookup) -> Outcome | None:
+def test(sum_: Summable, values: Lookup) -> Outcome | None:
   """Tests a sum; None while a run is missing.
 
   Several numbers of one pre-training are not independent, so their weighted sum
@@ -193,7 +193,7 @@ def of_page(
     if not (miniature and one[0].not_in_miniature)
   }
   outcomes = {
-    name: [test(contrast.sum, values) for contrast in claim.contrasts]
+    name: [test(sum_, values) for sum_ in claim.contrasts.values()]
     for name, (claim, values) in asked.items()
   }
   verdicts = {
@@ -248,8 +248,8 @@ def _evidence(
     f'{name[:1].upper()}{name[1:]}: {"; ".join(found)}.'
     for name, found in measured.items()
   ]
-  for contrast, one in zip(claim.contrasts, tests, strict=True):
-    sentences.append(f'{_tested(contrast, one)}.')
+  for what, one in zip(claim.contrasts, tests, strict=True):
+    sentences.append(_tested(what, claim.contrasts[what], one))
   if claim.more:
     sentences.append(claim.more(functools.partial(test, values=values)))
   if any(len(values(mean)) > 1 for mean in claim.means()):
@@ -264,14 +264,13 @@ def _evidence(
   return ' '.join(filter(None, [*sentences, claim.about]))
 
 
-def _tested(contrast: Contrast, one: Outcome) -> str:
-  digits = max(mean.measure.digits for w, mean in contrast.sum.terms if w)
-  what = f'{contrast.what[:1].upper()}{contrast.what[1:]}'
-  sentence = f'{what}: {one.estimate:+.{digits}f}'
+def _tested(what: str, sum_: Summable, one: Outcome) -> str:
+  digits = max(mean.measure.digits for w, mean in sum_.terms if w)
+  sentence = f'{what[:1].upper()}{what[1:]}: {one.estimate:+.{digits}f}'
   if one.interval:
     low, high = one.interval
     sentence += f' (95% interval {low:+.{digits}f} to {high:+.{digits}f})'
-  return sentence
+  return f'{sentence}.'
 
 
 def text(values: Sequence[float], digits: int) -> str:

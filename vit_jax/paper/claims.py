@@ -7,7 +7,7 @@ the claim alone. `answers` decides it from finished runs.
 import dataclasses
 import functools
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from vit_jax.paper import numbers
 from vit_jax.paper.report import Number
@@ -53,6 +53,10 @@ class Measure:
   inside: str = ''
   in_miniature: bool = True
 
+  def __call__(self, start: Pretraining) -> 'Mean':
+    """Returns the mean over pre-trainings that differ in their seed."""
+    return Mean(self, start)
+
   def by_start(
     self, results: Results, starts: Sequence[Pretraining]
   ) -> Number | None:
@@ -95,11 +99,28 @@ EARLY_STOPPED = Measure(
 )
 
 
-def of_run(name: str, metric: str) -> Measure:
-  """Returns a fraction among the last metrics of a pre-training, in percent."""
+def of_run(name: str, metric: str, scale: float = 100.0) -> Measure:
+  """Returns one of the last metrics of a pre-training, times `scale`."""
   return Measure(
-    name, _itself, lambda results, starts: results.number(starts, metric)
+    name,
+    _itself,
+    lambda results, starts: results.number(starts, metric, scale=scale),
   )
+
+
+def difference(
+  name: str, one: Measure, other: Measure, factor: float = 1.0
+) -> Measure:
+  """Returns a measure minus, run by run, `factor` times another."""
+
+  def number(results: Results, starts: Sequence[Pretraining]) -> Number | None:
+    first, second = (m.number(results, starts) for m in (one, other))
+    if first is None or second is None:
+      return None
+    pairs = zip(first.values, second.values, strict=True)
+    return Number(tuple(a - factor * b for a, b in pairs), first.runs)
+
+  return Measure(name, one.nodes, number)
 
 
 @functools.cache
@@ -149,7 +170,7 @@ def vtab(group: str = 'mean') -> Measure:
   """Returns the mean test accuracy over tasks of VTAB, in percent.
 
   Args:
-    group: a key of `numbers.VTAB_GROUPS`, or 'mean' over all tasks. In
+    group: a key of `numbers.VTAB_GROUPS`, 'mean' over all tasks, or a task. In
       miniature, only tasks with a stand-in count.
   """
   which = 'all tasks' if group == 'mean' else f'{group} tasks'
@@ -158,7 +179,8 @@ def vtab(group: str = 'mean') -> Measure:
     return [
       node
       for node in vtab_nodes(start)
-      if group == 'mean' or node.task in numbers.VTAB_GROUPS[group]
+      if group == 'mean'
+      or node.task in numbers.VTAB_GROUPS.get(group, (group,))
     ]
 
   return Measure(
@@ -218,8 +240,35 @@ def across(found: Sequence[Number | None]) -> Number | None:
 # Sums of means. ---------------------------------------------------------------
 
 
+class Summable:
+  """What has `terms`: (weight, mean), and each mean once."""
+
+  terms: tuple[tuple[float, 'Mean'], ...]
+
+  def __add__(self, other: 'Summable') -> 'Sum':
+    weights: dict[Mean, float] = {}
+    for weight, mean in (*self.terms, *other.terms):
+      weights[mean] = weights.get(mean, 0.0) + weight
+    return Sum(tuple((weight, mean) for mean, weight in weights.items()))
+
+  def __mul__(self, factor: float) -> 'Sum':
+    return Sum(tuple((factor * weight, mean) for weight, mean in self.terms))
+
+  __rmul__ = __mul__
+
+  def __sub__(self, other: 'Summable') -> 'Sum':
+    return self + -1.0 * other
+
+
 @dataclasses.dataclass(frozen=True)
-class Mean:
+class Sum(Summable):
+  """A weighted sum of means."""
+
+  terms: tuple[tuple[float, 'Mean'], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mean(Summable):
   """The mean of a measure over pre-trainings that differ in their seed.
 
   Attributes:
@@ -229,6 +278,10 @@ class Mean:
 
   measure: Measure
   start: Pretraining
+
+  @property
+  def terms(self) -> tuple[tuple[float, 'Mean'], ...]:
+    return ((1.0, self),)
 
   def number(self, results: Results) -> Number | None:
     """Returns a value for each run, of all seeds; None while one is missing."""
@@ -245,52 +298,9 @@ class Mean:
     return any(map(results.has, self.measure.nodes(self.start)))
 
 
-@dataclasses.dataclass(frozen=True)
-class Sum:
-  """A weighted sum of means.
-
-  Attributes:
-    terms: (weight, mean); each mean occurs once.
-  """
-
-  terms: tuple[tuple[float, Mean], ...]
-
-  def __add__(self, other: 'Sum') -> 'Sum':
-    weights: dict[Mean, float] = {}
-    for weight, mean in (*self.terms, *other.terms):
-      weights[mean] = weights.get(mean, 0.0) + weight
-    return Sum(tuple((weight, mean) for mean, weight in weights.items()))
-
-  def __mul__(self, factor: float) -> 'Sum':
-    return Sum(tuple((factor * weight, mean) for weight, mean in self.terms))
-
-  __rmul__ = __mul__
-
-  def __sub__(self, other: 'Sum') -> 'Sum':
-    return self + -1.0 * other
-
-
-def total(measure: Measure, start: Pretraining) -> Sum:
-  """Returns the mean of a measure as a sum of one term."""
-  return Sum(((1.0, Mean(measure, start)),))
-
-
-def average(sums: Sequence[Sum]) -> Sum:
+def average(sums: Sequence[Summable]) -> Sum:
   """Returns the mean of sums."""
-  return (1 / len(sums)) * functools.reduce(Sum.__add__, sums)
-
-
-@dataclasses.dataclass(frozen=True)
-class Contrast:
-  """A sum that a claim expects above 0.
-
-  Attributes:
-    what: what the sum is, such as `lead of ViT-L/16 over ViT-B/16`.
-    sum: of independent means.
-  """
-
-  what: str
-  sum: Sum
+  return (1 / len(sums)) * functools.reduce(Summable.__add__, sums)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,7 +310,8 @@ class Claim:
   Attributes:
     key: a short name that is unique within its item, such as `adam`.
     statement: the paper's statement in our words, with its section.
-    contrasts: all must be above 0.
+    contrasts: what a sum is, such as `lead of ViT-L/16 over ViT-B/16`, -> the
+      sum. All must be above 0.
     about: sentences on the choice of the tests, if the paper leaves a choice.
     more: returns a further sentence for the evidence, from a function that
       tests any sum; it returns None while a run is missing.
@@ -310,7 +321,7 @@ class Claim:
 
   key: str
   statement: str
-  contrasts: tuple[Contrast, ...]
+  contrasts: Mapping[str, Summable]
   about: str = ''
   more: Callable[[Callable], str] | None = None
   not_in_miniature: str = ''
@@ -320,8 +331,8 @@ class Claim:
     return list(
       dict.fromkeys(
         mean
-        for test in self.contrasts
-        for weight, mean in test.sum.terms
+        for sum_ in self.contrasts.values()
+        for weight, mean in sum_.terms
         if weight
       )
     )

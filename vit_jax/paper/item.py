@@ -1,13 +1,20 @@
-"""The type of an item of the reproduction, and how tables become items."""
+"""The type of an item of the reproduction, and its usual kinds.
+
+`of_means` and `table` show means over runs, `figure` draws marks. What these
+take as `claims`, `cells` and `notes` is either a function or, where nothing
+depends on its argument, what that would return.
+"""
 
 import dataclasses
 import pathlib
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+from vit_jax.paper import plots
 from vit_jax.paper.claims import Claim, Mean
 from vit_jax.paper.numbers import Printed, Value
-from vit_jax.paper.report import Cell, Number, Section, Table
+from vit_jax.paper.report import Block, Cell, Missing, Section, Table
 from vit_jax.paper.runs import (
   SCALES,
   Node,
@@ -18,9 +25,16 @@ from vit_jax.paper.runs import (
 )
 
 
-def _nothing(scale: str) -> Sequence:
-  del scale
+def _nothing(_: Any) -> Sequence:
   return ()
+
+
+# What an item's section consists of; a text is a note.
+Part = Block | Missing | str
+# (row, column) -> what is shown there.
+Cells = Mapping[tuple[str, str], Mean]
+Notes = Callable[[Results], Sequence[str]] | Sequence[str]
+Claims = Callable[[str], Sequence[Claim]] | Sequence[Claim]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +44,13 @@ class Item:
   Attributes:
     name: such as `table5`.
     title: what it shows.
-    render: returns its section from the results that exist; it writes pictures
-      to the given folder, WORKDIR/figures. The answers to the claims follow.
+    blocks: returns what its section shows, from the results that exist; it
+      writes pictures to the given folder, WORKDIR/figures. Texts among the
+      blocks are notes. The answers to the claims follow.
     shown: scale -> the runs that it shows; of pre-trainings that differ only in
       their seed, the first.
     claims: scale -> the paper's claims about it.
+    notes: returns what a reader must know.
     curves: whether it needs metrics from during its pre-trainings, to show or
       to choose a step by, instead of those of their end only.
     means: scale -> means that it shows, beside those of its claims. What they
@@ -52,9 +68,10 @@ class Item:
 
   name: str
   title: str
-  render: Callable[[Results, pathlib.Path], Section]
+  blocks: Callable[[Results, pathlib.Path], Iterable[Part]]
   shown: Callable[[str], Sequence[Node]] = _nothing
   claims: Callable[[str], Sequence[Claim]] = _nothing
+  notes: Callable[[Results], Sequence[str]] = _nothing
   curves: bool = False
   means: Callable[[str], Sequence[Mean]] = _nothing
   measure: Callable[[Results, pathlib.Path, str], None] | None = None
@@ -62,6 +79,22 @@ class Item:
   lacking: str = ''
   beyond: bool = False
   scales: tuple[str, ...] = SCALES
+
+  def render(self, results: Results, pictures: pathlib.Path) -> Section:
+    """Returns its section, without the answers to its claims."""
+    found = [*self.blocks(results, pictures)]
+    count = self.measured and self.measured(
+      results.scale, pictures.parent / 'measured'
+    )
+    texts = [part for part in found if isinstance(part, str)]
+    return Section(
+      self.name,
+      self.title,
+      [part for part in found if not isinstance(part, str | Missing)],
+      notes=[*self.notes(results), *texts],
+      measured=count,
+      missing=[part.text for part in found if isinstance(part, Missing)],
+    )
 
   def asked(self, scale: str) -> list[Claim]:
     """Returns its claims but those that a miniature cannot show."""
@@ -102,27 +135,44 @@ class Item:
     return [*found]
 
 
-# What a table shows in a cell: a mean over runs; or a number that follows from
-# the model alone and is never missing; or None.
-Shown = Mean | Callable[[Results], Number | None] | None
+def _function(found: Any) -> Callable[[Any], Any]:
+  """Returns a function of the scale or the results, which may be constant."""
+  return found if callable(found) else lambda _: found
 
 
-def cell(shown: Shown, printed: Value | None, results: Results) -> Cell:
-  """Returns the cell of a table."""
-  if isinstance(shown, Mean):
-    return Cell(shown.number(results), printed, shown.expected(results))
-  return Cell(shown and shown(results), printed, expected=False)
+def means_table(
+  title: str,
+  cells: Cells,
+  results: Results,
+  paper: Callable[[str, str], Value | None] = lambda row, column: None,
+) -> Table:
+  """Returns a table of means, beside what the paper prints in a cell."""
+  return Table(
+    title,
+    [*dict.fromkeys(row for row, _ in cells)],
+    [*dict.fromkeys(column for _, column in cells)],
+    {place: cell(one, paper(*place), results) for place, one in cells.items()},
+  )
+
+
+def cell(shown: Mean | None, printed: Value | None, results: Results) -> Cell:
+  """Returns the cell of a table; None: only the paper has a number there."""
+  if shown is None:
+    return Cell(None, printed, expected=False)
+  return Cell(shown.number(results), printed, shown.expected(results))
 
 
 def of_means(
   name: str,
   title: str,
-  cells: Callable[[str], Mapping[tuple[str, str], Mean]],
+  cells: Callable[[str], Cells] | Cells,
   *,
   heading: str,
   paper: Mapping[str, Value] = types.MappingProxyType({}),
-  claims: Callable[[str], Sequence[Claim]] = _nothing,
-  notes: Callable[[Results], Sequence[str]] = _nothing,
+  claims: Claims = (),
+  notes: Notes = (),
+  more: Callable[[Results, pathlib.Path, Table], Iterable[Part]] | None = None,
+  shown: Callable[[str], Sequence[Node]] = _nothing,
   curves: bool = False,
   beyond: bool = False,
 ) -> Item:
@@ -135,40 +185,41 @@ def of_means(
     heading: what the numbers are.
     paper: row -> what the paper prints of it.
     claims: see `Item`.
-    notes: returns what a reader must know.
+    notes: see `Item`.
+    more: returns further blocks, from `Item.blocks`' arguments and the table.
+    shown: scale -> runs that it shows beside those of the table.
     curves: see `Item`.
     beyond: see `Item`.
   """
+  cells = _function(cells)
 
-  def render(results: Results, pictures: pathlib.Path) -> Section:
-    del pictures
-    shown = {
-      place: cell(mean, paper.get(place[0]), results)
-      for place, mean in cells(results.scale).items()
-    }
-    rows = [*dict.fromkeys(row for row, _ in shown)]
-    columns = [*dict.fromkeys(column for _, column in shown)]
-    block = Table(heading, rows, columns, shown)
-    return Section(name, title, (block,), notes=notes(results))
+  def blocks(results: Results, pictures: pathlib.Path) -> Iterable[Part]:
+    found = cells(results.scale)
+    block = means_table(
+      heading, found, results, lambda row, column: paper.get(row)
+    )
+    yield block
+    if more:
+      yield from more(results, pictures, block)
 
   return Item(
     name,
     title,
-    render,
-    lambda scale: nodes_of(cells(scale)),
-    claims,
+    blocks,
+    lambda scale: [*shown(scale), *nodes_of(cells(scale))],
+    _function(claims),
+    _function(notes),
     curves,
     lambda scale: [*cells(scale).values()],
     beyond=beyond,
   )
 
 
-def nodes_of(cells: Mapping[tuple[str, str], Shown]) -> list[Node]:
+def nodes_of(cells: Cells) -> list[Node]:
   """Returns the runs behind the cells of a table, each once."""
   found = {
     node: None
     for mean in cells.values()
-    if isinstance(mean, Mean)
     for node in mean.measure.nodes(mean.start)
   }
   return [*found]
@@ -176,42 +227,86 @@ def nodes_of(cells: Mapping[tuple[str, str], Shown]) -> list[Node]:
 
 def table(
   paper: Printed,
-  cells: Mapping[tuple[str, str], Shown],
+  cells: Callable[[str], Cells] | Cells,
   *,
-  claims: Callable[[str], Sequence[Claim]] = _nothing,
-  notes: Callable[[Results], Sequence[str]] = _nothing,
-  extra: Callable[[Results], Mapping[tuple[str, str], Cell]] | None = None,
+  digits: int = 2,
+  claims: Claims = (),
+  notes: Notes = (),
+  extra: Callable[[Results], Mapping[tuple[str, str], Cell]] = lambda _: {},
 ) -> Item:
   """Makes an item that is a table of the paper.
 
   Args:
     paper: the printed table.
-    cells: (row, column) -> what we show there; other cells show only what is
-      printed.
+    cells: scale -> (row, column) -> what we show there; other cells show only
+      what is printed.
+    digits: after the decimal point.
     claims: see `Item`.
-    notes: returns what a reader must know.
+    notes: see `Item`.
     extra: returns more cells; their labels become more rows, if they are no
       columns.
   """
+  cells = _function(cells)
 
-  def render(results: Results, pictures: pathlib.Path) -> Section:
-    del pictures
-    places = dict.fromkeys([*paper.cells, *cells])
+  def blocks(results: Results, pictures: pathlib.Path) -> Iterable[Part]:
+    ours, more = cells(results.scale), extra(results)
     found = {
-      place: cell(cells.get(place), paper.cells.get(place), results)
-      for place in places
+      place: cell(ours.get(place), paper.cells.get(place), results)
+      for place in dict.fromkeys([*paper.cells, *ours])
     }
-    more = dict(extra(results)) if extra else {}
-    rows = [*dict.fromkeys([*paper.rows, *(row for row, _ in more)])]
-    columns = [*dict.fromkeys([*paper.columns, *(c for _, c in more)])]
-    shown = {
-      place: one
-      for place, one in (found | more).items()
-      if one.ours or one.paper
-    }
-    block = Table(paper.title, rows, columns, shown)
-    return Section(paper.name, paper.title, (block,), notes=notes(results))
+    yield Table(
+      paper.title,
+      [*dict.fromkeys([*paper.rows, *(row for row, _ in more)])],
+      [*dict.fromkeys([*paper.columns, *(column for _, column in more)])],
+      {
+        place: one
+        for place, one in (found | more).items()
+        if one.ours or one.paper
+      },
+      digits,
+    )
 
   return Item(
-    paper.name, paper.title, render, lambda scale: nodes_of(cells), claims
+    paper.name,
+    paper.title,
+    blocks,
+    lambda scale: nodes_of(cells(scale)),
+    _function(claims),
+    _function(notes),
+  )
+
+
+def figure(
+  name: str,
+  title: str,
+  marks: Callable[[Results], Sequence[plots.Mark]],
+  draw: Callable[[Sequence[plots.Mark], Results], Any],
+  *,
+  caption: Callable[[Results], str] | str,
+  shown: Callable[[str], Sequence[Node]],
+  claims: Claims = (),
+  notes: Notes = (),
+  curves: bool = False,
+) -> Item:
+  """Makes an item that is one drawn figure.
+
+  Args:
+    name: of the item. This and others are attributes of `Item`.
+    title: of the item.
+    marks: returns its points or bars.
+    draw: returns the figure from its marks, by `plots.lines` or `plots.bars`.
+    caption: what to look at, and what the paper found.
+    shown: see `Item`.
+    claims: see `Item`.
+    notes: see `Item`.
+    curves: see `Item`.
+  """
+
+  def blocks(results: Results, pictures: pathlib.Path) -> Iterable[Part]:
+    found, below = marks(results), _function(caption)(results)
+    drawn = draw(found, results)
+    yield plots.save(name, title, below, drawn, found, pictures, results)
+
+  return Item(
+    name, title, blocks, shown, _function(claims), _function(notes), curves
   )

@@ -56,12 +56,12 @@ def describe(
     'seeds': seeds,
     'claims': {
       f'{item.name}.{claim.key}': {
-        contrast.what: [
+        what: [
           [round(weight, 6), mean.measure.name, mean.start.name]
-          for weight, mean in contrast.sum.terms
+          for weight, mean in sum_.terms
           if weight
         ]
-        for contrast in claim.contrasts
+        for what, sum_ in claim.contrasts.items()
       }
       for item in described
       for claim in item.asked('mini')

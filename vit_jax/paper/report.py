@@ -200,6 +200,16 @@ class Listing:
 
 
 @dataclasses.dataclass(frozen=True)
+class Missing:
+  """What should be there but is not, and why."""
+
+  text: str
+
+
+Block = Table | Settings | Picture | Claim
+
+
+@dataclasses.dataclass(frozen=True)
 class Section:
   """One item, ready to be printed.
 
@@ -219,7 +229,7 @@ class Section:
 
   name: str
   title: str
-  blocks: Sequence[Table | Settings | Picture | Claim] = ()
+  blocks: Sequence[Block] = ()
   runs: Sequence[Run] = ()
   notes: Sequence[str] = ()
   measured: tuple[int, int] | None = None

@@ -8,6 +8,7 @@ from vit_jax.configs.sweeps import reproduce
 from vit_jax.paper import cost, items
 from vit_jax.paper.items.figures import figure8
 from vit_jax.paper.items.tables import table6
+from vit_jax.paper.items.text import resolution
 from vit_jax.paper.runs import SCALES, Pretraining
 from vit_jax.sweep import reading
 
@@ -86,3 +87,21 @@ def test_norm_position_differs_in_depth_and_place(scale, depths):
   # It shares the runs of LayerNorm first with Figure 8.
   nodes = items.ITEMS['norm_position'].shown(scale)
   assert {*nodes[:2]} < {*figure8.ITEM.shown(scale)}
+
+
+@pytest.mark.parametrize('scale', SCALES)
+def test_resolution_fine_tunes_at_a_lower_and_a_higher_size(scale):
+  low, high = resolution.PIXELS[scale]
+  assert low < high
+  more = DATA.get(scale, '')
+  sweep = reproduce.get_sweep(f'resolution,scale={scale},seeds=1{more}')
+  configs = [
+    reading.read_config(next(iter(s.all_runs()))) for s in sweep.studies
+  ]
+  assert {c.image_size for c in configs} == {(low, low), (high, high)}
+
+
+@pytest.mark.parametrize('scale', SCALES)
+def test_the_head_of_pretraining_has_a_hidden_layer(scale):
+  [config] = _configs('head', scale)
+  assert config.model.representation_size

@@ -181,8 +181,8 @@ def _numbers(claim, sign):
   """Returns a number for each mean, so that contrasts are above or below 0."""
   means = claim.means()
   rows = np.zeros((len(claim.contrasts), len(means)))
-  for row, contrast in zip(rows, claim.contrasts, strict=True):
-    for weight, mean in contrast.sum.terms:
+  for row, sum_ in zip(rows, claim.contrasts.values(), strict=True):
+    for weight, mean in sum_.terms:
       if weight:
         row[means.index(mean)] = weight
   if sign < 0:

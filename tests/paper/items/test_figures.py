@@ -139,7 +139,7 @@ def test_the_slope_is_that_of_least_squares():
 
 
 def _sums(models):
-  return [figure5.total(figure5.AVERAGE5, Pretraining(m)) for m in models]
+  return [figure5.AVERAGE5(Pretraining(m)) for m in models]
 
 
 def _weights(sum_):

@@ -7,15 +7,10 @@ ResNets (1, 3.1).
 
 import functools
 
-from vit_jax.paper.claims import Claim, Contrast, Mean, inside, total
+from vit_jax.paper.claims import Claim, inside
 from vit_jax.paper.inside import maps, shifting, weights
-from vit_jax.paper.item import of_means
+from vit_jax.paper.item import Cells, of_means
 from vit_jax.paper.items.figures import figure4
-from vit_jax.paper.runs import Results, structure
-
-_VIT = 'ViT-B/32'
-_FEW, *_, _ALL = figure4.IMAGES
-_IMAGES = {'9M images': _FEW, 'all images': _ALL}
 
 
 @functools.cache  # Both numbers come from the same features.
@@ -43,59 +38,40 @@ _ALONG, _AT_PLACE = (
 )
 
 
-def _cells(scale: str) -> dict[tuple[str, str], Mean]:
+def _cells(scale: str) -> Cells:
   return {
-    (f'{model}, {name}', column): Mean(measure, figure4.start(model, images))
-    for model in (_VIT, figure4.RESNET[structure(scale)])
-    for name, images in _IMAGES.items()
-    for column, measure in (
-      ('moved along', _ALONG),
-      ('same place', _AT_PLACE),
-    )
+    (row, column): measure(start)
+    for row, start in figure4.few_and_all(scale).items()
+    for column, measure in (('moved along', _ALONG), ('same place', _AT_PLACE))
   }
 
 
 def _claims(scale: str) -> list[Claim]:
-  resnet = figure4.RESNET[structure(scale)]
-
-  def change(model: str, images: int | None):
-    return total(_ALONG, figure4.start(model, images))
-
+  vit, resnet = figure4.rivals(scale)
+  few, every, _, of_resnet = map(_ALONG, figure4.few_and_all(scale).values())
   return [
     Claim(
       'resnet_is_equivariant',
       f'Beyond the paper: features of {resnet} move with the image more exactly'
-      f' than those of {_VIT}, after pre-training on all images.',
-      (
-        Contrast(
-          f'change of {_VIT} minus that of {resnet}',
-          change(_VIT, _ALL) - change(resnet, _ALL),
-        ),
-      ),
+      f' than those of {vit}, after pre-training on all images.',
+      {f'change of {vit} minus that of {resnet}': every - of_resnet},
     ),
     Claim(
       'vit_learns_it',
-      f'Beyond the paper: features of {_VIT} move with the image more exactly'
+      f'Beyond the paper: features of {vit} move with the image more exactly'
       ' after pre-training on all images than on 9M images (arXiv:2210.02984).',
-      (
-        Contrast(
-          'change after 9M images minus that after all',
-          change(_VIT, _FEW) - change(_VIT, _ALL),
-        ),
-      ),
+      {'change after 9M images minus that after all': few - every},
     ),
   ]
 
 
-def _notes(results: Results) -> list[str]:
-  del results
-  return [
-    'Images are rolled by a patch of 32 px at 224 px, once in each direction.'
-    " This is one place of the ViT's map of features, and of that of the"
-    " ResNet's last stage; in a miniature, of an earlier stage. A change of 100"
-    ' is as large as the difference of features of different images. Places at'
-    ' the border do not count.'
-  ]
+_NOTE = (
+  'Images are rolled by a patch of 32 px at 224 px, once in each direction.'
+  " This is one place of the ViT's map of features, and of that of the"
+  " ResNet's last stage; in a miniature, of an earlier stage. A change of 100"
+  ' is as large as the difference of features of different images. Places at'
+  ' the border do not count.'
+)
 
 
 ITEM = of_means(
@@ -104,6 +80,6 @@ ITEM = of_means(
   _cells,
   heading='Change in percent',
   claims=_claims,
-  notes=_notes,
+  notes=[_NOTE],
   beyond=True,
 )

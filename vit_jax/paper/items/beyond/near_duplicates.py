@@ -12,13 +12,14 @@ Each list is of the task whose data spec is its `dataset`.
 """
 
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from vit_jax.data import exclusion
-from vit_jax.paper.item import Item
+from vit_jax.paper.claims import difference, of_run
+from vit_jax.paper.item import Item, Part
 from vit_jax.paper.items.tables import table5
 from vit_jax.paper.numbers import IMAGENET21K, JFT, REAL
-from vit_jax.paper.report import Cell, Number, Section, Table
+from vit_jax.paper.report import Cell, Missing, Table
 from vit_jax.paper.runs import (
   ACCURACY,
   DATASETS,
@@ -31,15 +32,35 @@ from vit_jax.workdir import files
 NAME = 'near_duplicates'
 MODEL = 'ViT-L/16'
 _TITLE = f'Accuracy of {MODEL} without test images that have near-duplicates'
-_ALL, _CLEAN, _CHANGE = (
-  *('All test images', 'Without near-duplicates'),
-  'Difference',
+_ALL, _CLEAN = 'All test images', 'Without near-duplicates'
+_ACCURACY = of_run(f'{_ALL}: accuracy', ACCURACY)
+_CLEAN_ACCURACY = of_run(f'{_CLEAN}: accuracy', 'test_clean/accuracy')
+_COUNT, _CLEAN_COUNT = (
+  of_run(metric, metric, 1.0) for metric in ('test/count', 'test_clean/count')
 )
-_OUT, _OF = 'Left out', 'Of'
-_WITHOUT = {
-  ACCURACY: 'test_clean/accuracy',
-  'test/count': 'test_clean/count',
+# Title of a table -> column -> what it shows of a row's runs; and the digits.
+_TABLES = {
+  _TITLE: (
+    {
+      _ALL: _ACCURACY,
+      _CLEAN: _CLEAN_ACCURACY,
+      'Difference': difference('change', _CLEAN_ACCURACY, _ACCURACY),
+    },
+    2,
+  ),
+  'Test images': (
+    {'Left out': difference('left out', _COUNT, _CLEAN_COUNT), 'Of': _COUNT},
+    0,
+  ),
 }
+_NOTE = (
+  'The paper removes near-duplicates of test images from the pre-training'
+  ' data. It does not ask how much they would change the accuracy. Here,'
+  ' pre-training keeps all images. Instead, the test leaves out the test'
+  ' images that have near-duplicates in the pre-training data. The images'
+  ' that are left out may also be easier or harder for other reasons, so a'
+  ' change in accuracy need not come from near-duplicates alone.'
+)
 
 
 def nodes() -> dict[str, Transfer]:
@@ -52,83 +73,26 @@ def nodes() -> dict[str, Transfer]:
   }
 
 
-def _left_out(results: Results, node: Transfer, metric: str) -> Number | None:
-  """Returns, run by run, a metric of all test images minus that of the rest."""
-  scale = 100.0 if metric == ACCURACY else 1.0
-  whole, rest = (
-    results.number([node], name, scale=scale)
-    for name in (metric, _WITHOUT[metric])
-  )
-  if whole is None or rest is None:
-    return None
-  pairs = zip(whole.values, rest.values, strict=True)
-  return Number(tuple(a - b for a, b in pairs), whole.runs)
-
-
-def _render(results: Results, pictures: pathlib.Path) -> Section:
-  del pictures
+def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
   if results.scale != 'paper':
-    return Section(
-      NAME,
-      _TITLE,
-      missing=("Not in miniature: it is about the paper's own data sets.",),
-    )
+    yield Missing("Not in miniature: it is about the paper's own data sets.")
+    return
   tuned = nodes()
   asked = {row for row, node in tuned.items() if results.asks(node, 'clean')}
-  paper = table5.PAPER
-
-  def table(title: str, columns: dict[str, Callable], digits: int) -> Table:
-    return Table(
-      title,
-      tuple(tuned),
-      tuple(columns),
-      {
-        (row, column): Cell(
-          of(node),
-          paper[row, MODEL] if column == _ALL else None,
-          expected=column == _ALL or row in asked,
-        )
-        for row, node in tuned.items()
-        for column, of in columns.items()
-      },
-      digits,
-    )
-
-  def change(node: Transfer) -> Number | None:
-    found = _left_out(results, node, ACCURACY)
-    return found and Number(tuple(-x for x in found.values), found.runs)
-
-  accuracies = table(
-    _TITLE,
-    {
-      _ALL: lambda node: results.number([node], ACCURACY),
-      _CLEAN: lambda node: results.number([node], _WITHOUT[ACCURACY]),
-      _CHANGE: change,
-    },
-    digits=2,
-  )
-  counts = table(
-    'Test images',
-    {
-      _OUT: lambda node: _left_out(results, node, 'test/count'),
-      _OF: lambda node: results.number([node], 'test/count', scale=1.0),
-    },
-    digits=0,
-  )
-  return Section(
-    NAME,
-    _TITLE,
-    (accuracies, counts),
-    notes=(
-      'The paper removes near-duplicates of test images from the pre-training'
-      ' data. It does not ask how much they would change the accuracy. Here,'
-      ' pre-training keeps all images. Instead, the test leaves out the test'
-      ' images that have near-duplicates in the pre-training data. The images'
-      ' that are left out may also be easier or harder for other reasons, so a'
-      ' change in accuracy need not come from near-duplicates alone.',
-    ),
-    missing=() if asked else (HOW,),
-  )
+  for title, (columns, digits) in _TABLES.items():
+    cells = {
+      (row, column): Cell(
+        of.number(results, [node]),
+        table5.PAPER[row, MODEL] if column == _ALL else None,
+        expected=column == _ALL or row in asked,
+      )
+      for row, node in tuned.items()
+      for column, of in columns.items()
+    }
+    yield Table(title, tuple(tuned), tuple(columns), cells, digits)
+  yield _NOTE
+  if not asked:
+    yield Missing(HOW)
 
 
 # The pre-training sets that may hold test images of a task.
@@ -168,13 +132,25 @@ def lists(
         others.append(f'{path} is of {spec}')
         continue
       task = tasks[spec]
-      _check_split(str(path), entries, tests[task][1])
+      reported = tests[task][1]
+      if reported not in entries:
+        splits = ', '.join(map(repr, entries)) or 'none'
+        raise ValueError(
+          f'{path} is about the split {splits}, but {reported!r} is reported:'
+          ' write it again with python -m vit_jax.dedup'
+          f' --test_split={reported}.'
+        )
       if (data, task) in found:
         raise ValueError(
           f'{found[data, task]} and {path} are both of {spec}: leave one in'
           f' {path.parent}.'
         )
-      found[data, task] = _in_config(str(path))
+      if any(letter in str(path) for letter in ',()'):
+        raise ValueError(
+          f'--clean: the path {path} must not contain a comma or a parenthesis,'
+          ' as it becomes a part of --config=FILE:ARGUMENT. Move the folder.'
+        )
+      found[data, task] = str(path)
   if not found:
     raise ValueError(
       f'--clean={folder} has no usable list'
@@ -185,28 +161,10 @@ def lists(
   return found
 
 
-def _check_split(path: str, splits: Sequence[str], reported: str) -> None:
-  if reported not in splits:
-    raise ValueError(
-      f'{path} is about the split {", ".join(map(repr, splits)) or "none"}, but'
-      f' {reported!r} is reported: write it again with python -m vit_jax.dedup'
-      f' --test_split={reported}.'
-    )
-
-
-def _in_config(path: str) -> str:
-  if any(letter in path for letter in ',()'):
-    raise ValueError(
-      f'--clean: the path {path} must not contain a comma or a parenthesis, as'
-      ' it becomes a part of --config=FILE:ARGUMENT. Move the folder.'
-    )
-  return path
-
-
 ITEM = Item(
   NAME,
   _TITLE,
-  _render,
+  _blocks,
   lambda scale: [*nodes().values()],
   beyond=True,
   scales=('paper',),

@@ -6,21 +6,13 @@ al. 2019 (arXiv:1906.01787) and Xiong et al. 2020 (arXiv:2002.04745).
 """
 
 import pathlib
+from collections.abc import Iterator
 
 from vit_jax.paper import plots
-from vit_jax.paper.claims import (
-  AVERAGE_FIVE_SHOT,
-  FIVE_SHOT,
-  Claim,
-  Contrast,
-  Mean,
-  Measure,
-  Sum,
-  total,
-)
-from vit_jax.paper.item import Item, cell
-from vit_jax.paper.items.figures.figure8 import depth, shape
-from vit_jax.paper.report import Section, Table
+from vit_jax.paper.claims import Claim, Sum
+from vit_jax.paper.item import Cells, of_means
+from vit_jax.paper.items.figures.figure8 import depth, measure, shape
+from vit_jax.paper.report import Picture, Table
 from vit_jax.paper.runs import Pretraining, Results
 
 _NAME = 'norm_position'
@@ -64,16 +56,10 @@ _STARTS = {
 }
 
 
-def _measure(scale: str) -> Measure:
-  return AVERAGE_FIVE_SHOT if scale == 'mini' else FIVE_SHOT
-
-
 def _claims(scale: str) -> list[Claim]:
   def lead(blocks: int) -> Sum:
-    first, last = (
-      total(_measure(scale), _STARTS[place, blocks]) for place in (_PRE, _POST)
-    )
-    return first - last
+    first, last = (_STARTS[place, blocks] for place in (_PRE, _POST))
+    return measure(scale)(first) - measure(scale)(last)
 
   half = 0.5 * lead(_DEEP)
   return [
@@ -82,71 +68,80 @@ def _claims(scale: str) -> list[Claim]:
       'Beyond the paper: deep models need LayerNorm before attention and MLP.'
       f' With {_DEEP} blocks, such a model is ahead of one with LayerNorm after'
       ' the residual sums (Wang et al. 2019; Xiong et al. 2020).',
-      (Contrast(f'lead of LayerNorm first at {_DEEP} blocks', lead(_DEEP)),),
+      {f'lead of LayerNorm first at {_DEEP} blocks': lead(_DEEP)},
     ),
     Claim(
       'matters_more_deep',
       'Beyond the paper: the place of LayerNorm matters more in deeper models.'
       f' From {_SHALLOW} to {_DEEP} blocks, the lead of LayerNorm before'
       ' attention and MLP grows (Wang et al. 2019).',
-      (Contrast('growth of the lead', lead(_DEEP) - lead(_SHALLOW)),),
+      {'growth of the lead': lead(_DEEP) - lead(_SHALLOW)},
     ),
     Claim(
       'shallow_close',
       'Beyond the paper: in shallow models, the place of LayerNorm matters'
       f' little. With {_SHALLOW} blocks, both places differ by less than half'
       f' of the lead with {_DEEP} blocks (Wang et al. 2019).',
-      tuple(
-        Contrast(
-          f'half of the lead at {_DEEP} blocks {sign} that at {_SHALLOW}',
-          half + weight * lead(_SHALLOW),
-        )
+      {
+        f'half of the lead at {_DEEP} blocks {sign} that at {_SHALLOW}': half
+        + weight * lead(_SHALLOW)
         for sign, weight in (('minus', -1.0), ('plus', 1.0))
-      ),
+      },
       'The half is our choice.',
     ),
   ]
 
 
-def _render(results: Results, pictures: pathlib.Path) -> Section:
-  measure, average = _measure(results.scale), results.scale == 'mini'
-  cells, marks = {}, []
-  for (position, blocks), start in _STARTS.items():
-    one = cell(Mean(measure, start), None, results)
-    cells[f'{blocks} blocks', position] = one
-    marks += plots.Mark.of(position, blocks, one.ours)
-  rows = tuple(dict.fromkeys(row for row, _ in cells))
-  block = Table('5-shot accuracy in percent', rows, (_PRE, _POST), cells)
+def _cells(scale: str) -> Cells:
+  return {
+    (f'{blocks} blocks', position): measure(scale)(start)
+    for (position, blocks), start in _STARTS.items()
+  }
+
+
+def _drawn(
+  results: Results, pictures: pathlib.Path, table: Table
+) -> Iterator[Picture]:
+  marks = [
+    mark
+    for position, blocks in _STARTS
+    for mark in plots.Mark.of(
+      position, blocks, table.cells[f'{blocks} blocks', position].ours
+    )
+  ]
   figure = plots.lines(
     marks,
     x_label='Number of blocks'
     if results.comparable
     else "Number of blocks, at the paper's scale",
     y_label='Average 5-shot accuracy (%)'
-    if average
+    if results.scale == 'mini'
     else 'Linear 5-shot ImageNet top-1 (%)',
     log_x=True,
     x_ticks=sorted({mark.x for mark in marks}),
     height=3.5,
   )
-  picture = plots.save(
-    _NAME, _TITLE, _CAPTION, figure, marks, pictures, results
-  )
-  notes = list(_NOTES)
-  if not results.comparable:
-    notes.append(
-      f'Here, {_SHALLOW} and {_DEEP} blocks become {_BLOCKS[results.scale]}. On'
-      ' text, models with LayerNorm last became unstable from about ten blocks'
-      ' on (Takase et al. 2022).'
-    )
-  return Section(_NAME, _TITLE, (block, picture), notes=notes)
+  yield plots.save(_NAME, _TITLE, _CAPTION, figure, marks, pictures, results)
 
 
-ITEM = Item(
+def _notes(results: Results) -> list[str]:
+  if results.comparable:
+    return [*_NOTES]
+  return [
+    *_NOTES,
+    f'Here, {_SHALLOW} and {_DEEP} blocks become {_BLOCKS[results.scale]}. On'
+    ' text, models with LayerNorm last became unstable from about ten blocks'
+    ' on (Takase et al. 2022).',
+  ]
+
+
+ITEM = of_means(
   _NAME,
   _TITLE,
-  _render,
-  lambda scale: [*_STARTS.values()],
-  _claims,
+  _cells,
+  heading='5-shot accuracy in percent',
+  claims=_claims,
+  notes=_notes,
+  more=_drawn,
   beyond=True,
 )

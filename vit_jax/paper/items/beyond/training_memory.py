@@ -4,10 +4,11 @@ The paper has that of inference. See `compiled_memory`.
 """
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
 
 from vit_jax.paper import answers, plots
-from vit_jax.paper.item import Item
+from vit_jax.paper.item import Item, Part
 from vit_jax.paper.items.beyond import compiled_memory as memory
 from vit_jax.paper.items.beyond.compiled_memory import (
   MODELS,
@@ -16,81 +17,71 @@ from vit_jax.paper.items.beyond.compiled_memory import (
   Memory,
 )
 from vit_jax.paper.items.tables.table6 import FAMILIES, family
-from vit_jax.paper.report import Cell, Claim, Number, Section, Table
+from vit_jax.paper.report import Cell, Claim, Missing, Number, Table
 from vit_jax.paper.runs import Results
 from vit_jax.plan import compilers, devices
 
 _TITLE = 'Training memory for one more image, on a core of a TPU v3'
-_PARAMETERS, _GMACS, _PER_IMAGE = (
-  *('Parameters (millions)', 'Forward pass (GMACs)'),
-  'GiB an image',
-)
+_PER_IMAGE = 'GiB an image'
+# Column -> what it shows of a `Memory`.
+_COLUMNS = {
+  'Parameters (millions)': attrgetter('parameters'),
+  'Forward pass (GMACs)': attrgetter('gmacs'),
+  _PER_IMAGE: attrgetter('per_image'),
+}
 _CLAIM = (
   'A ViT takes less training memory per image than the ResNet of comparable'
   ' compute. This is not a claim of the paper, whose Appendix D.5 is about'
   ' inference.'
 )
+_CAPTION = (
+  'The figure orders the models by the multiply-adds of a forward pass. The'
+  ' model with the fewest is on the left.'
+)
 
 
-def _render(results: Results, pictures: pathlib.Path) -> Section:
-  folder = pictures.parent / 'measured'
-  found = memory.read(folder, results.scale)
-  numbers = {
-    model: {
-      column: Number((value,), (f'plan: {model}',))
-      for column, value in (
-        (_PARAMETERS, of.parameters),
-        (_GMACS, of.gmacs),
-        (_PER_IMAGE, of.per_image),
-      )
-    }
-    for model, of in found.items()
+def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
+  found = memory.read(pictures.parent / 'measured', results.scale)
+  cells = {
+    (model, column): Cell(
+      Number((read(found[model]),), (f'plan: {model}',))
+      if model in found
+      else None
+    )
+    for model in MODELS
+    for column, read in _COLUMNS.items()
   }
-  table = Table(
-    _TITLE,
-    MODELS,
-    (_PARAMETERS, _GMACS, _PER_IMAGE),
-    {
-      (model, column): Cell(numbers.get(model, {}).get(column))
-      for model in MODELS
-      for column in (_PARAMETERS, _GMACS, _PER_IMAGE)
-    },
-    # Miniatures take a hundredth.
-    digits=4 if results.comparable else 6,
-  )
+  # Miniatures take a hundredth.
+  digits = 4 if results.comparable else 6
+  yield Table(_TITLE, MODELS, [*_COLUMNS], cells, digits)
   marks = [
     mark
     for model in sorted(found, key=lambda model: found[model].gmacs)
     for mark in plots.Mark.of(
-      FAMILIES[family(model)], model, numbers[model][_PER_IMAGE]
+      FAMILIES[family(model)], model, cells[model, _PER_IMAGE].ours
     )
   ]
-  picture = plots.save(
-    NAME,
-    _TITLE,
-    'The figure orders the models by the multiply-adds of a forward pass. The'
-    ' model with the fewest is on the left.',
-    plots.bars(
-      marks,
-      y_label='Memory of training (GiB an image)',
-      series=[*FAMILIES.values()],
-      by_label=True,
-      height=3.4,
-    ),
+  figure = plots.bars(
     marks,
-    pictures,
-    results,
+    y_label='Memory of training (GiB an image)',
+    series=[*FAMILIES.values()],
+    by_label=True,
+    height=3.4,
   )
+  yield plots.save(NAME, _TITLE, _CAPTION, figure, marks, pictures, results)
   # A miniature's ResNets have other proportions of compute (configs/mini.py).
-  claims = [_claim(found)] if results.comparable else []
-  return Section(
-    NAME,
-    _TITLE,
-    (table, picture, *claims),
-    notes=_notes(found, memory.scale_of(results.scale)),
-    measured=memory.progress(results.scale, folder),
-    missing=_missing(found),
-  )
+  if results.comparable:
+    yield _claim(found)
+  if found:
+    yield from _notes(found, memory.scale_of(results.scale))
+  if missing := ', '.join(model for model in MODELS if model not in found):
+    yield Missing(
+      f'Not compiled yet, or without two batches that leave room: {missing}.'
+      f' The command python -m vit_jax.reproduce {NAME} compiles these models.'
+      ' Each takes some minutes.'
+      if devices.have_compiler()
+      else memory.INSTALL
+    )
 
 
 def _claim(found: Mapping[str, Memory]) -> Claim:
@@ -99,44 +90,32 @@ def _claim(found: Mapping[str, Memory]) -> Claim:
   if missing:
     names = '; '.join(dict.fromkeys(missing))
     return Claim(_CLAIM, answers.MISSING, f'Not compiled: {names}.')
-  compared = [
-    (found[vit].per_image, found[resnet].per_image) for vit, resnet in PAIRS
-  ]
-  evidence = '; '.join(
-    f'{vit} {of_vit:.4f}, {resnet} {of_resnet:.4f},'
-    f' {of_vit / of_resnet:.2f} times as much'
-    for (vit, resnet), (of_vit, of_resnet) in zip(PAIRS, compared, strict=True)
-  )
-  less = sum(of_vit < of_resnet for of_vit, of_resnet in compared)
+  evidence, less = [], 0
+  for vit, resnet in PAIRS:
+    of_vit, of_resnet = found[vit].per_image, found[resnet].per_image
+    evidence.append(
+      f'{vit} {of_vit:.4f}, {resnet} {of_resnet:.4f},'
+      f' {of_vit / of_resnet:.2f} times as much'
+    )
+    less += of_vit < of_resnet
   return Claim(
     _CLAIM,
     answers.SEEN if less == len(PAIRS) else answers.NOT_SEEN,
-    f'GiB an image: {evidence}. The ViT takes less in {less} of'
+    f'GiB an image: {"; ".join(evidence)}. The ViT takes less in {less} of'
     f' {len(PAIRS)} pairs. This is what one compiler says.',
-  )
-
-
-def _missing(found: Mapping[str, Memory]) -> tuple[str, ...]:
-  missing = ', '.join(model for model in MODELS if model not in found)
-  if not missing:
-    return ()
-  if not devices.have_compiler():
-    return (memory.INSTALL,)
-  return (
-    f'Not compiled yet, or without two batches that leave room: {missing}. The'
-    f' command python -m vit_jax.reproduce {NAME} compiles these models. Each'
-    ' takes some minutes.',
   )
 
 
 def _notes(found: Mapping[str, Memory], of: str) -> list[str]:
   """Returns what the numbers mean; `of` is a key of `memory.FILES`."""
-  if not found:
-    return []
-  plans = {model: one.plans for model, one in found.items()}
-  made = {compilers.named(p) for pair in plans.values() for p in pair.values()}
+  made = {
+    compilers.named(plan)
+    for one in found.values()
+    for plan in one.plans.values()
+  }
   batches = ', '.join(
-    f'{model} {few} and {many}' for model, (many, few) in plans.items()
+    f'{model} {min(one.plans)} and {max(one.plans)}'
+    for model, one in found.items()
   )
   notes = [
     f'Nothing was run: the compiler ({"; ".join(sorted(made))}) states the'
@@ -157,16 +136,11 @@ def _notes(found: Mapping[str, Memory], of: str) -> list[str]:
   return notes
 
 
-def _measure(results: Results, folder: pathlib.Path, data: str) -> None:
-  del data
-  memory.measure(results.scale, folder)
-
-
 ITEM = Item(
   NAME,
   _TITLE,
-  _render,
-  measure=_measure,
+  _blocks,
+  measure=lambda results, folder, data: memory.measure(results.scale, folder),
   measured=memory.progress,
   beyond=True,
 )

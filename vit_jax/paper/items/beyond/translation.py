@@ -6,20 +6,18 @@ have as much of it as convolutional networks is the finding of arXiv:2210.02984.
 """
 
 import pathlib
+from collections.abc import Iterator
 
 from vit_jax.paper import plots
-from vit_jax.paper.claims import Claim, Contrast, Mean, Sum, total
+from vit_jax.paper.claims import Claim
 from vit_jax.paper.inside import NUMBERS
-from vit_jax.paper.item import Item, cell
+from vit_jax.paper.item import Cells, of_means
 from vit_jax.paper.items.figures import figure4
-from vit_jax.paper.report import Section, Table
-from vit_jax.paper.runs import Pretraining, Results, structure
+from vit_jax.paper.report import Picture, Table
+from vit_jax.paper.runs import Results
 
 _NAME = 'translation'
 _TITLE = 'Answers to shifted images, by number of pre-training images'
-_VIT = 'ViT-B/32'
-_FEW, *_, _ALL = figure4.IMAGES
-_IMAGES = {_FEW: '9M images', _ALL: 'all images'}
 # Column -> kind of number from weights.
 _COLUMNS = {
   '5-shot accuracy': 'shift_accuracy',
@@ -61,100 +59,72 @@ _BEYOND = 'Beyond the paper: '
 _SHIFT = 'A shift is by a quarter of a patch of 32 px.'
 
 
-def _starts(scale: str) -> dict[tuple[str, int | None], Pretraining]:
-  """Returns (model, images) -> the first run, which is one of Figure 4's."""
-  return {
-    (model, images): figure4.start(model, images)
-    for model in (_VIT, figure4.RESNET[structure(scale)])
-    for images in _IMAGES
-  }
-
-
 def _claims(scale: str) -> list[Claim]:
-  resnet, runs = figure4.RESNET[structure(scale)], _starts(scale)
-
-  def of(model: str, images: int | None) -> Sum:
-    return total(NUMBERS['shift_quarter'], runs[model, images])
-
-  def gap(images: int | None) -> Sum:
-    return of(_VIT, images) - of(resnet, images)
-
+  vit, resnet = figure4.rivals(scale)
+  few, every, resnet_few, resnet_every = map(
+    NUMBERS['shift_quarter'], figure4.few_and_all(scale).values()
+  )
   return [
     Claim(
       'resnet_steadier_on_few',
       f'{_BEYOND}after pre-training on 9M images, a shift changes fewer answers'
-      f' of {resnet} than of {_VIT}.',
-      (Contrast(f'changes of {_VIT} minus those of {resnet}', gap(_FEW)),),
+      f' of {resnet} than of {vit}.',
+      {f'changes of {vit} minus those of {resnet}': few - resnet_few},
       f'{_SHIFT} The paper names this bias of ResNets (3.1).',
     ),
     Claim(
       'vit_learns_it',
-      f'{_BEYOND}a shift changes fewer answers of {_VIT} after pre-training on'
+      f'{_BEYOND}a shift changes fewer answers of {vit} after pre-training on'
       ' all images than after pre-training on 9M images (arXiv:2210.02984).',
-      (
-        Contrast(
-          f'changes of {_VIT} after 9M images minus those after all',
-          of(_VIT, _FEW) - of(_VIT, _ALL),
-        ),
-      ),
+      {f'changes of {vit} after 9M images minus those after all': few - every},
       _SHIFT,
     ),
     Claim(
       'gap_shrinks',
-      f'{_BEYOND}with more pre-training images, {_VIT} comes closer to'
-      f' {resnet}. The share of answers that change is larger for {_VIT}. This'
+      f'{_BEYOND}with more pre-training images, {vit} comes closer to'
+      f' {resnet}. The share of answers that change is larger for {vit}. This'
       ' difference is smaller after all images than after 9M images.',
-      (
-        Contrast(
-          f'changes of {_VIT} beyond those of {resnet}: after 9M images minus'
-          ' after all',
-          gap(_FEW) - gap(_ALL),
-        ),
-      ),
+      {
+        f'changes of {vit} beyond those of {resnet}: after 9M images minus'
+        ' after all': (few - resnet_few) - (every - resnet_every)
+      },
       _SHIFT,
     ),
   ]
 
 
-def _cells(scale: str) -> dict[tuple[str, str], Mean]:
+def _cells(scale: str) -> Cells:
   return {
-    (f'{model}, {_IMAGES[images]}', column): Mean(NUMBERS[kind], start)
-    for (model, images), start in _starts(scale).items()
+    (row, column): NUMBERS[kind](start)
+    for row, start in figure4.few_and_all(scale).items()
     for column, kind in _COLUMNS.items()
   }
 
 
-def _render(results: Results, pictures: pathlib.Path) -> Section:
-  cells = {
-    place: cell(mean, None, results)
-    for place, mean in _cells(results.scale).items()
-  }
-  rows = [*dict.fromkeys(row for row, _ in cells)]
-  block = Table('Percent of test images', rows, [*_COLUMNS], cells)
+def _drawn(
+  results: Results, pictures: pathlib.Path, table: Table
+) -> Iterator[Picture]:
   marks = [
     mark
-    for row in rows
+    for row in table.rows
     for shift, column in _CURVE.items()
-    for mark in plots.Mark.of(row, shift, cells[row, column].ours)
+    for mark in plots.Mark.of(row, shift, table.cells[row, column].ours)
   ]
   figure = plots.lines(
     marks,
     x_label='Shift, in patches of 32 px at 224 px',
     y_label='Changed 5-shot answers (%)',
   )
-  picture = plots.save(
-    _NAME, _TITLE, _CAPTION, figure, marks, pictures, results
-  )
-  notes = _NOTES if results.comparable else (*_NOTES, _MINI_NOTE)
-  return Section(_NAME, _TITLE, (block, picture), notes=notes)
+  yield plots.save(_NAME, _TITLE, _CAPTION, figure, marks, pictures, results)
 
 
-ITEM = Item(
+ITEM = of_means(
   _NAME,
   _TITLE,
-  _render,
-  lambda scale: [*_starts(scale).values()],
-  _claims,
-  means=lambda scale: [*_cells(scale).values()],
+  _cells,
+  heading='Percent of test images',
+  claims=_claims,
+  notes=lambda results: _NOTES if results.comparable else (*_NOTES, _MINI_NOTE),
+  more=_drawn,
   beyond=True,
 )

@@ -3,12 +3,11 @@
 from typing import Any
 
 from vit_jax import config as config_lib
-from vit_jax.paper.claims import Claim, Contrast
-from vit_jax.paper.inside import Panel
+from vit_jax.paper.claims import Claim
+from vit_jax.paper.inside import NUMBERS, Panel
 from vit_jax.paper.items.figures.from_weights import (
   LARGE,
   item,
-  of,
   small_positions,
 )
 from vit_jax.paper.runs import Pretraining, Results, structure
@@ -40,30 +39,24 @@ _DIRECTION = 'The paper does not say in which direction; we chose it.'
 
 
 def _claims(scale: str) -> list[Claim]:
-  lower, short, long = STARTS[structure(scale)]
+  lower, short, long = map(NUMBERS['position_waves'], STARTS[structure(scale)])
   return [
     Claim(
       'rate_and_decay',
       'Position embeddings depend on the learning rate and the weight decay:'
       ' they have more structure if both are higher (D.4, Figure 10).',
-      (
-        Contrast(
-          'slow waves at the higher rate and decay, minus those at the lower',
-          of('position_waves', short) - of('position_waves', lower),
-        ),
-      ),
+      {
+        'slow waves at the higher rate and decay, minus those at the lower': (
+          short - lower
+        )
+      },
       _DIRECTION,
     ),
     Claim(
       'length',
       'Position embeddings depend on the length of the training: they have more'
       ' structure after a longer training (D.4, Figure 10).',
-      (
-        Contrast(
-          'slow waves after twice the epochs minus those before',
-          of('position_waves', long) - of('position_waves', short),
-        ),
-      ),
+      {'slow waves after twice the epochs minus those before': long - short},
       _DIRECTION,
     ),
   ]
@@ -95,4 +88,5 @@ ITEM = item(
   " weight decay (WD). The paper's finding: the pattern of the position"
   ' embeddings depends on these settings.',
   _claims,
+  positions=True,
 )

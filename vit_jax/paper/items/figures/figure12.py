@@ -11,13 +11,13 @@ import itertools
 import math
 import pathlib
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from vit_jax.inference_speed import networks, store
 from vit_jax.paper import answers, plots
-from vit_jax.paper.item import Item
+from vit_jax.paper.item import Item, Part
 from vit_jax.paper.items.figures import speeds
-from vit_jax.paper.report import Claim, Number, Section
+from vit_jax.paper.report import Claim, Missing, Number
 from vit_jax.paper.runs import Results
 
 _TITLE = 'Inference speed and largest batch by input size'
@@ -56,9 +56,19 @@ _BEGINS = 2.1
 # Half-way from the second power to the fourth.
 _BELOW = 3.0
 
-_SIMILAR_TEXT = (
-  'Similar are models whose operations at the size of pre-training differ by a'
-  f' factor of {SIMILAR_FACTOR:g} at most.'
+_OF_EACH = (
+  'for each pair, on the geometric mean over sizes. Similar are models whose'
+  ' operations at the size of pre-training differ by a factor of'
+  f' {SIMILAR_FACTOR:g} at most.'
+)
+_STATEMENTS = (
+  'The speed of ViTs is comparable to that of similar ResNets (D.5, Figure'
+  ' 12).',
+  'Large ViTs are clearly more memory-efficient than ResNets: larger'
+  ' batches fit into the memory (D.5, Figure 12).',
+  "In theory, a ViT's time for an image grows with the fourth power of the"
+  " image's side. This begins to show only for the largest models at the"
+  ' largest sizes (D.5, Figure 12).',
 )
 
 
@@ -69,164 +79,117 @@ def of_measured(measured: store.Measured | None, scale: str) -> list[Claim]:
     measured: the measurements of a device; None: there are none.
     scale: 'paper' or 'mini', the scale of the measured models.
   """
-  similar = SIMILAR[scale]
-  large = [pair for pair in similar if not pair[0].startswith('ViT-B')]
-  return [
-    _answer(
-      'The speed of ViTs is comparable to that of similar ResNets (D.5, Figure'
-      ' 12).',
-      itertools.chain(*similar),
-      lambda found: _speed(found, similar),
-      measured,
-      scale,
-    ),
-    _answer(
-      'Large ViTs are clearly more memory-efficient than ResNets: larger'
-      ' batches fit into the memory (D.5, Figure 12).',
-      itertools.chain(*large),
-      lambda found: _memory(found, large),
-      measured,
-      scale,
-    ),
-    _answer(
-      "In theory, a ViT's time for an image grows with the fourth power of the"
-      " image's side. This begins to show only for the largest models at the"
-      ' largest sizes (D.5, Figure 12).',
-      _VITS,
-      _growth,
-      measured,
-      scale,
-    ),
-  ]
+  pairs = SIMILAR[scale]
+  large = [pair for pair in pairs if not pair[0].startswith('ViT-B')]
+  tests = (
+    (itertools.chain(*pairs), lambda found: _speed(found, pairs)),
+    (itertools.chain(*large), lambda found: _memory(found, large)),
+    (_VITS, _growth),
+  )
+  answered = []
+  for statement, (models, test) in zip(_STATEMENTS, tests, strict=True):
+    lacking = [
+      f'{model} at {size} px'
+      for model in dict.fromkeys(models)
+      for size in networks.SIZES[scale]
+      if measured is None or measured.find(model, size) is None
+    ]
+    answer = answers.MISSING
+    if lacking:
+      said = (
+        f'Not measured yet: {len(lacking)} of the speeds that it needs, such as'
+        f' {lacking[0]}.'
+      )
+    elif found := test(measured):
+      holds, numbers = found
+      answer = answers.SEEN if holds else answers.NOT_SEEN
+      said = f'{measured.settings.device}, one sample: {numbers}'
+    else:
+      device = measured.settings.device
+      said = f'{device}: too few of the models fit the memory.'
+    answered.append(Claim(statement, answer, said))
+  return answered
 
 
-# Returns whether a claim holds and the numbers behind that, or None if too
-# little fits the memory.
-_Test = Callable[[store.Measured], tuple[bool, str] | None]
+# Each test returns whether a claim holds and the numbers behind that, or None
+# if too little fits the memory.
+_Tested = tuple[bool, str] | None
+_Pairs = Sequence[tuple[str, str]]
 
 
-def _answer(
-  statement: str,
-  models: Sequence[str],
-  test: _Test,
-  measured: store.Measured | None,
-  scale: str,
-) -> Claim:
-  lacking = [
-    f'{model} at {size} px'
-    for model in dict.fromkeys(models)
-    for size in networks.SIZES[scale]
-    if measured is None or measured.find(model, size) is None
-  ]
-  if lacking:
-    return Claim(
-      statement,
-      answers.MISSING,
-      f'Not measured yet: {len(lacking)} of the speeds that it needs, such as'
-      f' {lacking[0]}.',
-    )
-  device = measured.settings.device
-  found = test(measured)
-  if found is None:
-    why = f'{device}: too few of the models fit the memory.'
-    return Claim(statement, answers.MISSING, why)
-  holds, numbers = found
-  answer = answers.SEEN if holds else answers.NOT_SEEN
-  return Claim(statement, answer, f'{device}, one sample: {numbers}')
-
-
-def _speed(
-  measured: store.Measured, pairs: Sequence[tuple[str, str]]
-) -> tuple[bool, str] | None:
+def _speed(measured: store.Measured, pairs: _Pairs) -> _Tested:
   ratios = _ratios(measured, pairs, 'images_per_second')
-  if ratios is None:
-    return None
-  holds = all(1 / _COMPARABLE <= ratio <= _COMPARABLE for ratio in ratios)
-  return holds, (
-    f'images a second, ViT by ResNet: {_listed(pairs, ratios)}.'
-    f' Comparable is a factor of {_COMPARABLE:g} at most, for each pair, on the'
-    f' geometric mean over sizes. {_SIMILAR_TEXT}'
+  return ratios and (
+    all(1 / _COMPARABLE <= ratio <= _COMPARABLE for ratio in ratios.values()),
+    f'images a second, {_listed(ratios)} Comparable is a factor of'
+    f' {_COMPARABLE:g} at most, {_OF_EACH}',
   )
 
 
-def _memory(
-  measured: store.Measured, pairs: Sequence[tuple[str, str]]
-) -> tuple[bool, str] | None:
+def _memory(measured: store.Measured, pairs: _Pairs) -> _Tested:
   ratios = _ratios(measured, pairs, 'largest_batch')
-  if ratios is None:
-    return None
-  return all(ratio >= _CLEARLY for ratio in ratios), (
-    f'largest batch, ViT by ResNet: {_listed(pairs, ratios)}.'
-    f' Clearly is a factor of {_CLEARLY:g} at least, for each pair, on the'
-    f' geometric mean over sizes. {_SIMILAR_TEXT}'
+  return ratios and (
+    all(ratio >= _CLEARLY for ratio in ratios.values()),
+    f'largest batch, {_listed(ratios)} Clearly is a factor of {_CLEARLY:g} at'
+    f' least, {_OF_EACH}',
   )
 
 
 def _ratios(
-  measured: store.Measured, pairs: Sequence[tuple[str, str]], field: str
-) -> list[float] | None:
+  measured: store.Measured, pairs: _Pairs, field: str
+) -> dict[tuple[str, str], float] | None:
   """Returns for each pair the ratio of a field, a geometric mean over sizes.
 
   A size counts if both models fit the memory; None: a pair has no such size.
   """
-  means = []
+  found = {}
   for pair in pairs:
-    ratios = []
-    for size in networks.SIZES[measured.settings.scale]:
-      vit, resnet = (getattr(measured.find(m, size), field) for m in pair)
-      if vit and resnet:
-        ratios.append(vit / resnet)
+    both = [
+      [getattr(measured.find(model, size), field) for model in pair]
+      for size in networks.SIZES[measured.settings.scale]
+    ]
+    ratios = [vit / resnet for vit, resnet in both if vit and resnet]
     if not ratios:
       return None
-    means.append(statistics.geometric_mean(ratios))
-  return means
+    found[pair] = statistics.geometric_mean(ratios)
+  return found
 
 
-def _listed(pairs: Sequence[tuple[str, str]], ratios: Sequence[float]) -> str:
-  return '; '.join(
-    f'{vit} by {resnet} {ratio:.2f}'
-    for (vit, resnet), ratio in zip(pairs, ratios, strict=True)
-  )
+def _listed(ratios: Mapping[tuple[str, str], float]) -> str:
+  each = (f'{vit} by {bit} {ratio:.2f}' for (vit, bit), ratio in ratios.items())
+  return f'ViT by ResNet: {"; ".join(each)}.'
 
 
-def _growth(measured: store.Measured) -> tuple[bool, str] | None:
+def _growth(measured: store.Measured) -> _Tested:
   """Compares the power of the side that the time of an image grows with."""
   sizes = networks.SIZES[measured.settings.scale]
-  powers = {}
+  last, others = {}, {}
   for model in _VITS:
     for low, high in itertools.pairwise(sizes):
       fast, slow = (
         measured.find(model, size).images_per_second for size in (low, high)
       )
       if fast and slow:
-        powers[model, high] = math.log(fast / slow) / math.log(high / low)
-  last = {
-    place: power
-    for place, power in powers.items()
-    if place[0] in LARGEST and place[1] == sizes[-1]
-  }
-  others = {
-    place: power for place, power in powers.items() if place not in last
-  }
+        largest = model in LARGEST and high == sizes[-1]
+        power = math.log(fast / slow) / math.log(high / low)
+        (last if largest else others)[model, high] = power
   if not last or not others:
     return None
   begins = statistics.fmean(last.values())
-  (model, size), most = max(others.items(), key=lambda item: item[1])
+  model, size = max(others, key=others.get)
   models = ' and '.join(name for name, _ in last)
-  return begins > _BEGINS and most < _BELOW, (
+  return begins > _BEGINS and others[model, size] < _BELOW, (
     'power of the side by which the time of an image grows, between'
     f' neighbouring sizes: {begins:.2f} for {models} up to {sizes[-1]} px; at'
-    f' most {most:.2f} elsewhere ({model} up to {size} px). The number of'
-    f' pixels grows with the power 2. The claim needs more than {_BEGINS:g} for'
-    f' the former, and less than {_BELOW:g} elsewhere.'
+    f' most {others[model, size]:.2f} elsewhere ({model} up to {size} px). The'
+    ' number of pixels grows with the power 2. The claim needs more than'
+    f' {_BEGINS:g} for the former, and less than {_BELOW:g} elsewhere.'
   )
 
 
-def _render(results: Results, pictures: pathlib.Path) -> Section:
+def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
   folder = pictures.parent / 'measured'
-  scale = speeds.timed(results.scale)
-  found = speeds.read(folder, scale)
-  blocks, claims = [], []
+  found = speeds.read(folder, results.scale)
   # Empty axes show that the figure is missing.
   for stem, measured in (found or {'figure12': None}).items():
     title, caption = _TITLE, _FINDING
@@ -234,17 +197,11 @@ def _render(results: Results, pictures: pathlib.Path) -> Section:
       title = f'{_TITLE}: {measured.settings.device}'
       caption = f'{_FINDING} {speeds.described(measured.settings)}'
     figure, marks = _draw(measured)
-    blocks.append(
-      plots.save(stem, title, caption, figure, marks, pictures, results)
-    )
-    claims += of_measured(measured, scale)
-  return Section(
-    'figure12',
-    _TITLE,
-    (*blocks, *claims),
-    measured=speeds.progress(results.scale, folder),
-    missing=() if found else (speeds.missing(folder, results.scale),),
-  )
+    yield plots.save(stem, title, caption, figure, marks, pictures, results)
+  for measured in found.values() or [None]:
+    yield from of_measured(measured, speeds.timed(results.scale))
+  if not found:
+    yield Missing(speeds.missing(folder, results.scale))
 
 
 def _draw(measured: store.Measured | None):
@@ -279,7 +236,7 @@ def _draw(measured: store.Measured | None):
 ITEM = Item(
   'figure12',
   _TITLE,
-  _render,
+  _blocks,
   measure=speeds.measure,
   measured=speeds.progress,
 )

@@ -1,14 +1,15 @@
 """Figure 13: few-shot accuracy of axial models, by compute and speed (D.6)."""
 
 import pathlib
+from collections.abc import Iterator
 
 from vit_jax.paper import cost, plots
-from vit_jax.paper.claims import FIVE_SHOT, Claim, Contrast, total
-from vit_jax.paper.item import Item
+from vit_jax.paper.claims import FIVE_SHOT, Claim, Mean
+from vit_jax.paper.item import Item, Part
 from vit_jax.paper.items.figures import speeds
 from vit_jax.paper.items.tables import table6
 from vit_jax.paper.numbers import Value
-from vit_jax.paper.report import Section
+from vit_jax.paper.report import Missing
 from vit_jax.paper.runs import FEW_SHOT, Pretraining, Results, structure
 
 _TITLE = 'Few-shot accuracy of axial models'
@@ -46,19 +47,18 @@ def _start(scale: str, model: str) -> Pretraining:
 
 
 def _claims(scale: str) -> list[Claim]:
+  def five_shot(model: str) -> Mean:
+    return FIVE_SHOT(_start(scale, model))
+
   return [
     Claim(
       'axial',
       'Axial ViTs are better than the ordinary ViTs that they are derived from'
       ' (D.6, Figure 13).',
-      tuple(
-        Contrast(
-          f'lead of Axial-{vit}',
-          total(FIVE_SHOT, _start(scale, f'Axial-{vit}'))
-          - total(FIVE_SHOT, _start(scale, vit)),
-        )
+      {
+        f'lead of Axial-{vit}': five_shot(f'Axial-{vit}') - five_shot(vit)
         for vit in _VITS
-      ),
+      },
     )
   ]
 
@@ -78,7 +78,7 @@ def _printed() -> list[plots.Mark]:
   return found
 
 
-def _render(results: Results, pictures: pathlib.Path) -> Section:
+def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
   folder = pictures.parent / 'measured'
   settings, found = speeds.at_pretraining_size(folder, results)
   marks = []
@@ -103,22 +103,21 @@ def _render(results: Results, pictures: pathlib.Path) -> Section:
     share_y=True,
   )
   caption = f'{_CAPTION}{f": {settings.device}" if settings else ""}.'
-  picture = plots.save(
+  yield plots.save(
     'figure13', _TITLE, caption, figure, marks, pictures, results
   )
-  missing = []
   if unknown := [model for model in _LABELS if model not in found]:
-    missing.append(
+    yield Missing(
       f'The speed of {", ".join(unknown)} is not measured yet. The item'
       ' figure12 measures these speeds.'
     )
-  return Section('figure13', _TITLE, (picture,), notes=[_RATE], missing=missing)
 
 
 ITEM = Item(
   'figure13',
   _TITLE,
-  _render,
+  _blocks,
   lambda scale: [_start(scale, model) for model in _LABELS],
   _claims,
+  lambda results: [_RATE],
 )

@@ -1,28 +1,26 @@
 """Figure 2: VTAB over all tasks and by group (Section 4.2)."""
 
-import pathlib
+from collections.abc import Sequence
 
 from vit_jax.paper import plots
-from vit_jax.paper.claims import Claim, Contrast, Sum, total, vtab
-from vit_jax.paper.item import Item
+from vit_jax.paper.claims import Claim, Sum, vtab
+from vit_jax.paper.item import figure
 from vit_jax.paper.items import notes
 from vit_jax.paper.items.tables import table2, table9
 from vit_jax.paper.items.tables.table2 import HUGE, RESNET
-from vit_jax.paper.numbers import VTAB, Value, vtab_means
-from vit_jax.paper.report import Section
+from vit_jax.paper.numbers import VTAB, VTAB_GROUPS, Value, vtab_means
 from vit_jax.paper.runs import Results, vtab_nodes
 
-_TITLE = 'VTAB by group of tasks'
 # A model of ours -> its pre-training. The paper's BiT-R152x4 is from the BiT
 # paper. VIVI and S4L are also the work of others.
 _VIT, _BIT = 'ViT-H/14, JFT-300M', 'BiT-R152x4, JFT-300M'
 _BARS = {_VIT: HUGE, _BIT: RESNET}
-# Title of a panel -> key of `vtab` and `vtab_means`.
+# Key of `vtab` and `vtab_means` -> title of its panel.
 _GROUPS = {
-  'VTAB (19 tasks)': 'mean',
-  'Natural': 'natural',
-  'Specialized': 'specialized',
-  'Structured': 'structured',
+  'mean': 'VTAB (19 tasks)',
+  'natural': 'Natural',
+  'specialized': 'Specialized',
+  'structured': 'Structured',
 }
 # Top-1 accuracy of Sup-Rotation-100% in VTAB's published results, over all
 # tasks and by group, in percent. We guess that Figure 2 calls this model S4L.
@@ -44,7 +42,7 @@ def _printed() -> list[tuple[str, str, Value]]:
     (_VIT, 'mean', table2.PAPER[VTAB, _VIT].noted('Table 2')),
     *(
       (_VIT, group, Value(means[group], note='derived from Table 9'))
-      for group in [*_GROUPS.values()][1:]
+      for group in VTAB_GROUPS
     ),
     (_BIT, 'mean', table2.PAPER[VTAB, _BIT].noted('Table 2')),
     (
@@ -59,82 +57,68 @@ def _printed() -> list[tuple[str, str, Value]]:
 
 
 def _marks(results: Results) -> list[plots.Mark]:
-  titles = {group: title for title, group in _GROUPS.items()}
-  found = [
-    mark
+  ours = [
+    (model, group, vtab(group)(start).number(results))
     for model, start in _BARS.items()
-    for group, title in titles.items()
-    for mark in plots.Mark.of(
-      model, title, vtab(group).number(results, results.seeds(start)), title
-    )
+    for group in _GROUPS
   ]
-  return found + [
-    mark
-    for model, group, value in _printed()
-    for mark in plots.Mark.of(model, titles[group], value, titles[group])
-  ]
-
-
-def _claims(scale: str) -> list[Claim]:
-  del scale
-
-  def lead(group: str) -> Sum:
-    return total(vtab(group), HUGE) - total(vtab(group), RESNET)
-
   return [
-    Claim(
-      'groups',
-      'ViT-H/14 is ahead of a large ResNet on the Natural and on the'
-      ' Structured tasks of VTAB (4.2, Figure 2).',
-      tuple(
-        Contrast(f'lead on {group} tasks', lead(group))
-        for group in ('natural', 'structured')
-      ),
-    ),
-    Claim(
-      'specialized',
-      'On the Specialized tasks of VTAB, ViT-H/14 and a large ResNet are'
-      ' similar: the lead of ViT-H/14 is smaller there than on average over'
-      ' Natural and Structured tasks (4.2, Figure 2).',
-      (
-        Contrast(
-          'mean lead on Natural and Structured tasks, minus that on'
-          ' Specialized ones',
-          0.5 * (lead('natural') + lead('structured')) - lead('specialized'),
-        ),
-      ),
-      not_in_miniature=(
-        'In miniature, the data set that stands for Specialized tasks asks for'
-        ' the size of a shape, as some of the others do.'
-      ),
-    ),
+    mark
+    for model, group, found in (*ours, *_printed())
+    for mark in plots.Mark.of(model, _GROUPS[group], found, _GROUPS[group])
   ]
 
 
-def _render(results: Results, pictures: pathlib.Path) -> Section:
-  marks = _marks(results)
-  panels = {title: title for title in _GROUPS}
+def _lead(group: str) -> Sum:
+  return vtab(group)(HUGE) - vtab(group)(RESNET)
+
+
+_CLAIMS = [
+  Claim(
+    'groups',
+    'ViT-H/14 is ahead of a large ResNet on the Natural and on the'
+    ' Structured tasks of VTAB (4.2, Figure 2).',
+    {f'lead on {g} tasks': _lead(g) for g in ('natural', 'structured')},
+  ),
+  Claim(
+    'specialized',
+    'On the Specialized tasks of VTAB, ViT-H/14 and a large ResNet are'
+    ' similar: the lead of ViT-H/14 is smaller there than on average over'
+    ' Natural and Structured tasks (4.2, Figure 2).',
+    {
+      'mean lead on Natural and Structured tasks, minus that on'
+      ' Specialized ones': 0.5 * (_lead('natural') + _lead('structured'))
+      - _lead('specialized')
+    },
+    not_in_miniature=(
+      'In miniature, the data set that stands for Specialized tasks asks for'
+      ' the size of a shape, as some of the others do.'
+    ),
+  ),
+]
+
+
+def _draw(marks: Sequence[plots.Mark], results: Results):
+  panels = {title: title for title in _GROUPS.values()}
   # In miniature, all models have the same tasks.
   tasks = notes.vtab_tasks(results, HUGE).values()
-  panels['VTAB (19 tasks)'] = f'VTAB ({sum(map(len, tasks))} tasks)'
-  figure = plots.bars(
+  panels[_GROUPS['mean']] = f'VTAB ({sum(map(len, tasks))} tasks)'
+  return plots.bars(
     marks,
     y_label='Accuracy (%)',
     panels=panels,
     series=[*_BARS],
     overlay=results.comparable,
   )
-  picture = plots.save(
-    'figure2', _TITLE, _CAPTION, figure, marks, pictures, results
-  )
-  found = notes.vtab(results, _BARS.values())
-  return Section('figure2', _TITLE, (picture,), notes=found)
 
 
-ITEM = Item(
+ITEM = figure(
   'figure2',
-  _TITLE,
-  _render,
-  lambda scale: [n for start in _BARS.values() for n in vtab_nodes(start)],
-  _claims,
+  'VTAB by group of tasks',
+  _marks,
+  _draw,
+  caption=_CAPTION,
+  shown=lambda scale: [n for of in _BARS.values() for n in vtab_nodes(of)],
+  claims=_CLAIMS,
+  notes=lambda results: notes.vtab(results, _BARS.values()),
 )

@@ -2,26 +2,23 @@
 
 import dataclasses
 import math
-import pathlib
+from collections.abc import Sequence
+from typing import Any
 
 from vit_jax.paper import plots
 from vit_jax.paper.claims import (
   PLATEAU,
   Claim,
-  Contrast,
-  Sum,
+  Mean,
   not_in_miniature,
-  total,
   tuned,
 )
-from vit_jax.paper.item import Item
+from vit_jax.paper.item import figure
 from vit_jax.paper.items import notes
 from vit_jax.paper.items.tables import table5
 from vit_jax.paper.numbers import IMAGENET, IMAGENET21K, JFT
-from vit_jax.paper.report import Section
 from vit_jax.paper.runs import Results, Transfer, pretraining
 
-_TITLE = 'ImageNet accuracy by pre-training data'
 DATA = (IMAGENET, IMAGENET21K, JFT)
 # The paper does not name its BiT models; these are Table 6's smallest and
 # largest with 7 epochs.
@@ -50,78 +47,66 @@ _BIT_NOTE = (
 _EDGE, _ASIDE, _PAPER_ASIDE = 0.15, 0.03, 0.08
 
 
-def _claims(scale: str) -> list[Claim]:
-  """Which model is best depends on the amount of data."""
-  del scale
+def _found(model: str, data: str) -> Mean:
+  return tuned(IMAGENET)(pretraining(model, data))
 
-  def found(model: str, data: str) -> Sum:
-    return total(tuned(IMAGENET), pretraining(model, data))
 
-  def gain(data: str) -> Sum:
-    return found('ViT-L/16', data) - found('ViT-B/16', data)
-
-  claims = [
-    Claim(
-      'large_is_worse',
-      'Pre-trained on ImageNet alone, a larger ViT is worse than a smaller one'
-      ' (4.3, Figure 3).',
-      (Contrast('lead of ViT-B/16 over ViT-L/16', -1.0 * gain(IMAGENET)),),
-    ),
-    Claim(
-      'large_is_similar',
-      'Pre-trained on ImageNet-21k, a larger ViT is about as good as a smaller'
-      ' one: their difference is less than the lead of the larger ViT on'
-      ' JFT-300M (4.3, Figure 3).',
-      (
-        Contrast(
-          'gain on JFT-300M minus that on ImageNet-21k',
-          gain(JFT) - gain(IMAGENET21K),
-        ),
-        Contrast(
-          'gain on JFT-300M plus that on ImageNet-21k',
-          gain(JFT) + gain(IMAGENET21K),
-        ),
-      ),
-      'The gain is the lead of ViT-L/16 over ViT-B/16.',
-    ),
-    Claim(
-      'large_is_better',
-      'Pre-trained on JFT-300M, a larger ViT is better than a smaller one (4.3,'
-      ' Figure 3).',
-      (Contrast('lead of ViT-L/16 over ViT-B/16', gain(JFT)),),
-    ),
-    Claim(
-      'resnets_on_little',
-      'Pre-trained on ImageNet alone, a large ViT is behind the ResNets (4.3,'
-      ' Figure 3).',
-      tuple(
-        Contrast(
-          f'lead of {bit} over ViT-L/16',
-          found(bit, IMAGENET) - found('ViT-L/16', IMAGENET),
-        )
-        for bit in BITS
-      ),
-    ),
-    Claim(
-      'vits_on_much',
-      'Pre-trained on JFT-300M, a large ViT is ahead of the ResNets (4.3,'
-      ' Figure 3).',
-      tuple(
-        Contrast(
-          f'lead of ViT-L/16 over {bit}',
-          found('ViT-L/16', JFT) - found(bit, JFT),
-        )
-        for bit in BITS
-      ),
-    ),
-  ]
-  return not_in_miniature(PLATEAU, claims)
+# Data -> the lead of the larger ViT.
+_GAIN = {
+  data: _found('ViT-L/16', data) - _found('ViT-B/16', data) for data in DATA
+}
+# Which model is best depends on the amount of data.
+_CLAIMS = [
+  Claim(
+    'large_is_worse',
+    'Pre-trained on ImageNet alone, a larger ViT is worse than a smaller one'
+    ' (4.3, Figure 3).',
+    {'lead of ViT-B/16 over ViT-L/16': -1.0 * _GAIN[IMAGENET]},
+  ),
+  Claim(
+    'large_is_similar',
+    'Pre-trained on ImageNet-21k, a larger ViT is about as good as a smaller'
+    ' one: their difference is less than the lead of the larger ViT on'
+    ' JFT-300M (4.3, Figure 3).',
+    {
+      'gain on JFT-300M minus that on ImageNet-21k': _GAIN[JFT]
+      - _GAIN[IMAGENET21K],
+      'gain on JFT-300M plus that on ImageNet-21k': _GAIN[JFT]
+      + _GAIN[IMAGENET21K],
+    },
+    'The gain is the lead of ViT-L/16 over ViT-B/16.',
+  ),
+  Claim(
+    'large_is_better',
+    'Pre-trained on JFT-300M, a larger ViT is better than a smaller one (4.3,'
+    ' Figure 3).',
+    {'lead of ViT-L/16 over ViT-B/16': _GAIN[JFT]},
+  ),
+  Claim(
+    'resnets_on_little',
+    'Pre-trained on ImageNet alone, a large ViT is behind the ResNets (4.3,'
+    ' Figure 3).',
+    {
+      f'lead of {bit} over ViT-L/16': _found(bit, IMAGENET)
+      - _found('ViT-L/16', IMAGENET)
+      for bit in BITS
+    },
+  ),
+  Claim(
+    'vits_on_much',
+    'Pre-trained on JFT-300M, a large ViT is ahead of the ResNets (4.3,'
+    ' Figure 3).',
+    {
+      f'lead of ViT-L/16 over {bit}': _found('ViT-L/16', JFT) - _found(bit, JFT)
+      for bit in BITS
+    },
+  ),
+]
 
 
 def _marks(results: Results) -> list[plots.Mark]:
-  measure = tuned(IMAGENET)
   found = {
-    place: measure.by_start(results, results.seeds(start))
+    place: tuned(IMAGENET)(start).by_start(results)
     for place, start in STARTS.items()
   }
   for data in DATA:
@@ -142,17 +127,17 @@ def _marks(results: Results) -> list[plots.Mark]:
   ]
 
 
-def _draw(marks: list[plots.Mark], overlay: bool):
+def _draw(marks: Sequence[plots.Mark], results: Results):
   """Draws ViTs as lines over an area between the worst and best BiT."""
-  shown = [m for m in marks if overlay or m.source == 'ours']
+  shown = [m for m in marks if results.comparable or m.source == 'ours']
   present = {mark.series for mark in shown}
   vits = [model for model in VITS if model in present]
-  middle, points = (len(vits) - 1) / 2, []
+  points = []
   for mark in shown:
     if mark.series in vits:
-      aside = _PAPER_ASIDE * (mark.source == 'paper')
       # Markers must not hide one another.
-      aside += _ASIDE * (vits.index(mark.series) - middle)
+      aside = _ASIDE * (vits.index(mark.series) - (len(vits) - 1) / 2)
+      aside += _PAPER_ASIDE * (mark.source == 'paper')
       points.append(dataclasses.replace(mark, x=DATA.index(mark.x) + aside))
   ours = {(m.series, m.x) for m in shown if m.source == 'ours'}
   points += [  # A line has a gap where a number in the middle is missing.
@@ -180,21 +165,16 @@ def _draw(marks: list[plots.Mark], overlay: bool):
   return figure
 
 
-def _draw_bit(axes, shown: list[plots.Mark]) -> None:
-  heights: dict[int, list[float]] = {}
-  for mark in shown:
-    if mark.series in BITS:
-      heights.setdefault(DATA.index(mark.x), []).append(mark.y)
-  places = range(len(DATA)) if heights else ()
-  none = [math.nan]
-  low = [min(heights.get(place, none)) for place in places]
-  high = [max(heights.get(place, none)) for place in places]
-  if heights:
+def _draw_bit(axes: Any, shown: Sequence[plots.Mark]) -> None:
+  """Draws the area; it has a gap where BiT models are missing."""
+  bits = [mark for mark in shown if mark.series in BITS]
+  heights = [[m.y for m in bits if m.x == data] or [math.nan] for data in DATA]
+  if bits:
     # Extended to both sides, because a single place would have no width.
     axes.fill_between(
-      [-_EDGE, *places, places[-1] + _EDGE],
-      [low[0], *low, low[-1]],
-      [high[0], *high, high[-1]],
+      [-_EDGE, *range(len(DATA)), len(DATA) - 1 + _EDGE],
+      [min(several) for several in (heights[0], *heights, heights[-1])],
+      [max(several) for several in (heights[0], *heights, heights[-1])],
       facecolor='0.8',
       edgecolor=plots.GREY,
       linewidth=0.6,
@@ -204,28 +184,24 @@ def _draw_bit(axes, shown: list[plots.Mark]) -> None:
     )
 
 
-def _render(results: Results, pictures: pathlib.Path) -> Section:
-  marks = _marks(results)
+def _caption(results: Results) -> str:
   found = notes.seen(results) + notes.images_21k(results)
   if results.comparable:  # In miniature each model has one rate.
     found.append(_BIT_NOTE)
-  caption = (
+  return (
     "The paper's finding: large ViTs need much data. If they are pre-trained"
     ' on ImageNet, they are worse than smaller ViTs and than BiT. If they are'
     ' pre-trained on JFT-300M, they are the best.'
     f'{"".join(f" {note}" for note in found)}{ERROR_BARS}'
   )
-  figure = _draw(marks, results.comparable)
-  picture = plots.save(
-    'figure3', _TITLE, caption, figure, marks, pictures, results
-  )
-  return Section('figure3', _TITLE, (picture,))
 
 
-ITEM = Item(
+ITEM = figure(
   'figure3',
-  _TITLE,
-  _render,
-  lambda scale: [Transfer(start, IMAGENET) for start in STARTS.values()],
-  _claims,
+  'ImageNet accuracy by pre-training data',
+  _marks,
+  _draw,
+  caption=_caption,
+  shown=lambda scale: [Transfer(start, IMAGENET) for start in STARTS.values()],
+  claims=not_in_miniature(PLATEAU, _CLAIMS),
 )

@@ -1,23 +1,17 @@
 """Figure 4: few-shot accuracy by number of pre-training images (4.3)."""
 
-import pathlib
-
 from vit_jax.paper import cost, plots
 from vit_jax.paper.claims import (
   EARLY_STOPPED,
   PLATEAU,
   Claim,
-  Contrast,
   Sum,
   not_in_miniature,
-  total,
 )
-from vit_jax.paper.item import Item
+from vit_jax.paper.item import figure
 from vit_jax.paper.items.tables import table6
-from vit_jax.paper.report import Section
 from vit_jax.paper.runs import Pretraining, Results, structure
 
-_TITLE = 'Few-shot accuracy by number of pre-training images'
 EPOCHS = 7
 # Numbers of images; None is the whole set.
 IMAGES = (9_000_000, 30_000_000, 90_000_000, None)
@@ -82,19 +76,32 @@ def computes(scale: str, *models: str) -> str:
   return f'Compute: {", ".join(parts)}.'
 
 
+def rivals(scale: str) -> tuple[str, str]:
+  """Returns ViT-B/32 and the ResNet to compare with it."""
+  return 'ViT-B/32', RESNET[structure(scale)]
+
+
+def few_and_all(scale: str) -> dict[str, Pretraining]:
+  """Returns the rivals' first runs on 9M images and on all, by their names."""
+  return {
+    f'{model}, {_NAMES[images]}': start(model, images)
+    for model in rivals(scale)
+    for images in (_FEW, _ALL)
+  }
+
+
 def _claims(scale: str) -> list[Claim]:
   """What changes as models see more different images."""
-  small, large = 'ViT-B/32', 'ViT-L/32'
-  resnet = RESNET[structure(scale)]
-
-  def at(model: str, images: int | None) -> Sum:
-    return total(EARLY_STOPPED, start(model, images))
+  (small, resnet), large = rivals(scale), 'ViT-L/32'
 
   def lead(one: str, other: str, images: int | None) -> Sum:
-    return at(one, images) - at(other, images)
+    return EARLY_STOPPED(start(one, images)) - EARLY_STOPPED(
+      start(other, images)
+    )
 
-  def gain(model: str, few: int, many: int | None) -> Sum:
-    return at(model, many) - at(model, few)
+  def gain(model: str) -> Sum:
+    """Returns what a model gains from 9M images to all."""
+    return EARLY_STOPPED(start(model)) - EARLY_STOPPED(start(model, _FEW))
 
   found = []
   for key, bit, vit in (
@@ -106,17 +113,17 @@ def _claims(scale: str) -> list[Claim]:
         f'resnet_first_{key}',
         f'After pre-training on 9M images, {bit} is ahead of {vit} (4.3,'
         ' Figure 4).',
-        (Contrast(f'lead of {bit} on 9M images', lead(bit, vit, _FEW)),),
+        {f'lead of {bit} on 9M images': lead(bit, vit, _FEW)},
         f'{computes(scale, bit, vit)} {_SAME_IMAGES}',
       ),
       Claim(
         f'vit_later_{key}',
         f'After pre-training on 90M images, and on all images, {vit} is ahead'
         f' of {bit} (4.3, Figure 4).',
-        tuple(
-          Contrast(f'lead of {vit} on {_NAMES[images]}', lead(vit, bit, images))
+        {
+          f'lead of {vit} on {_NAMES[images]}': lead(vit, bit, images)
           for images in (_MANY, _ALL)
-        ),
+        },
       ),
     ]
   found += [
@@ -124,32 +131,22 @@ def _claims(scale: str) -> list[Claim]:
       'resnets_level_off',
       'ResNets level off sooner than ViTs: from 9M images to all images,'
       f' {resnet} gains less than {small} (4.3, Figure 4).',
-      (
-        Contrast(
-          f'gain of {small} minus that of {resnet}',
-          gain(small, _FEW, _ALL) - gain(resnet, _FEW, _ALL),
-        ),
-      ),
+      {f'gain of {small} minus that of {resnet}': gain(small) - gain(resnet)},
     ),
     Claim(
       'larger_needs_data',
       f'A larger ViT pays off only with more images: the lead of {large} over'
       f' {small} grows from 9M images to all images (4.3, Figure 4).',
-      (
-        Contrast(
-          'growth of the lead',
-          lead(large, small, _ALL) - lead(large, small, _FEW),
-        ),
-      ),
+      {
+        'growth of the lead': lead(large, small, _ALL)
+        - lead(large, small, _FEW)
+      },
     ),
     Claim(
       'data_help',
       'Each model is better after pre-training on all images than after'
       ' pre-training on 9M images (4.3, Figure 4).',
-      tuple(
-        Contrast(f'gain of {model}', gain(model, _FEW, _ALL))
-        for model in (small, large, resnet)
-      ),
+      {f'gain of {model}': gain(model) for model in (small, large, resnet)},
     ),
   ]
   return not_in_miniature(PLATEAU, found)
@@ -167,39 +164,33 @@ def _starts(scale: str) -> dict[tuple[str, int | None], Pretraining]:
   }
 
 
-def _render(results: Results, pictures: pathlib.Path) -> Section:
-  marks = [
+def _marks(results: Results) -> list[plots.Mark]:
+  return [
     mark
     for (model, images), one in _starts(results.scale).items()
     for mark in plots.Mark.of(
-      model,
-      images or _ALL_IMAGES,
-      EARLY_STOPPED.number(results, results.seeds(one)),
+      model, images or _ALL_IMAGES, EARLY_STOPPED(one).number(results)
     )
   ]
-  label = 'Number of JFT-300M images'
-  if not results.comparable:
-    label = 'JFT-300M images\n(pre-training images, in proportion)'
-  figure = plots.lines(
+
+
+ITEM = figure(
+  'figure4',
+  'Few-shot accuracy by number of pre-training images',
+  _marks,
+  lambda marks, results: plots.lines(
     marks,
-    x_label=label,
+    x_label='Number of JFT-300M images'
+    if results.comparable
+    else 'JFT-300M images\n(pre-training images, in proportion)',
     y_label='Linear 5-shot ImageNet top-1 (%)',
     log_x=True,
     x_ticks=sorted({mark.x for mark in marks}),
     height=3.5,
-  )
-  picture = plots.save(
-    'figure4', _TITLE, _CAPTION, figure, marks, pictures, results
-  )
-  notes = (_COUNTS[results.structure], _STEPS)
-  return Section('figure4', _TITLE, (picture,), notes=notes)
-
-
-ITEM = Item(
-  'figure4',
-  _TITLE,
-  _render,
-  lambda scale: [*_starts(scale).values()],
-  _claims,
+  ),
+  caption=_CAPTION,
+  shown=lambda scale: [*_starts(scale).values()],
+  claims=_claims,
+  notes=lambda results: [_COUNTS[results.structure], _STEPS],
   curves=True,
 )

@@ -3,8 +3,7 @@
 import functools
 import itertools
 import math
-import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from vit_jax.paper import cost, plots
 from vit_jax.paper.answers import Outcome
@@ -12,22 +11,18 @@ from vit_jax.paper.claims import (
   AVERAGE5,
   PLATEAU,
   Claim,
-  Contrast,
   Sum,
   average,
   not_in_miniature,
-  total,
   tuned,
 )
-from vit_jax.paper.item import Item
+from vit_jax.paper.item import figure
 from vit_jax.paper.items.figures.figure3 import ERROR_BARS
 from vit_jax.paper.items.tables import table6
 from vit_jax.paper.items.tables.table6 import EXAFLOPS, FAMILIES, STARTS, family
 from vit_jax.paper.numbers import IMAGENET, Value, average5
-from vit_jax.paper.report import Section
 from vit_jax.paper.runs import Results
 
-_TITLE = 'Accuracy by compute of the pre-training'
 # The hybrids with the least and the most compute in Table 6.
 _SMALL, _LARGE = 'R50+ViT-B/32, 7 epochs', 'R50+ViT-L/16, 14 epochs'
 # How much more compute ResNets need at least (4.4: 2 to 4 times).
@@ -55,7 +50,7 @@ def _claims(scale: str) -> list[Claim]:
   the range of the other family's compute is not compared.
   """
   compute = _computes(scale)
-  rows = {row: total(AVERAGE5, start) for row, start in STARTS.items()}
+  rows = {row: AVERAGE5(start) for row, start in STARTS.items()}
 
   def of(kind: str) -> dict[float, Sum]:
     return {
@@ -86,10 +81,10 @@ def _claims(scale: str) -> list[Claim]:
       " ResNets' accuracies over their compute. Each ViT in the range of the"
       " curve is compared with the curve's value at the ViT's compute (4.4,"
       ' Figure 5).',
-      tuple(
-        Contrast(f'lead of {row} over ResNets at its compute', lead)
+      {
+        f'lead of {row} over ResNets at its compute': lead
         for row, lead in leads(1.0).items()
-      ),
+      },
       'ResNets are interpolated in the logarithm of the compute.',
     ),
     Claim(
@@ -97,38 +92,33 @@ def _claims(scale: str) -> list[Claim]:
       'ViTs need at most half of the compute of ResNets: on average, ViTs are'
       f' ahead of ResNets that have {_RATIO:g} times as much compute (4.4,'
       ' Figure 5).',
-      (
-        Contrast(
-          f'mean lead of {"; ".join(leads(_RATIO))} over ResNets with'
-          f' {_RATIO:g} times the compute',
-          average([*leads(_RATIO).values()]),
-        ),
-      ),
+      {
+        f'mean lead of {"; ".join(leads(_RATIO))} over ResNets with'
+        f' {_RATIO:g} times the compute': average([*leads(_RATIO).values()])
+      },
       more=functools.partial(_ratio, leads),
     ),
     Claim(
       'hybrids_ahead',
       'With little compute, a hybrid is ahead of ViTs with the same compute'
       ' (4.4, Figure 5).',
-      (Contrast(f'lead of {_SMALL} over ViTs at its compute', small),),
+      {f'lead of {_SMALL} over ViTs at its compute': small},
     ),
     Claim(
       'lead_vanishes',
       'The lead of hybrids over ViTs vanishes for larger models: a large hybrid'
       ' has less than half of the lead of a small one (4.4, Figure 5).',
-      (
-        Contrast(f'lead of {_SMALL}', small),
-        Contrast(
-          f'half of it, minus the lead of {_LARGE}', 0.5 * small - large
-        ),
-      ),
+      {
+        f'lead of {_SMALL}': small,
+        f'half of it, minus the lead of {_LARGE}': 0.5 * small - large,
+      },
     ),
     Claim(
       'no_saturation',
       'ViTs do not saturate within the compute that was tried: even among'
       ' the half of the ViTs that take the most compute, accuracy grows with'
       ' compute (4.4, Figure 5).',
-      (Contrast('points per doubling of the compute', slope(upper)),),
+      {'points per doubling of the compute': slope(upper)},
     ),
   ]
   return not_in_miniature(PLATEAU, claims)
@@ -182,65 +172,56 @@ def _ratio(
     test: tests a sum.
   """
   vits = [*leads(_FARTHEST)]
-  outcomes: dict[float, Outcome] = {}
+  ends: dict[float, tuple[float, float, float]] = {}
   for ratio in _RATIOS:
     found = leads(ratio)
     if vits and {*vits} <= {*found}:
       outcome = test(average([found[vit] for vit in vits]))
-      if outcome is not None and outcome.interval is not None:
-        outcomes[ratio] = outcome
-  if not outcomes:
+      if outcome and outcome.interval:
+        low, high = outcome.interval
+        ends[ratio] = (low, outcome.estimate, high)
+  if not ends:
     return ''
-  low, equal, high = (
-    _end({ratio: of(outcome) for ratio, outcome in outcomes.items()})
-    for of in (
-      lambda outcome: outcome.interval[0],
-      lambda outcome: outcome.estimate,
-      lambda outcome: outcome.interval[1],
-    )
-  )
+  low, equal, high = (_end(ends, which) for which in range(3))
   return (
     f'At equal accuracy ResNets need {equal} times the compute of'
     f' {", ".join(vits)} (95% interval: {low} to {high}).'
   )
 
 
-def _end(leads: Mapping[float, float]) -> str:
+def _end(leads: Mapping[float, Sequence[float]], which: int) -> str:
   """Returns the ratio at which the lead first ends, in words."""
-  ratios = sorted(leads)
-  ended = [ratio for ratio in ratios if leads[ratio] <= 0]
+  ended = [ratio for ratio in leads if leads[ratio][which] <= 0]
   if not ended:
-    return f'more than {ratios[-1]:.2g}'
-  if ended[0] == ratios[0]:
-    return f'less than {ratios[0]:.2g}'
+    return f'more than {max(leads):.2g}'
+  if ended[0] == min(leads):
+    return f'less than {ended[0]:.2g}'
   return f'{ended[0]:.2g}'
 
 
 def _marks(results: Results) -> list[plots.Mark]:
-  found = []
   panels = {'Average-5': AVERAGE5, IMAGENET: tuned(IMAGENET)}
+  ours, papers = [], []
   for row, start in STARTS.items():
     series = FAMILIES[family(start.model)]
     compute = cost.compute_of(results, start)
-    for panel, measure in panels.items():
-      number = measure.by_start(results, results.seeds(start))
-      if compute is not None:
-        found += plots.Mark.of(series, compute, number, panel, row)
-  if not results.comparable:
-    return found  # The paper's points would be in another unit.
-  for row, start in STARTS.items():
-    series = FAMILIES[family(start.model)]
     exaflops = table6.PAPER[row, EXAFLOPS]
-    mean = average5(table6.PAPER.row(row))
+    printed = {
+      'Average-5': Value(
+        average5(table6.PAPER.row(row)), note='derived from Table 6'
+      ),
+      IMAGENET: table6.PAPER[row, IMAGENET].noted('Table 6'),
+    }
     where = '; '.join(filter(None, ['Table 6', exaflops.note]))
-    for panel, value in (
-      ('Average-5', Value(mean, note='derived from Table 6')),
-      (IMAGENET, table6.PAPER[row, IMAGENET].noted('Table 6')),
-    ):
-      found += plots.Mark.of(
-        series, exaflops.value, value, panel, row, x_note=where
+    for panel, measure in panels.items():
+      if compute is not None:
+        number = measure(start).by_start(results)
+        ours += plots.Mark.of(series, compute, number, panel, row)
+      papers += plots.Mark.of(
+        series, exaflops.value, printed[panel], panel, row, x_note=where
       )
-  return found
+  # In miniature, the paper's points would be in another unit.
+  return ours + papers if results.comparable else ours
 
 
 def _short(run: str) -> str:
@@ -249,9 +230,23 @@ def _short(run: str) -> str:
   return name.removesuffix(', 7 epochs').replace(' epochs', ' ep.')
 
 
-def _render(results: Results, pictures: pathlib.Path) -> Section:
-  marks = _marks(results)
-  figure = plots.lines(
+def _caption(results: Results) -> str:
+  models = "the paper's models" if results.comparable else 'our smaller models'
+  return (
+    "The paper's finding: for the same accuracy, ViTs need 2 to 4 times less"
+    ' compute than ResNets. With little compute, hybrids are ahead of ViTs.'
+    ' The compute of a pre-training is the number of operations of a forward'
+    ' pass on one image, times 3 to include the backward pass, times the'
+    ' number of images seen. We calculate the operations from the layers of'
+    f' {models}.{ERROR_BARS}'
+  )
+
+
+ITEM = figure(
+  'figure5',
+  'Accuracy by compute of the pre-training',
+  _marks,
+  lambda marks, results: plots.lines(
     marks,
     x_label=f'Pre-training compute ({cost.UNITS[results.scale]})',
     y_label='Transfer accuracy (%)',
@@ -261,26 +256,8 @@ def _render(results: Results, pictures: pathlib.Path) -> Section:
     scatter=True,
     names=_short,
     height=3.2,
-  )
-  models = "the paper's models" if results.comparable else 'our smaller models'
-  caption = (
-    "The paper's finding: for the same accuracy, ViTs need 2 to 4 times less"
-    ' compute than ResNets. With little compute, hybrids are ahead of ViTs.'
-    ' The compute of a pre-training is the number of operations of a forward'
-    ' pass on one image, times 3 to include the backward pass, times the'
-    ' number of images seen. We calculate the operations from the layers of'
-    f' {models}.{ERROR_BARS}'
-  )
-  picture = plots.save(
-    'figure5', _TITLE, caption, figure, marks, pictures, results
-  )
-  return Section('figure5', _TITLE, (picture,))
-
-
-ITEM = Item(
-  'figure5',
-  _TITLE,
-  _render,
-  lambda scale: [n for start in STARTS.values() for n in AVERAGE5.nodes(start)],
-  _claims,
+  ),
+  caption=_caption,
+  shown=lambda scale: [n for of in STARTS.values() for n in AVERAGE5.nodes(of)],
+  claims=_claims,
 )

@@ -1,12 +1,11 @@
 """Figure 7: filters, position embeddings and attention distances (4.5)."""
 
-from vit_jax.paper.claims import Claim, Contrast
-from vit_jax.paper.inside import Panel
+from vit_jax.paper.claims import Claim
+from vit_jax.paper.inside import NUMBERS, Panel
 from vit_jax.paper.items.figures.from_weights import (
   IMAGES,
   LARGE,
   item,
-  of,
   small_positions,
 )
 from vit_jax.paper.runs import Pretraining, Results, structure
@@ -34,22 +33,19 @@ def _claims(scale: str) -> list[Claim]:
       'distance_grows',
       'In deeper blocks, attention reaches farther over the image: the'
       ' attention distance grows with the depth of the block (4.5, Figure 7).',
-      (
-        Contrast(
-          "rank correlation of a head's block and distance, beyond untrained"
-          ' models',
-          of('distance_by_depth', LARGE),
-        ),
-      ),
+      {
+        "rank correlation of a head's block and distance, beyond untrained"
+        ' models': NUMBERS['distance_by_depth'](LARGE)
+      },
     ),
     Claim(
       'some_look_far',
       'Some heads of the first block attend to most of the image, and other'
       ' heads only to near patches (4.5, D.7, Figure 7).',
-      (
-        Contrast('reach of the farthest head', of('far_head', LARGE)),
-        Contrast('nearness of the nearest head', of('near_head', LARGE)),
-      ),
+      {
+        'reach of the farthest head': NUMBERS['far_head'](LARGE),
+        'nearness of the nearest head': NUMBERS['near_head'](LARGE),
+      },
       'Far and near are measured from uniform attention to the nearest half of'
       ' the patches. The claim needs both, because an untrained head weighs all'
       ' patches alike and so looks far.',
@@ -58,31 +54,29 @@ def _claims(scale: str) -> list[Claim]:
       'near_is_similar',
       'Patches that are near each other have similar position embeddings (4.5,'
       ' Figure 7).',
-      (
-        Contrast(
-          'rank correlation of similarity and nearness',
-          of('position_locality', studied),
-        ),
-      ),
+      {
+        'rank correlation of similarity and nearness': NUMBERS[
+          'position_locality'
+        ](studied)
+      },
     ),
     Claim(
       'lines',
       'Two patches in the same row or column have more similar position'
       ' embeddings than two patches that share neither, but are as far from'
       ' each other (4.5, Figure 7).',
-      (Contrast('excess of similarity', of('position_lines', studied)),),
+      {'excess of similarity': NUMBERS['position_lines'](studied)},
     ),
     Claim(
       'waves',
       'Position embeddings vary smoothly over the image, like waves of a large'
       ' wavelength: such waves describe them better than they describe shuffled'
       ' position embeddings (4.5, D.4, Figure 7).',
-      (
-        Contrast(
-          'share of slow waves beyond that of shuffled positions',
-          of('position_waves', studied),
-        ),
-      ),
+      {
+        'share of slow waves beyond that of shuffled positions': NUMBERS[
+          'position_waves'
+        ](studied)
+      },
       'The paper sees sinusoids on larger grids. Slow waves are here the lower'
       ' quarter of the two-dimensional cosine transform of the table.',
     ),
@@ -91,12 +85,11 @@ def _claims(scale: str) -> list[Claim]:
       'A few principal components explain more of the filters that embed'
       ' patches than of random filters: the filters are combinations of a few'
       ' patterns (4.5, Figure 7).',
-      (
-        Contrast(
-          'share of few components beyond that of random filters',
-          of('filter_share', studied),
-        ),
-      ),
+      {
+        'share of few components beyond that of random filters': NUMBERS[
+          'filter_share'
+        ](studied)
+      },
       'Few are 28 components, as in the figure, or a tenth if fewer.',
     ),
   ]
@@ -113,4 +106,5 @@ ITEM = item(
   ' with the depth, but some heads look far already in the first blocks.'
   f' Attention distances are means over {IMAGES} images.',
   _claims,
+  positions=True,
 )

@@ -1,7 +1,6 @@
 """Figure 8: few-shot accuracy as a ViT's dimensions are scaled (D.2)."""
 
 import math
-import pathlib
 
 from vit_jax.configs import midi, mini
 from vit_jax.paper import cost, plots
@@ -9,23 +8,19 @@ from vit_jax.paper.claims import (
   AVERAGE_FIVE_SHOT,
   FIVE_SHOT,
   Claim,
-  Contrast,
+  Measure,
   Sum,
-  total,
 )
-from vit_jax.paper.item import Item
-from vit_jax.paper.report import Section
+from vit_jax.paper.item import figure
 from vit_jax.paper.runs import FEW_SHOT, Pretraining, Results, structure
 from vit_jax.sweep.spec import Value
 
-_TITLE = 'Few-shot accuracy as dimensions of a ViT are scaled'
 # The base model, from which all others differ in some dimension. The paper does
 # not print the heads; here they are as wide as in Table 1, except for ViT-H.
 SHAPE = {'depth': 8, 'width': 1024, 'mlp_dim': 2048, 'heads': 16}
 _DEPTHS = (4, SHAPE['depth'], 16, 32, 64)
 # Scale -> the paper's number of blocks -> that of a miniature.
 _OURS = {'mini': mini.MINI.depths, 'midi': midi.MIDI.depths}
-_PANELS = {'ImageNet 5shot': FIVE_SHOT, 'Average 5shot': AVERAGE_FIVE_SHOT}
 _DEPTHS_ABOUT = {
   'paper': '',
   'mini': 'In miniature, 4, 16 and 64 blocks are 1, 3 and 5, which count as 1.6'
@@ -105,41 +100,42 @@ _SERIES = {
 }
 
 
+def measure(scale: str) -> Measure:
+  """Returns the few-shot accuracy that claims are about."""
+  return AVERAGE_FIVE_SHOT if scale == 'mini' else FIVE_SHOT
+
+
 def _claims(scale: str) -> list[Claim]:
   """How the dimensions of a ViT should be scaled."""
-  measure = AVERAGE_FIVE_SHOT if scale == 'mini' else FIVE_SHOT
-  ours = _OURS.get(scale, {blocks: blocks for blocks in _DEPTHS})
-
-  def blocks(count: int) -> Sum:
-    return total(measure, depth(count))
+  found, ours = measure(scale), _OURS.get(scale, {n: n for n in _DEPTHS})
+  narrow, wide, fine = map(found, (_NARROW, _WIDE, _FINE))
 
   def gain(less: int, more: int) -> Sum:
     """Returns what a doubling of the depth gains."""
     doublings = math.log2(ours[more] / ours[less])
-    return (1 / doublings) * (blocks(more) - blocks(less))
+    return (1 / doublings) * (found(depth(more)) - found(depth(less)))
 
-  narrow, wide, fine = (total(measure, s) for s in (_NARROW, _WIDE, _FINE))
   return [
     Claim(
       'depth',
       'Deeper models are better at the same width: 16 and 32 blocks are better'
       ' than 4 (D.2, Figure 8).',
-      tuple(
-        Contrast(f'gain from 4 to {count} blocks', blocks(count) - blocks(4))
-        for count in (16, 32)
-      ),
+      {
+        f'gain from 4 to {blocks} blocks': found(depth(blocks))
+        - found(depth(4))
+        for blocks in (16, 32)
+      },
     ),
     Claim(
       'diminishing',
       'Beyond 16 blocks, more depth helps less: per doubling of the depth, the'
       ' gain is smaller between 16 and 64 blocks than between 4 and 16 (D.2,'
       ' Figure 8).',
-      (
-        Contrast(
-          'gain of a doubling from 4 to 16 blocks minus that from 16 to 64',
-          gain(4, 16) - gain(16, 64),
-        ),
-      ),
+      {
+        'gain of a doubling from 4 to 16 blocks minus that from 16 to 64': (
+          gain(4, 16) - gain(16, 64)
+        )
+      },
       _DEPTHS_ABOUT[structure(scale)],
     ),
     Claim(
@@ -147,19 +143,17 @@ def _claims(scale: str) -> list[Claim]:
       'Width helps least: a doubling of the width, between 512 and 2048, raises'
       ' the accuracy less than a doubling of the depth, between 4 and 16 blocks'
       ' (D.2, Figure 8).',
-      (
-        Contrast(
-          'gain of a doubling of the depth minus that of the width',
-          gain(4, 16) - 0.5 * (wide - narrow),
-        ),
-      ),
+      {
+        'gain of a doubling of the depth minus that of the width': gain(4, 16)
+        - 0.5 * (wide - narrow)
+      },
       'Doubling the width costs more compute than doubling the depth, which'
       f' favours the width. {_DEPTHS_ABOUT[structure(scale)]}'.strip(),
     ),
     Claim(
       'patches',
       'Smaller patches help, although they add no parameters (D.2, Figure 8).',
-      (Contrast('gain from patches of 32 px to 16 px', fine - blocks(8)),),
+      {'gain from patches of 32 px to 16 px': fine - found(_BASE)},
     ),
   ]
 
@@ -181,43 +175,39 @@ def _marks(results: Results) -> list[plots.Mark]:
   return found
 
 
-def _render(results: Results, pictures: pathlib.Path) -> Section:
-  marks = _marks(results)
-  figure = plots.lines(
+def _notes(results: Results) -> list[str]:
+  if results.comparable:
+    return [*_NOTES]
+  papers, ours = (
+    f'{", ".join(map(str, several))} and {last}'
+    for *several, last in (
+      _DEPTHS,
+      [_OURS[results.scale][blocks] for blocks in _DEPTHS],
+    )
+  )
+  return [
+    *_NOTES,
+    'Elsewhere in miniature, the depths of all ViTs are divided by the same'
+    f' number. Here, another rule holds: {papers} blocks become {ours}.'
+    f'{_WHY_DEPTHS[results.scale]}',
+  ]
+
+
+ITEM = figure(
+  'figure8',
+  'Few-shot accuracy as dimensions of a ViT are scaled',
+  _marks,
+  lambda marks, results: plots.lines(
     marks,
     x_label='Relative compute',
     y_label='Accuracy',
-    panels={panel: panel for panel in _PANELS},
+    panels={name: name for name in ('ImageNet 5shot', 'Average 5shot')},
     series=[*_SERIES],
     log_x=True,
     height=3.2,
-  )
-  picture = plots.save(
-    'figure8', _TITLE, _CAPTION, figure, marks, pictures, results
-  )
-  notes = [*_NOTES]
-  if not results.comparable:
-    notes.append(_depths_note(results.scale))
-  return Section('figure8', _TITLE, (picture,), notes=notes)
-
-
-def _depths_note(scale: str) -> str:
-  """Returns a note on the numbers of blocks of a miniature."""
-  papers, ours = (
-    f'{", ".join(map(str, several))} and {last}'
-    for *several, last in (_DEPTHS, [_OURS[scale][b] for b in _DEPTHS])
-  )
-  return (
-    'Elsewhere in miniature, the depths of all ViTs are divided by the same'
-    f' number. Here, another rule holds: {papers} blocks become {ours}.'
-    f'{_WHY_DEPTHS[scale]}'
-  )
-
-
-ITEM = Item(
-  'figure8',
-  _TITLE,
-  _render,
-  lambda scale: [start for starts in _SERIES.values() for start in starts],
-  _claims,
+  ),
+  caption=_CAPTION,
+  shown=lambda scale: [one for starts in _SERIES.values() for one in starts],
+  claims=_claims,
+  notes=_notes,
 )

@@ -1,14 +1,10 @@
 """Figure 9: class token and mean over patches, during pre-training (D.3)."""
 
-import pathlib
-
 from vit_jax.paper import plots
-from vit_jax.paper.claims import FIVE_SHOT, Claim, Contrast, total
-from vit_jax.paper.item import Item
-from vit_jax.paper.report import Section
+from vit_jax.paper.claims import FIVE_SHOT, Claim
+from vit_jax.paper.item import figure
 from vit_jax.paper.runs import FEW_SHOT, Pretraining, Results, structure
 
-_TITLE = 'Class token and global average pooling'
 # D.3: the mean over patches had a linear head, unlike the class token.
 _POOLING = (('model.pooling', 'gap'), ('model.representation_size', 0))
 _CURVES = {
@@ -45,7 +41,7 @@ def _starts(scale: str) -> dict[str, Pretraining]:
 
 
 def _claims(scale: str) -> list[Claim]:
-  token, high, low = (total(FIVE_SHOT, one) for one in _starts(scale).values())
+  token, high, low = map(FIVE_SHOT, _starts(scale).values())
   return [
     Claim(
       'lower_rate',
@@ -53,43 +49,36 @@ def _claims(scale: str) -> list[Claim]:
       ' with a class token. At the same rate, the ViT with pooling is less'
       ' accurate. At a lower rate, the ViT with pooling makes up more than half'
       ' of this difference (D.3, Figure 9).',
-      (
-        Contrast(
-          'lead of the class token over the mean at the same rate', token - high
-        ),
-        Contrast(
-          'mean at the lower rate, minus the middle of both',
-          low - 0.5 * (token + high),
-        ),
-      ),
+      {
+        'lead of the class token over the mean at the same rate': token - high,
+        'mean at the lower rate, minus the middle of both': low
+        - 0.5 * (token + high),
+      },
     )
   ]
 
 
-def _render(results: Results, pictures: pathlib.Path) -> Section:
-  marks = [
+def _marks(results: Results) -> list[plots.Mark]:
+  return [
     mark
     for name, start in _starts(results.scale).items()
     for part, number in results.curve(results.seeds(start), FEW_SHOT)
     for mark in plots.Mark.of(name, start.epochs * part, number)
   ]
-  figure = plots.lines(
+
+
+ITEM = figure(
+  'figure9',
+  'Class token and global average pooling',
+  _marks,
+  lambda marks, results: plots.lines(
     marks,
     x_label='Epochs of training',
     y_label='Linear 5-shot ImageNet top-1 (%)',
-  )
-  caption = _CAPTION + ('' if results.comparable else _MINI)
-  picture = plots.save(
-    'figure9', _TITLE, caption, figure, marks, pictures, results
-  )
-  return Section('figure9', _TITLE, (picture,), notes=[_MODEL])
-
-
-ITEM = Item(
-  'figure9',
-  _TITLE,
-  _render,
-  lambda scale: [*_starts(scale).values()],
-  _claims,
+  ),
+  caption=lambda results: _CAPTION + ('' if results.comparable else _MINI),
+  shown=lambda scale: [*_starts(scale).values()],
+  claims=_claims,
+  notes=[_MODEL],
   curves=True,
 )

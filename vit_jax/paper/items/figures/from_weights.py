@@ -5,13 +5,13 @@ runs' own held-out ones.
 """
 
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from vit_jax.paper import inside
-from vit_jax.paper.claims import Claim, Sum, total
+from vit_jax.paper.claims import Claim
 from vit_jax.paper.inside import Panel
 from vit_jax.paper.item import Item
-from vit_jax.paper.report import Picture, Section
+from vit_jax.paper.report import Missing, Picture
 from vit_jax.paper.runs import Pretraining, Results, structure
 
 # Number of images in mean distances, and in Figure 14.
@@ -49,11 +49,6 @@ def small_positions(
   )
 
 
-def of(kind: str, start: Pretraining) -> Sum:
-  """Returns a number from weights, see `inside.NUMBERS`, for a contrast."""
-  return total(inside.NUMBERS[kind], start)
-
-
 def item(
   name: str,
   title: str,
@@ -61,6 +56,7 @@ def item(
   starts: Callable[[str], Sequence[Pretraining]],
   caption: str,
   claims: Callable[[str], Sequence[Claim]] = lambda scale: (),
+  positions: bool = False,
 ) -> Item:
   """Makes an item that is one picture from weights.
 
@@ -71,22 +67,24 @@ def item(
     starts: returns the pre-trainings that it shows at a `structure`.
     caption: below the picture.
     claims: see `Item`.
+    positions: whether it shows position embeddings.
   """
 
-  def render(results: Results, folder: pathlib.Path) -> Section:
-    shown = panels(results)
-    drawn, missing = inside.draw(name, shown, results, folder)
-    blocks = []
+  def blocks(
+    results: Results, folder: pathlib.Path
+  ) -> Iterator[Picture | Missing]:
+    drawn, missing = inside.draw(name, panels(results), results, folder)
     if drawn:
-      blocks.append(Picture(title, f'{folder.name}/{name}', caption))
-    positions = any(panel.kind == 'position_similarity' for panel in shown)
-    notes = (_MINI_POSITIONS,) if positions and not results.comparable else ()
-    return Section(name, title, blocks, notes=notes, missing=missing)
+      yield Picture(title, f'{folder.name}/{name}', caption)
+    yield from map(Missing, missing)
 
   return Item(
     name,
     title,
-    render,
+    blocks,
     lambda scale: [*dict.fromkeys(starts(structure(scale)))],
     claims,
+    lambda results: (
+      [_MINI_POSITIONS] if positions and not results.comparable else []
+    ),
   )

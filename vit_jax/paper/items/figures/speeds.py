@@ -24,7 +24,6 @@ def measure(results: Results, folder: pathlib.Path, data: str) -> None:
   Raises:
     ValueError: measuring failed, or there is neither accelerator nor compiler.
   """
-  del data
   words = ['--mini', f'--to={folder / LOCAL}']
   if results.scale == 'paper':
     words = [f'--to={folder / LOCAL}']

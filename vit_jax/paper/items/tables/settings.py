@@ -6,24 +6,20 @@ in the current folder. All models of a row must agree; if they do not, the cell
 lists the settings with their models.
 """
 
-import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
 import ml_collections
 
-from vit_jax.paper.item import Item
+from vit_jax.paper.item import Item, Part
 from vit_jax.paper.numbers import Printed, Value
-from vit_jax.paper.report import Section, Setting, Settings
-from vit_jax.paper.runs import Results
+from vit_jax.paper.report import Setting, Settings
 from vit_jax.runtime import command_line
 
 # Configs by the name of a model, a run or a task.
 Configs = Mapping[str, ml_collections.ConfigDict]
 Read = Callable[[Any], Any]
-# The blocks and the notes of a section.
-Shown = tuple[Sequence[Settings], Sequence[str]]
 
 # Also on the page of a miniature.
 _SETTINGS = (
@@ -100,12 +96,11 @@ def of_all_rows(
   return Settings(title, (*paper,), ('All rows',), cells)
 
 
-def item(paper: Printed, blocks: Callable[[], Shown]) -> Item:
+def item(paper: Printed, blocks: Callable[[], Iterable[Part]]) -> Item:
   """Makes an item without runs; `blocks` is called when the item is shown."""
-
-  def render(results: Results, pictures: pathlib.Path) -> Section:
-    del results, pictures
-    shown, notes = blocks()
-    return Section(paper.name, paper.title, shown, notes=[_SETTINGS, *notes])
-
-  return Item(paper.name, paper.title, render)
+  return Item(
+    paper.name,
+    paper.title,
+    lambda results, pictures: blocks(),
+    notes=lambda results: [_SETTINGS],
+  )

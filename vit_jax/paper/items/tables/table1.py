@@ -43,7 +43,7 @@ _COUNTED = (
 )
 
 
-def _sizes() -> settings.Shown:
+def _sizes() -> list[Settings | str]:
   cells, counted = {}, []
   for row, names in MODELS.items():
     modules = {name: models.build(name, num_classes=1000) for name in names}
@@ -62,7 +62,7 @@ def _sizes() -> settings.Shown:
       for name, (whole, head) in counts.items()
     ]
   shown = Settings(PAPER.title, PAPER.rows, PAPER.columns, cells)
-  return [shown], [_COUNTED, *counted]
+  return [shown, _COUNTED, *counted]
 
 
 def parameters(module: nn.Module) -> tuple[int, int]:

@@ -80,7 +80,7 @@ _COLUMNS: dict[str, settings.Read] = {
 }
 
 
-def _pretraining() -> settings.Shown:
+def _pretraining() -> list[Settings | str]:
   cells, everything = {}, {}
   for row, (names, data) in zip(PAPER.rows, ROWS, strict=True):
     found = {
@@ -102,7 +102,6 @@ def _pretraining() -> settings.Shown:
   return [
     Settings(PAPER.title, PAPER.rows, PAPER.columns, cells),
     settings.of_all_rows('What all rows share', ALL, of_all),
-  ], [
     'Where the paper prints two numbers of epochs, the table shows the one that'
     ' configs/pretrain.py has by default. The option epochs=N selects the'
     ' other. ResNets have no dropout, which the table shows as a rate of 0.',

@@ -55,7 +55,7 @@ _TASKS = {
 }
 
 
-def _finetuning() -> settings.Shown:
+def _finetuning() -> list[Settings | str]:
   cells, everything = {}, {}
   for row in PAPER.rows:
     found = _runs(row)
@@ -78,7 +78,6 @@ def _finetuning() -> settings.Shown:
     settings.of_all_rows(
       'What all rows share, and what only Table 2 has', ALL, of_all | _table2()
     ),
-  ], [
     'For each task, the sweep configs/sweeps/finetune.py tries several learning'
     ' rates. The table shows the rates that it tries for'
     " ViT-B/16. On ImageNet, 0.06 is one of them, although the paper's text has"
@@ -86,7 +85,7 @@ def _finetuning() -> settings.Shown:
     ' accuracy on validation images, and reports the test accuracy of this run.'
     ' For ResNets, the sweep also tries the fine-tuning settings of the BiT'
     ' paper. The row VTAB shows the settings that all 19 tasks of'
-    ' configs/vtab.py share.'
+    ' configs/vtab.py share.',
   ]
 
 

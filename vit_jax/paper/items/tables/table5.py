@@ -1,6 +1,6 @@
 """Table 5: accuracy by model, pre-training data and task (Appendix C)."""
 
-from vit_jax.paper.claims import Mean, tuned
+from vit_jax.paper.claims import tuned
 from vit_jax.paper.item import table
 from vit_jax.paper.items import notes
 from vit_jax.paper.numbers import IMAGENET, REAL, read_table
@@ -59,7 +59,7 @@ def _notes(results: Results) -> list[str]:
 ITEM = table(
   PAPER,
   {
-    (row, model): Mean(measured(task), pretraining(model, data))
+    (row, model): measured(task)(pretraining(model, data))
     for row, (data, task) in ROWS.items()
     for model in PAPER.columns
     if PAPER[row, model]

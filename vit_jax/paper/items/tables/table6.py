@@ -1,7 +1,6 @@
 """Table 6: accuracy and compute of models pre-trained on JFT-300M (C)."""
 
 from vit_jax.paper import cost
-from vit_jax.paper.claims import Mean
 from vit_jax.paper.item import table
 from vit_jax.paper.items import notes
 from vit_jax.paper.items.tables.table5 import measured
@@ -102,7 +101,7 @@ def _notes(results: Results) -> list[str]:
 ITEM = table(
   PAPER,
   {
-    (row, task): Mean(measured(task), start)
+    (row, task): measured(task)(start)
     for row, start in STARTS.items()
     for task in PAPER.columns
     if task != EXAFLOPS

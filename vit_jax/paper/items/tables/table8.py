@@ -1,19 +1,14 @@
 """Table 8: few-shot accuracy by kind and place of position embeddings (D.4)."""
 
-import pathlib
-
 from vit_jax.paper.claims import (
   AVERAGE_FIVE_SHOT,
   FIVE_SHOT,
   Claim,
-  Contrast,
-  Sum,
-  total,
+  Measure,
 )
-from vit_jax.paper.item import Item
+from vit_jax.paper.item import table
 from vit_jax.paper.numbers import read_table
-from vit_jax.paper.report import Cell, Section, Table
-from vit_jax.paper.runs import Pretraining, Results, structure
+from vit_jax.paper.runs import FEW_SHOT, Pretraining, structure
 
 PAPER = read_table(
   'table8',
@@ -71,29 +66,43 @@ def start(scale: str, row: str, column: str) -> Pretraining:
   )
 
 
+# The accuracy in a cell, which is not in percent.
+_ACCURACY = Measure(
+  'few-shot accuracy of Table 8',
+  lambda one: (one,),
+  lambda results, ones: (
+    results.number(ones, FEW_SHOT, scale=1.0)
+    if results.comparable
+    else results.average_few_shot(ones, scale=1.0)
+  ),
+)
+
+
 def _claims(scale: str) -> list[Claim]:
   measure = AVERAGE_FIVE_SHOT if scale == 'mini' else FIVE_SHOT
-
-  def found(row: str, column: str) -> Sum:
-    return total(measure, start(scale, row, column))
-
-  none, usual = found('None', 'Stem'), found('1-D', 'Stem')
-  others = {
-    f'{row}, {column.lower()}': found(row, column)
-    for row in PAPER.rows
-    for column in PAPER.columns
-    if PAPER[row, column] and row != 'None'
+  found = {
+    f'{row}, {column.lower()}': measure(start(scale, row, column))
+    for row, column in PAPER.cells
   }
-  kinds = {name: s for name, s in others.items() if s.terms != usual.terms}
+  none, usual = found.pop('None, stem'), found['1-D, stem']
+  matter = {f'lead of {name} over none': x - none for name, x in found.items()}
+  close = {}
+  for name, other in found.items():
+    if other != usual:
+      # |other - usual| < (usual - none) / 2, as two tests.
+      close |= {
+        f'{name} minus the middle of none and 1-D': other
+        - 0.5 * (usual + none),
+        f'1-D plus half its lead over none, minus {name}': usual
+        + 0.5 * (usual - none)
+        - other,
+      }
   return [
     Claim(
       'positions_matter',
       'A ViT without position embeddings is worse than a ViT with any kind of'
       ' them (D.4, Table 8).',
-      tuple(
-        Contrast(f'lead of {name} over none', other - none)
-        for name, other in others.items()
-      ),
+      matter,
     ),
     Claim(
       'kinds_are_close',
@@ -102,44 +111,17 @@ def _claims(scale: str) -> list[Claim]:
       ' accuracy by some amount. Replacing them by another kind, or moving them'
       ' to another place, changes it by less than half of this amount (D.4,'
       ' Table 8).',
-      tuple(
-        test
-        for name, other in kinds.items()
-        for test in (
-          # |other - usual| < (usual - none) / 2, as two tests.
-          Contrast(
-            f'{name} minus the middle of none and 1-D',
-            other - 0.5 * (usual + none),
-          ),
-          Contrast(
-            f'1-D plus half its lead over none, minus {name}',
-            usual + 0.5 * (usual - none) - other,
-          ),
-        )
-      ),
+      close,
     ),
   ]
 
 
-def _render(results: Results, pictures: pathlib.Path) -> Section:
-  del pictures
-  cells = {}
-  for place, printed in PAPER.cells.items():
-    one = start(results.scale, *place)
-    seeds = results.seeds(one)
-    ours = results.average_few_shot(seeds, scale=1.0)
-    if results.comparable:
-      ours = results.number(seeds, 'few_shot/5shot/accuracy', scale=1.0)
-    cells[place] = Cell(ours, printed, results.has(one))
-  shown = Table(PAPER.title, PAPER.rows, PAPER.columns, cells, digits=5)
-  notes = () if results.comparable else (_MINI,)
-  return Section(PAPER.name, PAPER.title, (shown,), notes=notes)
-
-
-ITEM = Item(
-  PAPER.name,
-  PAPER.title,
-  _render,
-  lambda scale: [start(scale, *place) for place in PAPER.cells],
-  _claims,
+ITEM = table(
+  PAPER,
+  lambda scale: {
+    place: _ACCURACY(start(scale, *place)) for place in PAPER.cells
+  },
+  digits=5,
+  claims=_claims,
+  notes=lambda results: [] if results.comparable else [_MINI],
 )

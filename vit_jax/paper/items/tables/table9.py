@@ -1,14 +1,10 @@
 """Table 9: accuracy by task of VTAB-1k (Appendix D.10), transposed."""
 
-import pathlib
-
 from vit_jax.paper.claims import vtab
-from vit_jax.paper.item import Item
+from vit_jax.paper.item import table
 from vit_jax.paper.items import notes
 from vit_jax.paper.items.tables import table2
 from vit_jax.paper.numbers import read_table
-from vit_jax.paper.report import Cell, Section, Table
-from vit_jax.paper.runs import ACCURACY, Results, vtab_nodes
 
 STARTS = table2.STARTS
 PAPER = read_table(
@@ -40,30 +36,15 @@ PAPER = read_table(
 )
 
 
-def _render(results: Results, pictures: pathlib.Path) -> Section:
-  del pictures
-  cells = {}
-  for column, start in STARTS.items():
-    nodes = vtab_nodes(start)
-    for node in nodes:
-      cells[node.task, column] = Cell(
-        results.number([node], ACCURACY),
-        PAPER[node.task, column],
-        results.has(node),
-      )
-    cells['Mean', column] = Cell(
-      vtab().number(results, results.seeds(start)),
-      PAPER['Mean', column],
-      any(map(results.has, nodes)),
-    )
-  shown = Table(PAPER.title, PAPER.rows, PAPER.columns, cells, digits=1)
-  found = notes.images_21k(results) + notes.vtab(results, STARTS.values())
-  return Section(PAPER.name, PAPER.title, (shown,), notes=found)
-
-
-ITEM = Item(
-  PAPER.name,
-  PAPER.title,
-  _render,
-  lambda scale: [n for start in STARTS.values() for n in vtab_nodes(start)],
+ITEM = table(
+  PAPER,
+  {
+    (row, column): vtab('mean' if row == 'Mean' else row)(start)
+    for column, start in STARTS.items()
+    for row in PAPER.rows
+  },
+  digits=1,
+  notes=lambda results: (
+    notes.images_21k(results) + notes.vtab(results, STARTS.values())
+  ),
 )

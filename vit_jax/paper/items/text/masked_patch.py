@@ -1,30 +1,28 @@
 """Masked patch prediction, without labels (Section 4.6, B.1.2)."""
 
 import pathlib
+from collections.abc import Iterator
 
 from vit_jax.configs import midi, mini
 from vit_jax.paper import inside
 from vit_jax.paper.claims import (
   FIVE_SHOT,
   Claim,
-  Contrast,
-  Mean,
-  Measure,
+  difference,
   not_in_miniature,
-  total,
+  of_run,
   tuned,
 )
 from vit_jax.paper.inside import Panel
-from vit_jax.paper.item import Item, cell, nodes_of
+from vit_jax.paper.item import Part, of_means
 from vit_jax.paper.items import notes
 from vit_jax.paper.items.tables import table5
 from vit_jax.paper.numbers import IMAGENET, IMAGENET21K, JFT, Value
-from vit_jax.paper.report import Number, Picture, Section, Table
+from vit_jax.paper.report import Missing, Picture, Table
 from vit_jax.paper.runs import Pretraining, Results, pretraining
 from vit_jax.sweep.spec import Value as Option
 
 _NAME, _MODEL = 'masked_patch', 'ViT-B/16'
-_TITLE = 'Pre-training by masked patch prediction'
 _IMAGES = 4  # Of the picture.
 
 
@@ -98,135 +96,103 @@ _MINI = (
 _MARGIN = 2.0
 
 
-def _predicted(results: Results, starts) -> Number | None:
-  accuracy, baseline = (
-    results.number(starts, f'validation/{metric}')
-    for metric in ('accuracy', 'baseline_accuracy')
-  )
-  if accuracy is None or baseline is None:
-    return None
-  pairs = zip(accuracy.values, baseline.values, strict=True)
-  return Number(tuple(a - _MARGIN * b for a, b in pairs), accuracy.runs)
-
-
 # Beyond a multiple of a constant's accuracy, on held-out images.
-_PREDICTED = Measure(
+_PREDICTED = difference(
   'right predictions in percent of the corrupted patches, minus'
   f' {_MARGIN:g} times those of the most frequent colour',
-  lambda start: (start,),
-  _predicted,
+  of_run('accuracy', 'validation/accuracy'),
+  of_run('accuracy of a constant', 'validation/baseline_accuracy'),
+  _MARGIN,
 )
 
 
 def _claims(scale: str) -> list[Claim]:
-  return [
-    Claim(
-      'predictable',
-      'The mean colours of masked patches can be predicted: the model is right'
-      f' more than {_MARGIN:g} times as often as a guess that is always the'
-      ' most frequent colour (B.1.2).',
-      (Contrast('margin', total(_PREDICTED, MASKED)),),
-      f'The factor {_MARGIN:g} is our choice.',
-    ),
-    *not_in_miniature(_MINI, _after(scale)),
-  ]
-
-
-def _after(scale: str) -> list[Claim]:
-  """Returns the claims about what comes after the pre-training."""
-  masked, scratch, supervised, short, on_imagenet = (
-    total(tuned(IMAGENET), start)
-    for start in (
-      *(MASKED, _SCRATCH, _SUPERVISED),
-      *(_SHORT[scale], _on_imagenet(scale)),
-    )
+  masked, scratch, supervised, short, on_imagenet = map(
+    tuned(IMAGENET),
+    (MASKED, _SCRATCH, _SUPERVISED, _SHORT[scale], _on_imagenet(scale)),
   )
-  return [
+  after = [
     Claim(
       'beats_scratch',
       'Pre-training by masked patch prediction beats training from scratch'
       ' (4.6).',
-      (Contrast('lead over training from scratch', masked - scratch),),
+      {'lead over training from scratch': masked - scratch},
     ),
     Claim(
       'behind_labels',
       'Masked patch prediction stays behind pre-training with labels (4.6).',
-      (Contrast('lead of pre-training with labels', supervised - masked),),
+      {'lead of pre-training with labels': supervised - masked},
     ),
     Claim(
       'best_target',
       'The best target of masked patch prediction is the mean colour of a'
       ' patch: the few-shot accuracy is higher than with a 4x4 copy of the'
       ' patch, or with all of its pixels (B.1.2).',
-      tuple(
-        Contrast(
-          f'lead of the mean colour over {name}',
-          total(FIVE_SHOT, MASKED) - total(FIVE_SHOT, start),
-        )
+      {
+        f'lead of the mean colour over {name}': FIVE_SHOT(MASKED)
+        - FIVE_SHOT(start)
         for name, start in _TARGETS.items()
-      ),
+      },
     ),
     Claim(
       'half_masked',
       'Corrupting half of the patches gives a better few-shot accuracy than'
       ' corrupting 15% of them (B.1.2).',
-      (
-        Contrast(
-          'lead of 50%', total(FIVE_SHOT, MASKED) - total(FIVE_SHOT, _FEWER)
-        ),
-      ),
+      {'lead of 50%': FIVE_SHOT(MASKED) - FIVE_SHOT(_FEWER)},
     ),
     Claim(
       'diminishing',
       'Masked patch prediction needs few steps: after a tenth of the steps, its'
       ' gain over training from scratch is more than half of its gain after all'
       ' steps (B.1.2: diminishing returns after 100k of a million steps).',
-      (
-        Contrast('gain of all steps', masked - scratch),
-        Contrast(
-          'gain of a tenth of the steps, minus half of that of all',
-          short - 0.5 * (masked + scratch),
-        ),
-      ),
+      {
+        'gain of all steps': masked - scratch,
+        'gain of a tenth of the steps, minus half of that of all': short
+        - 0.5 * (masked + scratch),
+      },
     ),
     Claim(
       'on_imagenet',
       'Masked patch prediction also works on the images of ImageNet: there, its'
       ' gain over training from scratch is more than half of its gain on'
       ' JFT-300M (B.1.2: similar gains).',
-      (
-        Contrast('gain on JFT-300M', masked - scratch),
-        Contrast(
-          'gain on ImageNet, minus half of that on JFT-300M',
-          on_imagenet - 0.5 * (masked + scratch),
-        ),
-      ),
+      {
+        'gain on JFT-300M': masked - scratch,
+        'gain on ImageNet, minus half of that on JFT-300M': on_imagenet
+        - 0.5 * (masked + scratch),
+      },
     ),
+  ]
+  return [
+    Claim(
+      'predictable',
+      'The mean colours of masked patches can be predicted: the model is right'
+      f' more than {_MARGIN:g} times as often as a guess that is always the'
+      ' most frequent colour (B.1.2).',
+      {'margin': _PREDICTED(MASKED)},
+      f'The factor {_MARGIN:g} is our choice.',
+    ),
+    *not_in_miniature(_MINI, after),
   ]
 
 
-_CELLS = {
-  (row, IMAGENET): Mean(tuned(IMAGENET), start) for row, start in _ROWS.items()
-}
-
-
-def _render(results: Results, folder: pathlib.Path) -> Section:
-  cells = {
-    place: cell(mean, PAPER[place[0]], results)
-    for place, mean in _CELLS.items()
-  }
-  title = 'ImageNet accuracy after fine-tuning'
-  blocks = [Table(title, [*_ROWS], [IMAGENET], cells)]
+def _drawn(
+  results: Results, folder: pathlib.Path, table: Table
+) -> Iterator[Part]:
   panel = Panel('masked_patches', _MODEL, MASKED, _IMAGES)
   drawn, missing = inside.draw(_NAME, [panel], results, folder)
   if drawn:
-    caption = (
+    yield Picture(
+      'Predicted colours',
+      f'{folder.name}/{_NAME}',
       'Held-out images in three forms: as the model sees them, with masked'
       ' patches grey; with corrupted patches in the colours that it predicts;'
-      ' and unchanged.'
+      ' and unchanged.',
     )
-    stem = f'{folder.name}/{_NAME}'
-    blocks.append(Picture('Predicted colours', stem, caption))
+  yield from map(Missing, missing)
+
+
+def _notes(results: Results) -> list[str]:
   found = [
     *notes.seen(results),
     *notes.images_21k(results),
@@ -239,13 +205,17 @@ def _render(results: Results, folder: pathlib.Path) -> Section:
       ' on ImageNet alone, as in Table 5. In miniature, only few images stand'
       ' for ImageNet. With rendered scenes, these are 200 images.'
     )
-  return Section(_NAME, _TITLE, blocks, notes=found, missing=missing)
+  return found
 
 
-ITEM = Item(
+ITEM = of_means(
   _NAME,
-  _TITLE,
-  _render,
-  lambda scale: [MASKED, *nodes_of(_CELLS)],
-  _claims,
+  'Pre-training by masked patch prediction',
+  {(row, IMAGENET): tuned(IMAGENET)(start) for row, start in _ROWS.items()},
+  heading='ImageNet accuracy after fine-tuning',
+  paper=PAPER,
+  claims=_claims,
+  notes=_notes,
+  more=_drawn,
+  shown=lambda scale: [MASKED],
 )

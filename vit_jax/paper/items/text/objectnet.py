@@ -2,17 +2,17 @@
 
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from etils import epath
 
 from vit_jax.interop import weight_files
-from vit_jax.paper.item import Item
+from vit_jax.paper.item import Item, Part
 from vit_jax.paper.items.tables import table2
 from vit_jax.paper.numbers import IMAGENET, Value
 from vit_jax.paper.released import eval_only, files
-from vit_jax.paper.report import Cell, Number, Section, Table
+from vit_jax.paper.report import Cell, Missing, Number, Table
 from vit_jax.paper.runs import Results, Transfer
 from vit_jax.sweep import commands
 from vit_jax.sweep.spec import Run
@@ -123,7 +123,7 @@ def _identity(workdir: epath.Path, data: str) -> dict[str, Any]:
   return {'run': files.version(workdir / 'DONE'), 'data': data}
 
 
-def _render(results: Results, pictures: pathlib.Path) -> Section:
+def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
   cells, data = {}, set()
   for row, node in _ROWS.items():
     found = _found(results, node, pictures.parent / 'measured' / NAME)
@@ -132,17 +132,19 @@ def _render(results: Results, pictures: pathlib.Path) -> Section:
       percent = tuple(100 * kept['result'][metric] for kept in found.values())
       ours = Number(percent, tuple(found)) if found else None
       if row == _HUGE:
-        printed = PAPER[column]
-        cells[row, column] = Cell(ours, printed, results.comparable)
+        cells[row, column] = Cell(ours, PAPER[column], results.comparable)
       elif ours:
         cells[row, column] = Cell(ours)
   rows = list(dict.fromkeys(row for row, _ in cells))
-  table = Table(f'{_TITLE} in percent', rows, [*_METRICS], cells)
+  yield Table(f'{_TITLE} in percent', rows, [*_METRICS], cells)
   if not results.comparable:
-    return Section(NAME, _TITLE, (table,), notes=(_MINI_NOTE,))
-  notes = [_NOTE, *(f'Measured on {place}.' for place in sorted(data))]
-  missing = () if cells[_HUGE, 'top-1'].ours else (_LACKING,)
-  return Section(NAME, _TITLE, (table,), notes=notes, missing=missing)
+    yield _MINI_NOTE
+    return
+  yield _NOTE
+  for place in sorted(data):
+    yield f'Measured on {place}.'
+  if not cells[_HUGE, 'top-1'].ours:
+    yield Missing(_LACKING)
 
 
 def _found(
@@ -167,7 +169,7 @@ def _found(
 ITEM = Item(
   NAME,
   _TITLE,
-  _render,
+  _blocks,
   lambda scale: [_ROWS[_HUGE]],
   measure=_evaluate,
   lacking=_LACKING,

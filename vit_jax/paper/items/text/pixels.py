@@ -4,8 +4,8 @@ The paper explains Table 8 by the number of tokens: its models see 14x14 patches
 and not 224x224 pixels, so it is easy to learn positions in any form.
 """
 
-from vit_jax.paper.claims import FIVE_SHOT, Claim, Contrast, Mean, Sum, total
-from vit_jax.paper.item import of_means
+from vit_jax.paper.claims import FIVE_SHOT, Claim, Sum
+from vit_jax.paper.item import Cells, of_means
 from vit_jax.paper.runs import Pretraining, Results, structure
 
 # Structure -> side of the images; with patches of 2 px, there are 16x16 and
@@ -19,27 +19,29 @@ _EPOCHS = {'paper': 7, 'mini': 28}
 def _start(scale: str, kind: str, small: bool) -> Pretraining:
   """Returns the first run with a kind of positions and a size of patches."""
   which = structure(scale)
-  options = [('model.position_embedding', _KINDS[kind])]
   side = _SIDE[which]
   # A quarter of the side as the other patch: 4x4 tokens.
   patch = _SMALL if small else side // 4
-  options.append(('image_size', (side, side)))
-  options.append(('model.patch_size', (patch, patch)))
+  options = {
+    'model.position_embedding': _KINDS[kind],
+    'image_size': (side, side),
+    'model.patch_size': (patch, patch),
+  }
   if scale == 'paper':
     # A crop of images of 256 px would show only their middle.
     for name in ('few_shot', 'validation'):
-      options.append((f'evals.{name}.preprocess', 'resize'))
+      options[f'evals.{name}.preprocess'] = 'resize'
   return Pretraining(
     'ViT-B/32',
     epochs=_EPOCHS[which],
-    options=tuple(options),
+    options=tuple(options.items()),
     label=f'{side} px, patches of {patch} px, {kind} position',
   )
 
 
-def _cells(scale: str) -> dict[tuple[str, str], Mean]:
+def _cells(scale: str) -> Cells:
   return {
-    (f'{kind} position', column): Mean(FIVE_SHOT, _start(scale, kind, small))
+    (f'{kind} position', column): FIVE_SHOT(_start(scale, kind, small))
     for kind in _KINDS
     for column, small in (('large patches', False), ('2x2 patches', True))
   }
@@ -47,31 +49,27 @@ def _cells(scale: str) -> dict[tuple[str, str], Mean]:
 
 def _claims(scale: str) -> list[Claim]:
   def lead(kind: str, small: bool) -> Sum:
-    return total(FIVE_SHOT, _start(scale, kind, small)) - total(
-      FIVE_SHOT, _start(scale, 'None', small)
-    )
+    one, none = (_start(scale, which, small) for which in (kind, 'None'))
+    return FIVE_SHOT(one) - FIVE_SHOT(none)
 
   one, two = lead('1-D', True), lead('2-D', True)
+  large = lead('2-D', False) - lead('1-D', False)
   return [
     Claim(
       'matter_for_small_patches',
       'With patches of 2x2 pixels, a ViT without position embeddings is worse'
       ' than one with 1-D or 2-D embeddings (after D.4).',
-      (
-        Contrast('lead of 1-D', one),
-        Contrast('lead of 2-D', two),
-      ),
+      {'lead of 1-D': one, 'lead of 2-D': two},
     ),
     Claim(
       'kinds_differ_more',
       'With patches of 2x2 pixels, 2-D embeddings are ahead of 1-D embeddings'
       ' by more than with large patches (after D.4).',
-      (
-        Contrast(
-          'lead of 2-D over 1-D with small patches minus that with large ones',
-          (two - one) - (lead('2-D', False) - lead('1-D', False)),
-        ),
-      ),
+      {
+        'lead of 2-D over 1-D with small patches minus that with large ones': (
+          (two - one) - large
+        )
+      },
     ),
   ]
 

@@ -3,11 +3,11 @@
 The paper calls attention distance the analogue of a CNN's receptive field.
 """
 
-from vit_jax.paper.claims import Claim, Contrast, Mean, inside, total
+from vit_jax.paper.claims import Claim, inside
 from vit_jax.paper.inside import NUMBERS, maps
 from vit_jax.paper.item import of_means
 from vit_jax.paper.items.figures.from_weights import LARGE
-from vit_jax.paper.runs import Pretraining, Results
+from vit_jax.paper.runs import Pretraining
 
 _RESNET = Pretraining('BiT-R50x1', epochs=7)
 
@@ -32,57 +32,40 @@ _FIRST, _LAST = (
 )
 
 
-def _cells(scale: str) -> dict[tuple[str, str], Mean]:
-  del scale
-  return {
-    (f'{_RESNET.model}, receptive field', 'early'): Mean(_FIRST, _RESNET),
-    (f'{_RESNET.model}, receptive field', 'late'): Mean(_LAST, _RESNET),
-    (f'{LARGE.model}, attention distance', 'early'): Mean(
-      NUMBERS['early_distance'], LARGE
-    ),
-    (f'{LARGE.model}, attention distance', 'late'): Mean(
-      NUMBERS['late_distance'], LARGE
-    ),
-  }
-
-
-def _claims(scale: str) -> list[Claim]:
-  del scale
-  return [
-    Claim(
-      'grows_with_depth',
-      "A ResNet's receptive field grows with the depth, as attention distance"
-      ' does in a ViT (4.5).',
-      (
-        Contrast(
-          f'growth of the field of {_RESNET.model}',
-          total(_LAST, _RESNET) - total(_FIRST, _RESNET),
-        ),
-        Contrast(
-          f'growth of the distance of {LARGE.model}',
-          total(NUMBERS['late_distance'], LARGE)
-          - total(NUMBERS['early_distance'], LARGE),
-        ),
-      ),
-    )
-  ]
-
-
-def _notes(results: Results) -> list[str]:
-  del results
-  return [
-    'The receptive field is the mean distance of pixels, weighted by the'
-    ' absolute gradient of the features in the middle of the image'
-    ' (arXiv:1701.04128), over 16 held-out images. Early and late are the first'
-    ' and the last stage, or the first and the last quarter of the blocks.'
-  ]
+_FIELDS = {'early': _FIRST(_RESNET), 'late': _LAST(_RESNET)}
+_DISTANCES = {
+  when: NUMBERS[f'{when}_distance'](LARGE) for when in ('early', 'late')
+}
+_CLAIM = Claim(
+  'grows_with_depth',
+  "A ResNet's receptive field grows with the depth, as attention distance"
+  ' does in a ViT (4.5).',
+  {
+    f'growth of the {what} of {mean["late"].start.model}': mean['late']
+    - mean['early']
+    for what, mean in (('field', _FIELDS), ('distance', _DISTANCES))
+  },
+)
+_NOTE = (
+  'The receptive field is the mean distance of pixels, weighted by the'
+  ' absolute gradient of the features in the middle of the image'
+  ' (arXiv:1701.04128), over 16 held-out images. Early and late are the first'
+  ' and the last stage, or the first and the last quarter of the blocks.'
+)
 
 
 ITEM = of_means(
   'receptive_field',
   'Receptive field of a ResNet, and attention distance of a ViT',
-  _cells,
+  {
+    (f'{of.start.model}, {what}', column): of
+    for what, means in (
+      ('receptive field', _FIELDS),
+      ('attention distance', _DISTANCES),
+    )
+    for column, of in means.items()
+  },
   heading='In px',
-  claims=_claims,
-  notes=_notes,
+  claims=[_CLAIM],
+  notes=[_NOTE],
 )

@@ -2,8 +2,8 @@
 
 from vit_jax.configs import midi, mini, pretrain
 from vit_jax.configs.sweeps import regularisation
-from vit_jax.paper.claims import Claim, Contrast, Mean, total, tuned
-from vit_jax.paper.item import of_means
+from vit_jax.paper.claims import Claim, tuned
+from vit_jax.paper.item import Cells, of_means
 from vit_jax.paper.items import notes
 from vit_jax.paper.items.figures.figure4 import computes
 from vit_jax.paper.items.text import masked_patch
@@ -73,37 +73,31 @@ def _vit(
   )
 
 
-def _cells(scale: str) -> dict[tuple[str, str], Mean]:
+def _cells(scale: str) -> Cells:
   return {
-    (row, IMAGENET): Mean(tuned(IMAGENET), start)
+    (row, IMAGENET): tuned(IMAGENET)(start)
     for row, start in _starts(scale).items()
   }
 
 
 def _claims(scale: str) -> list[Claim]:
-  strong, weak, resnet = (
-    total(tuned(IMAGENET), start) for start in _starts(scale).values()
-  )
+  strong, weak, resnet = _cells(scale).values()
+  bit = _RESNETS[scale]
   return [
     Claim(
       'key',
       'Strong regularization is key to pre-training on ImageNet alone:'
       f' {_MODEL} is better with strong than with weak regularization (B.1).',
-      (Contrast('lead of strong regularization', strong - weak),),
+      {'lead of strong regularization': strong - weak},
     ),
     Claim(
       'resnet_ahead',
       'A ViT that is pre-trained on ImageNet alone, without strong'
       ' regularization, is behind a ResNet of comparable size (Section 1).',
-      (
-        Contrast(
-          f'lead of {_RESNETS[scale]} over {_MODEL} with weak regularization',
-          resnet - weak,
-        ),
-      ),
+      {f'lead of {bit} over {_MODEL} with weak regularization': resnet - weak},
       'The paper does not name the ResNet; here it is the one with the nearest'
       ' compute for the same images, 7 epochs of JFT-300M.'
-      f' {computes(scale, _RESNETS[scale], _MODEL)}',
+      f' {computes(scale, bit, _MODEL)}',
     ),
   ]
 

@@ -2,16 +2,19 @@
 
 from vit_jax.configs import midi, mini
 from vit_jax.paper import numbers
-from vit_jax.paper.claims import Claim, Contrast, Mean, Measure, total, tuned
-from vit_jax.paper.item import of_means
+from vit_jax.paper.claims import Claim, Measure, tuned
+from vit_jax.paper.item import Cells, of_means
 from vit_jax.paper.runs import Pretraining, Results
 
 _START = Pretraining('ViT-B/32', epochs=7)
 # Scale -> the lower and the higher resolution. A smaller scale's usual images
 # stand for those of pre-training and for 384 px; its larger ones for 512 px.
 _SIZES = {'paper': (224, 384), 'mini': (384, 512), 'midi': (384, 512)}
-
-_PIXELS = {
+_ROWS = (
+  'fine-tuned at the size of pre-training',
+  'fine-tuned at a higher resolution',
+)
+PIXELS = {
   'paper': _SIZES['paper'],
   'mini': (mini.MINI.image_size, mini.MINI.larger),
   'midi': (midi.MIDI.image_size, midi.MIDI.larger),
@@ -22,15 +25,11 @@ def _measures(scale: str, *tasks: str) -> list[Measure]:
   return [tuned(*tasks, resolution=size) for size in _SIZES[scale]]
 
 
-def _cells(scale: str) -> dict[tuple[str, str], Mean]:
+def _cells(scale: str) -> Cells:
   return {
-    (f'fine-tuned {name}', task): Mean(measure, _START)
+    (row, task): measure(_START)
     for task in numbers.AVERAGE5
-    for name, measure in zip(
-      ('at the size of pre-training', 'at a higher resolution'),
-      _measures(scale, task),
-      strict=True,
-    )
+    for row, measure in zip(_ROWS, _measures(scale, task), strict=True)
   }
 
 
@@ -42,18 +41,13 @@ def _claims(scale: str) -> list[Claim]:
       'Fine-tuning the same weights at a higher resolution than that of'
       ' pre-training is better than at the same resolution, on average over'
       ' five tasks (3.2).',
-      (
-        Contrast(
-          'gain of the higher resolution',
-          total(high, _START) - total(low, _START),
-        ),
-      ),
+      {'gain of the higher resolution': high(_START) - low(_START)},
     )
   ]
 
 
 def _notes(results: Results) -> list[str]:
-  low, high = _PIXELS[results.scale]
+  low, high = PIXELS[results.scale]
   return [
     'The paper says that a higher resolution is often beneficial and cites'
     ' others for it. It does not show the difference.',

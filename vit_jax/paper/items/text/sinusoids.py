@@ -1,15 +1,10 @@
 """Position embeddings are like sinusoids on larger grids (4.5, Figure 7)."""
 
-from vit_jax.paper.claims import Claim, Contrast, Mean
+from vit_jax.paper.claims import Claim
 from vit_jax.paper.inside import NUMBERS
-from vit_jax.paper.item import of_means
-from vit_jax.paper.items.figures.from_weights import of, small_positions
-from vit_jax.paper.runs import Pretraining, Results, structure
-
-_KINDS = {
-  'slow waves': 'position_waves',
-  'nearness': 'position_locality',
-}
+from vit_jax.paper.item import Cells, of_means
+from vit_jax.paper.items.figures.from_weights import small_positions
+from vit_jax.paper.runs import Pretraining, structure
 
 
 def _starts(scale: str) -> dict[str, Pretraining]:
@@ -30,37 +25,35 @@ def _starts(scale: str) -> dict[str, Pretraining]:
   }
 
 
-def _cells(scale: str) -> dict[tuple[str, str], Mean]:
+def _cells(scale: str) -> Cells:
+  kinds = {'slow waves': 'position_waves', 'nearness': 'position_locality'}
   return {
-    (grid, column): Mean(NUMBERS[kind], start)
+    (grid, column): NUMBERS[kind](start)
     for grid, start in _starts(scale).items()
-    for column, kind in _KINDS.items()
+    for column, kind in kinds.items()
   }
 
 
 def _claims(scale: str) -> list[Claim]:
-  small, large = _starts(scale).values()
+  small, large = map(NUMBERS['position_waves'], _starts(scale).values())
   return [
     Claim(
       'larger_grids',
       'Position embeddings are more like sinusoids on larger grids: there, slow'
       ' waves have a larger share of their variance (4.5, D.4).',
-      (
-        Contrast(
-          'share of slow waves on the larger grid minus that on the smaller',
-          of('position_waves', large) - of('position_waves', small),
-        ),
-      ),
+      {
+        'share of slow waves on the larger grid minus that on the smaller': (
+          large - small
+        )
+      },
     )
   ]
 
 
-def _notes(results: Results) -> list[str]:
-  del results
-  return [
-    'The share is beyond that of shuffled positions, as in Figure 7. Nearness'
-    ' is the rank correlation of similarity and nearness.'
-  ]
+_NOTE = (
+  'The share is beyond that of shuffled positions, as in Figure 7. Nearness'
+  ' is the rank correlation of similarity and nearness.'
+)
 
 
 ITEM = of_means(
@@ -69,5 +62,5 @@ ITEM = of_means(
   _cells,
   heading='Beyond chance',
   claims=_claims,
-  notes=_notes,
+  notes=[_NOTE],
 )

@@ -3,7 +3,7 @@
 import itertools
 
 from vit_jax.configs.sweeps import regularisation
-from vit_jax.paper.claims import Mean, of_run, tuned
+from vit_jax.paper.claims import of_run, tuned
 from vit_jax.paper.item import of_means
 from vit_jax.paper.numbers import IMAGENET, IMAGENET21K
 from vit_jax.paper.runs import Pretraining, Results
@@ -35,18 +35,6 @@ _STARTS = [
 ]
 
 
-def _cells(scale: str) -> dict[tuple[str, str], Mean]:
-  del scale
-  return {
-    (f'{start.data}: {start.label}', column): Mean(measure, start)
-    for start in _STARTS
-    for column, measure in (
-      ('held out', _HELD_OUT),
-      (IMAGENET, tuned(IMAGENET)),
-    )
-  }
-
-
 def _notes(results: Results) -> list[str]:
   found = [
     'The paper tunes weight decay, dropout and label smoothing on its smaller'
@@ -65,8 +53,7 @@ def _notes(results: Results) -> list[str]:
     known = {
       start: number.mean
       for start in _STARTS
-      if start.data == data
-      and (number := _HELD_OUT.number(results, results.seeds(start)))
+      if start.data == data and (number := _HELD_OUT(start).number(results))
     }
     if known:
       best = max(known, key=known.get)
@@ -77,7 +64,14 @@ def _notes(results: Results) -> list[str]:
 ITEM = of_means(
   'tuned_regularization',
   'Regularization tuned on ImageNet and on ImageNet-21k',
-  _cells,
+  {
+    (f'{start.data}: {start.label}', column): measure(start)
+    for start in _STARTS
+    for column, measure in {
+      'held out': _HELD_OUT,
+      IMAGENET: tuned(IMAGENET),
+    }.items()
+  },
   heading='Accuracy in percent',
   notes=_notes,
 )
