@@ -43,20 +43,13 @@ class Outcome:
     estimate: of the sum.
     above: one-sided p-value of the sum being above 0; 1 if it has none.
     below: the same of the sum being below 0.
-    margin: half of Welch's 95% confidence interval; None without any spread.
+    interval: Welch's 95% confidence interval; None without any spread.
   """
 
   estimate: float
   above: float = 1.0
   below: float = 1.0
-  margin: float | None = None
-
-  @property
-  def interval(self) -> tuple[float, float] | None:
-    """The 95% confidence interval; None if there is none."""
-    if self.margin is None:
-      return None
-    return self.estimate - self.margin, self.estimate + self.margin
+  interval: tuple[float, float] | None = None
 
 
 def outcome(
@@ -84,14 +77,15 @@ def outcome(
   above = 1 - np.mean(found < found[0] - near)
   below = 1 - np.mean(found > found[0] + near)
   variances = [array.var(ddof=1) / len(array) for array in arrays]
-  variance, margin = sum(variances), None
+  variance, interval = sum(variances), None
   if variance:
     freedom = variance**2 / sum(
       v**2 / (len(array) - 1)
       for v, array in zip(variances, arrays, strict=True)
     )
     margin = float(stats.t.ppf(1 - LEVEL / 2, freedom) * variance**0.5)
-  return Outcome(estimate, float(above), float(below), margin)
+    interval = estimate - margin, estimate + margin
+  return Outcome(estimate, float(above), float(below), interval)
 
 
 def _dealt(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -208,7 +202,9 @@ def of_page(
     if name not in asked:
       answer, evidence = NOT_ASKED, claim.not_in_miniature
     elif name not in verdicts:
-      answer, evidence = MISSING, _missing(claim, values)
+      gone = [m.start.name for m in claim.means() if values(m) is None]
+      names = '; '.join(dict.fromkeys(gone))
+      answer, evidence = MISSING, f'Not all runs are finished: {names}.'
     else:
       tests, p = outcomes[name], corrected[name]
       holds, _ = verdicts[name]
@@ -222,13 +218,6 @@ def of_page(
       evidence = _evidence(claim, tests, values, p, len(asked))
     found[name] = report.Claim(claim.statement, answer, evidence)
   return found
-
-
-def _missing(claim: Claim, values: Lookup) -> str:
-  names = dict.fromkeys(
-    mean.start.name for mean in claim.means() if values(mean) is None
-  )
-  return f'Not all runs are finished: {"; ".join(names)}.'
 
 
 def _evidence(

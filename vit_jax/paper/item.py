@@ -140,21 +140,6 @@ def _function(found: Any) -> Callable[[Any], Any]:
   return found if callable(found) else lambda _: found
 
 
-def means_table(
-  title: str,
-  cells: Cells,
-  results: Results,
-  paper: Callable[[str, str], Value | None] = lambda row, column: None,
-) -> Table:
-  """Returns a table of means, beside what the paper prints in a cell."""
-  return Table(
-    title,
-    [*dict.fromkeys(row for row, _ in cells)],
-    [*dict.fromkeys(column for _, column in cells)],
-    {place: cell(one, paper(*place), results) for place, one in cells.items()},
-  )
-
-
 def cell(shown: Mean | None, printed: Value | None, results: Results) -> Cell:
   """Returns the cell of a table; None: only the paper has a number there."""
   if shown is None:
@@ -171,8 +156,10 @@ def of_means(
   paper: Mapping[str, Value] = types.MappingProxyType({}),
   claims: Claims = (),
   notes: Notes = (),
-  more: Callable[[Results, pathlib.Path, Table], Iterable[Part]] | None = None,
-  shown: Callable[[str], Sequence[Node]] = _nothing,
+  more: Callable[
+    [Results, pathlib.Path, Table], Iterable[Part]
+  ] = lambda *_: (),
+  extra: Sequence[Node] = (),
   curves: bool = False,
   beyond: bool = False,
 ) -> Item:
@@ -187,26 +174,27 @@ def of_means(
     claims: see `Item`.
     notes: see `Item`.
     more: returns further blocks, from `Item.blocks`' arguments and the table.
-    shown: scale -> runs that it shows beside those of the table.
+    extra: runs that it shows beside those of the table.
     curves: see `Item`.
     beyond: see `Item`.
   """
   cells = _function(cells)
 
   def blocks(results: Results, pictures: pathlib.Path) -> Iterable[Part]:
-    found = cells(results.scale)
-    block = means_table(
-      heading, found, results, lambda row, column: paper.get(row)
-    )
-    yield block
-    if more:
-      yield from more(results, pictures, block)
+    shown = {
+      place: cell(mean, paper.get(place[0]), results)
+      for place, mean in cells(results.scale).items()
+    }
+    rows = [*dict.fromkeys(row for row, _ in shown)]
+    columns = [*dict.fromkeys(column for _, column in shown)]
+    yield (block := Table(heading, rows, columns, shown))
+    yield from more(results, pictures, block)
 
   return Item(
     name,
     title,
     blocks,
-    lambda scale: [*shown(scale), *nodes_of(cells(scale))],
+    lambda scale: [*extra, *nodes_of(cells(scale))],
     _function(claims),
     _function(notes),
     curves,

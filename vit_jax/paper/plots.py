@@ -90,13 +90,12 @@ class Mark:
     if found is None:
       return []
     if isinstance(found, Value):
+      y, n, source = float(found.value), None, 'paper'
       note = '; x: '.join(filter(None, [found.note, x_note]))
-      y = float(found.value)
-      own = (y, found.std, None, panel, label, note, 'paper')
     else:
-      note, n = '; '.join(found.runs), len(found.values)
-      own = (found.mean, found.std, n, panel, label, note)
-    return [cls(series, x, *own)]
+      y, n, source = found.mean, len(found.values), 'ours'
+      note = '; '.join(found.runs)
+    return [cls(series, x, y, found.std, n, panel, label, note, source)]
 
 
 def rows(marks: Sequence[Mark]) -> pd.DataFrame:

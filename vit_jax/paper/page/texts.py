@@ -86,8 +86,8 @@ def status(section: report.Section) -> Status:
     counts['measurement'] = section.measured
   settings = [b for b in section.blocks if isinstance(b, report.Settings)]
   if settings:
-    agreed = [agreeing(block) for block in settings]
-    counts['setting'] = tuple(map(sum, zip(*agreed, strict=True)))
+    agreed = [cell.agrees for b in settings for cell in b.cells.values()]
+    counts['setting'] = (sum(agreed), len(agreed))
   found = [count for thing, count in counts.items() if thing != 'setting']
   if found:
     done, total = map(sum, zip(*found, strict=True))
@@ -239,12 +239,6 @@ def cell_text(
   )
 
 
-def agreeing(table: report.Settings) -> tuple[int, int]:
-  """Returns how many settings agree with the paper's, and how many exist."""
-  agreed = [cell.agrees for cell in table.cells.values()]
-  return sum(agreed), len(agreed)
-
-
 def footnotes(table: report.Table | report.Settings) -> dict[str, str]:
   """Returns note on the paper's numbers -> mark, from `1` in reading order."""
   cells = (table.cells.get((r, c)) for r in table.rows for c in table.columns)
@@ -255,8 +249,8 @@ def footnotes(table: report.Table | report.Settings) -> dict[str, str]:
 def legend(table: report.Table | report.Settings) -> str:
   """Returns sentences that explain the symbols that the table's cells have."""
   if isinstance(table, report.Settings):
-    agreed, count = agreeing(table)
-    return f'{AGREES} {agreed} of {count} agree.'
+    agreed = [cell.agrees for cell in table.cells.values()]
+    return f'{AGREES} {sum(agreed)} of {len(agreed)} agree.'
   texts = [cell_text(table, r, c) for r in table.rows for c in table.columns]
   several = [
     cell.ours and cell.ours.std is not None for cell in table.cells.values()

@@ -17,7 +17,7 @@ from vit_jax.inference_speed import networks, store
 from vit_jax.paper import answers, plots
 from vit_jax.paper.item import Item, Part
 from vit_jax.paper.items.figures import speeds
-from vit_jax.paper.report import Claim, Missing, Number
+from vit_jax.paper.report import Claim, Missing
 from vit_jax.paper.runs import Results
 
 _TITLE = 'Inference speed and largest batch by input size'
@@ -209,14 +209,17 @@ def _draw(measured: store.Measured | None):
 
   Both axes are logarithmic, so models that do not fit the memory are not drawn.
   """
-  marks = []
-  for entry in measured.entries if measured else ():
-    numbers = {'left': entry.images_per_second, 'right': entry.largest_batch}
-    for panel, number in numbers.items():
-      # The axial models are Figure 13's, in the same file.
-      if number and 'Axial' not in entry.model:
-        found = Number((float(number),), ('',))
-        marks += plots.Mark.of(entry.model, entry.size, found, panel)
+  marks = [
+    plots.Mark(entry.model, entry.size, float(number), None, 1, panel)
+    for entry in (measured.entries if measured else ())
+    # The axial models are Figure 13's, in the same file.
+    if 'Axial' not in entry.model
+    for panel, number in (
+      ('left', entry.images_per_second),
+      ('right', entry.largest_batch),
+    )
+    if number
+  ]
   unit = measured.settings.unit if measured else 'core'
   figure = plots.lines(
     marks,

@@ -73,14 +73,14 @@ def _computed(results: Results) -> dict[tuple[str, str], Cell]:
   """Returns the cells that follow from the models alone, without any run."""
   found = {}
   for row, start in STARTS.items():
-    ours = None
     # `cost.exaflops` counts the paper's models; a miniature has others.
-    if results.comparable:
-      ours = Number((cost.exaflops(start),), (f'counted: {start.name}',))
-    printed = PAPER[row, EXAFLOPS]
-    found[row, EXAFLOPS] = Cell(ours, printed, expected=False)
-    days = results.core_days(start)
-    if days:
+    ours = results.comparable and Number(
+      (cost.exaflops(start),), (f'counted: {start.name}',)
+    )
+    found[row, EXAFLOPS] = Cell(
+      ours or None, PAPER[row, EXAFLOPS], expected=False
+    )
+    if days := results.core_days(start):
       found[row, cost.CORE_DAYS] = Cell(days, expected=False)
   return found
 

@@ -217,5 +217,5 @@ ITEM = of_means(
   claims=_claims,
   notes=_notes,
   more=_drawn,
-  shown=lambda scale: [MASKED],
+  extra=[MASKED],
 )
