@@ -63,15 +63,9 @@ def start(model: str, images: int | None = None) -> Pretraining:
 
 def computes(scale: str, *models: str) -> str:
   """Returns a sentence on the compute of models on all images."""
-  found = [
-    table6.PAPER[f'{model}, {EPOCHS} epochs', table6.EXAFLOPS].value
-    if scale == 'paper'
-    else cost.teraflops_in_miniature(start(model), scale)
-    for model in models
-  ]
   parts = [
-    f'{model} {compute:.3g} {cost.UNITS[scale]}'
-    for model, compute in zip(models, found, strict=True)
+    f'{model} {table6.compute(start(model), scale):.3g} {cost.UNITS[scale]}'
+    for model in models
   ]
   return f'Compute: {", ".join(parts)}.'
 

@@ -33,15 +33,6 @@ _FARTHEST = 4.0
 _RATIOS = tuple(2 ** (step / 16) for step in range(-48, 65))
 
 
-def _computes(scale: str) -> dict[str, float]:
-  if scale == 'paper':
-    return {row: table6.PAPER[row, EXAFLOPS].value for row in STARTS}
-  return {
-    row: cost.teraflops_in_miniature(start, scale)
-    for row, start in STARTS.items()
-  }
-
-
 def _claims(scale: str) -> list[Claim]:
   """Which family is best for its compute.
 
@@ -49,7 +40,7 @@ def _claims(scale: str) -> list[Claim]:
   another family is taken to reach there, see `interpolate`. A run outside of
   the range of the other family's compute is not compared.
   """
-  compute = _computes(scale)
+  compute = {row: table6.compute(one, scale) for row, one in STARTS.items()}
   rows = {row: AVERAGE5(start) for row, start in STARTS.items()}
 
   def of(kind: str) -> dict[float, Sum]:

@@ -54,6 +54,18 @@ def _start(row: str) -> Pretraining:
 STARTS = {row: _start(row) for row in PAPER.rows}
 
 
+def compute(start: Pretraining, scale: str) -> float:
+  """Returns the compute of a model on all of JFT-300M, before any run.
+
+  Args:
+    start: with 7 or 14 epochs; at the paper's scale, one of the table's.
+    scale: one of `SCALES`; see `cost.UNITS`.
+  """
+  if scale == 'paper':
+    return PAPER[f'{start.model}, {start.epochs:g} epochs', EXAFLOPS].value
+  return cost.teraflops_in_miniature(start, scale)
+
+
 # What `family` returns -> in legends.
 FAMILIES = {
   'Transformer': 'Transformer (ViT)',
