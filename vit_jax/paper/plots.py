@@ -174,6 +174,7 @@ def lines(
   several = len(panels) > 1
   order = [*dict.fromkeys([*series, *(mark.series for mark in drawn)])]
   looks = styles(order) | dict(style or {})
+  point = {'linestyle': 'none', 'markersize': 6} if scatter else {}
   with _styled():
     figure, axes = _axes(len(panels), height, sharey=share_y)
     if before:
@@ -186,7 +187,7 @@ def lines(
         own = [mark for mark in here if mark.series == name]
         mine = [mark for mark in own if _ours(mark)]
         theirs = [mark for mark in own if not _ours(mark)]
-        _draw_line(one, mine, name, look, scatter)
+        _draw_line(one, mine, {**look, **point, 'zorder': 3}, name)
         _draw_paper(one, theirs, look, '' if mine else name)
       if here and log_x:
         _log_x(one, [mark.x for mark in here])
@@ -319,20 +320,15 @@ def _axes(
 def _draw_line(
   axes: Any,
   marks: Iterable[Mark],
-  label: str,
   look: Mapping[str, Any],
-  scatter: bool,
+  label: str,
 ) -> None:
-  """Draws a series of ours from left to right, with its error bars."""
+  """Draws a series from left to right, with its error bars."""
   marks = sorted(marks, key=lambda mark: mark.x)
   if not marks:
     return
-  point = {'linestyle': 'none', 'markersize': 6} if scatter else {}
-  axes.plot(
-    [mark.x for mark in marks],
-    [mark.y for mark in marks],
-    **dict(look) | point | {'label': label, 'zorder': 3},
-  )
+  places = [mark.x for mark in marks], [mark.y for mark in marks]
+  axes.plot(*places, **look, label=label)
   _draw_error_bars(axes, marks, look['color'])
 
 
@@ -359,16 +355,13 @@ def _draw_paper(
     look: of the series.
     label: in the legend, for a series that we do not have.
   """
-  if not marks:
-    return
-  _draw_error_bars(axes, marks, look['color'])
-  hollow = {'linestyle': 'none', 'markerfacecolor': 'white', 'zorder': 2.4}
-  axes.plot(
-    [mark.x for mark in marks],
-    [mark.y for mark in marks],
-    **dict(look) | hollow | {'markersize': look.get('markersize', 5) + 2},
-    label=label or '_paper',
-  )
+  hollow = {
+    'linestyle': 'none',
+    'markerfacecolor': 'white',
+    'markersize': look.get('markersize', 5) + 2,
+    'zorder': 2.4,
+  }
+  _draw_line(axes, marks, {**look, **hollow}, label or '_paper')
 
 
 def _log_x(axes: Any, places: Sequence[float]) -> None:
