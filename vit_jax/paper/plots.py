@@ -98,6 +98,11 @@ class Mark:
     return [cls(series, x, y, found.std, n, panel, label, note, source)]
 
 
+def marks_of(several: Iterable[Sequence[Any]]) -> list[Mark]:
+  """Returns the marks of all that are there; `several`: args of `Mark.of`."""
+  return [mark for one in several for mark in Mark.of(*one)]
+
+
 def rows(marks: Sequence[Mark]) -> pd.DataFrame:
   """Returns a row for each mark, with the columns of `COLUMNS`; ours are first.
 

@@ -102,13 +102,10 @@ def _cells(scale: str) -> Cells:
 def _drawn(
   results: Results, pictures: pathlib.Path, table: Table
 ) -> Iterator[Picture]:
-  marks = [
-    mark
+  marks = plots.marks_of(
+    (position, blocks, table.cells[f'{blocks} blocks', position].ours)
     for position, blocks in _STARTS
-    for mark in plots.Mark.of(
-      position, blocks, table.cells[f'{blocks} blocks', position].ours
-    )
-  ]
+  )
   figure = plots.lines(
     marks,
     x_label='Number of blocks'

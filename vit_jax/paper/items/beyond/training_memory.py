@@ -54,13 +54,10 @@ def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
   # Miniatures take a hundredth.
   digits = 4 if results.comparable else 6
   yield Table(_TITLE, MODELS, [*_COLUMNS], cells, digits)
-  marks = [
-    mark
+  marks = plots.marks_of(
+    (FAMILIES[family(model)], model, cells[model, _PER_IMAGE].ours)
     for model in sorted(found, key=lambda model: found[model].gmacs)
-    for mark in plots.Mark.of(
-      FAMILIES[family(model)], model, cells[model, _PER_IMAGE].ours
-    )
-  ]
+  )
   figure = plots.bars(
     marks,
     y_label='Memory of training (GiB an image)',

@@ -104,12 +104,11 @@ def _cells(scale: str) -> Cells:
 def _drawn(
   results: Results, pictures: pathlib.Path, table: Table
 ) -> Iterator[Picture]:
-  marks = [
-    mark
+  marks = plots.marks_of(
+    (row, shift, table.cells[row, column].ours)
     for row in table.rows
     for shift, column in _CURVE.items()
-    for mark in plots.Mark.of(row, shift, table.cells[row, column].ours)
-  ]
+  )
   figure = plots.lines(
     marks,
     x_label='Shift, in patches of 32 px at 224 px',

@@ -62,11 +62,10 @@ def _marks(results: Results) -> list[plots.Mark]:
     for model, start in _BARS.items()
     for group in _GROUPS
   ]
-  return [
-    mark
+  return plots.marks_of(
+    (model, _GROUPS[group], found, _GROUPS[group])
     for model, group, found in (*ours, *_printed())
-    for mark in plots.Mark.of(model, _GROUPS[group], found, _GROUPS[group])
-  ]
+  )
 
 
 def _lead(group: str) -> Sum:

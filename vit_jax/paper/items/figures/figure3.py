@@ -119,12 +119,11 @@ def _marks(results: Results) -> list[plots.Mark]:
     for model in table5.PAPER.columns
     if task == IMAGENET and (value := table5.PAPER[row, model])
   }
-  return [
-    mark
+  return plots.marks_of(
+    (*place, number)
     for numbers in (found, printed)
-    for (model, data), number in numbers.items()
-    for mark in plots.Mark.of(model, data, number)
-  ]
+    for place, number in numbers.items()
+  )
 
 
 def _draw(marks: Sequence[plots.Mark], results: Results):

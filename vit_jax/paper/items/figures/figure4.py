@@ -159,13 +159,10 @@ def _starts(scale: str) -> dict[tuple[str, int | None], Pretraining]:
 
 
 def _marks(results: Results) -> list[plots.Mark]:
-  return [
-    mark
+  return plots.marks_of(
+    (model, images or _ALL_IMAGES, EARLY_STOPPED(one).number(results))
     for (model, images), one in _starts(results.scale).items()
-    for mark in plots.Mark.of(
-      model, images or _ALL_IMAGES, EARLY_STOPPED(one).number(results)
-    )
-  ]
+  )
 
 
 ITEM = figure(

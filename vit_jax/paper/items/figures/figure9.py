@@ -59,12 +59,11 @@ def _claims(scale: str) -> list[Claim]:
 
 
 def _marks(results: Results) -> list[plots.Mark]:
-  return [
-    mark
+  return plots.marks_of(
+    (name, start.epochs * part, number)
     for name, start in _starts(results.scale).items()
     for part, number in results.curve(results.seeds(start), FEW_SHOT)
-    for mark in plots.Mark.of(name, start.epochs * part, number)
-  ]
+  )
 
 
 ITEM = figure(
