@@ -155,27 +155,6 @@ VIT = Family(
   },
   processor='ViTImageProcessor',
 )
-# timm's ViTs, which are only written: `vit_jax.export`.
-_QKV = tuple(_ATTENTION + part for part in ('query', 'key', 'value'))
-TIMM = Family(
-  rules=(
-    Rule('cls_token', CLS),
-    Rule('pos_embed', POSITION),
-    *of_pytorch(
-      {
-        'patch_embed.proj': 'embedding',
-        'norm': 'Transformer/encoder_norm',
-        'head': 'head',
-        'blocks.{i}.norm1': f'{_BLOCK}LayerNorm_0',
-        'blocks.{i}.attn.qkv': _QKV,
-        'blocks.{i}.attn.proj': f'{_ATTENTION}out',
-        'blocks.{i}.norm2': f'{_BLOCK}LayerNorm_1',
-        'blocks.{i}.mlp.fc1': f'{_BLOCK}MlpBlock_0/Dense_0',
-        'blocks.{i}.mlp.fc2': f'{_BLOCK}MlpBlock_0/Dense_1',
-      }
-    ),
-  ),
-)
 # By `model_type` in config.json.
 HUGGINGFACE = {
   'vit': VIT,

@@ -5,6 +5,7 @@
 none is changed in place.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -29,13 +30,12 @@ class Rule(NamedTuple):
   Attributes:
     theirs: the name in the file. `{i}` and `{j}` stand for numbers, and other
       words in braces for any text; they have the same values in `ours`.
-    ours: our name. Several names stand for arrays that the file holds as one,
-      concatenated along its first axis.
+    ours: our name.
     operation: what changes the array, a name in `OPERATIONS`.
   """
 
   theirs: str
-  ours: str | tuple[str, ...]
+  ours: str
   operation: str = 'same'
 
 
@@ -83,21 +83,17 @@ _OPERATION_OF = {
 }
 
 
-def of_pytorch(
-  modules: Mapping[str, str | tuple[str, ...]],
-) -> Iterator[Rule]:
+def of_pytorch(modules: Mapping[str, str]) -> Iterator[Rule]:
   """Yields the rules of modules with a `weight` and a `bias`.
 
   Args:
-    modules: PyTorch's name -> ours, or several of ours; see `Rule`.
+    modules: PyTorch's name -> ours.
   """
   for theirs, ours in modules.items():
-    parts = (ours,) if isinstance(ours, str) else ours
-    operation = _OPERATION_OF.get(parts[0].rpartition('/')[2], 'same')
+    operation = _OPERATION_OF.get(ours.rpartition('/')[2], 'same')
     kernel = 'scale' if operation == 'same' else 'kernel'
     for leaf, our_leaf in (('weight', kernel), ('bias', 'bias')):
-      names = tuple(f'{part}/{our_leaf}' for part in parts)
-      yield Rule(f'{theirs}.{leaf}', names, operation)
+      yield Rule(f'{theirs}.{leaf}', f'{ours}/{our_leaf}', operation)
 
 
 class Key(NamedTuple):
@@ -144,7 +140,7 @@ class Family:
 
   def knows(self, names: Iterable[str]) -> bool:
     """Returns whether a rule fits one of the names in a file."""
-    return any(self._rule(self.plain(name), _theirs)[0] for name in names)
+    return any(self._rule(self.plain(name), 'theirs')[0] for name in names)
 
   def plain(self, name: str) -> str:
     """Returns a name of a file without aliases."""
@@ -168,38 +164,29 @@ class Family:
     """
     params, origin = {}, {}
     for name, array in arrays.items():
-      rule, found = self._rule(self.plain(name), _theirs)
-      ours, parts = [name], [array]
+      rule, found = self._rule(self.plain(name), 'theirs')
+      new = _filled(rule.ours, found) if rule else name
+      if new in params:
+        raise ValueError(
+          f'{origin[new]} and {name} are both {new}: the file mixes two'
+          ' naming schemes.'
+        )
       if rule:
-        ours = [_filled(one, found) for one in _ours(rule)]
         change, _ = OPERATIONS[rule.operation]
-        try:
-          parts = np.split(array, len(ours)) if len(ours) > 1 else [array]
-          parts = [change(part, heads) for part in parts]
-        except ValueError:
-          parts = [array] * len(ours)
-      for new, part in zip(ours, parts, strict=True):
-        if new in params:
-          raise ValueError(
-            f'{origin[new]} and {name} are both {new}: the file mixes two'
-            ' naming schemes.'
-          )
-        params[new], origin[new] = part, name
+        with contextlib.suppress(ValueError):  # Of an unexpected shape.
+          array = change(array, heads)
+      params[new], origin[new] = array, name
     return params
 
   def write(self, params: Arrays) -> dict[str, np.ndarray]:
     """Inverts `read`; names that no rule has stay."""
     arrays = {}
     for name, array in params.items():
-      rule, found = self._rule(name, _ours)
-      theirs = _filled(rule.theirs, found) if rule else name
-      if theirs in arrays:
-        continue  # Written with another part of it.
-      parts = [array]
+      rule, found = self._rule(name, 'ours')
       if rule:
         _, change = OPERATIONS[rule.operation]
-        parts = [change(params[_filled(one, found)]) for one in _ours(rule)]
-      arrays[theirs] = np.concatenate(parts) if len(parts) > 1 else parts[0]
+        name, array = _filled(rule.theirs, found), change(array)
+      arrays[name] = array
     return arrays
 
   def options(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,18 +221,9 @@ class Family:
 
   def _rule(self, name, side):
     for rule in self.rules:
-      for template in side(rule):
-        if found := _pattern(template).fullmatch(name):
-          return rule, found
+      if found := _pattern(getattr(rule, side)).fullmatch(name):
+        return rule, found
     return None, None
-
-
-def _theirs(rule: Rule) -> tuple[str, ...]:
-  return (rule.theirs,)
-
-
-def _ours(rule: Rule) -> tuple[str, ...]:
-  return (rule.ours,) if isinstance(rule.ours, str) else rule.ours
 
 
 def side(size: Any) -> Any:
