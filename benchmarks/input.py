@@ -1,16 +1,11 @@
 """Times the input pipeline: `python -m benchmarks.input`.
 
 Different numbers of threads and worker processes of the training pipeline take
-turns, and other libraries at the same work, if they are installed:
+turns:
 
   python -m benchmarks.input                      one thread against the default
   python -m benchmarks.input --setting=threads=8 --setting=workers=2
   python -m benchmarks.input --data=folder:/data/imagenet --batch_size=1024
-  python -m benchmarks.input --setting=opencv --setting=default
-    --setting=timm --setting=tf.data --data=folder:/data/imagenet
-
-`opencv` decodes and crops in one process per core, and makes no batches: it is
-the ceiling of that decoder. `timm` is timm's loader, `tf.data` TensorFlow's.
 
 Makes and reads JPEGs of ImageNet's size, unless --data names other images.
 `images/s` is the rate of batches when nothing else happens; batches that were
@@ -20,38 +15,46 @@ device computed. `stall` is how long the loop still waits for a batch, including
 its transfer to the device.
 """
 
+import collections
 import functools
+import itertools
 import pathlib
 import re
 import tempfile
+import time
 
 import cv2
+import jax
 import numpy as np
 from absl import flags
 
-from benchmarks import inputs, report
+from benchmarks import report
 from vit_jax import data, sharding
-from vit_jax.data import ops
+from vit_jax.data import ops, pipeline
 from vit_jax.runtime import command_line, stopwatch
 
 flags.adopt_module_key_flags(report)
 _SETTING = flags.DEFINE_multi_string(
   'setting',
   ['threads=1', 'default'],
-  'threads=N, workers=N, prefetch=N with commas between them; default; or'
-  f' another input: {", ".join(inputs.LIBRARIES)}.',
+  'threads=N, workers=N, prefetch=N with commas between them; or default.',
 )
 _DATA = flags.DEFINE_string('data', '', 'Data spec; by default made JPEGs.')
 _SPLIT = flags.DEFINE_string('split', 'train', 'Split of the data.')
 _IMAGES = flags.DEFINE_integer('images', 256, 'Number of JPEGs to make.', 1)
 _IMAGE_SIZE = flags.DEFINE_integer('image_size', 224, 'Side in pixels.', 1)
 _PREPROCESS = flags.DEFINE_string(
-  'preprocess', inputs.PREPROCESS, 'See vit_jax/data/ops.'
+  'preprocess', 'inception_crop|flip', 'See vit_jax/data/ops.'
 )
 _BATCH_SIZE = flags.DEFINE_integer('batch_size', 64, 'Images a batch.', 1)
 _BATCHES = flags.DEFINE_integer('batches', 10, 'Batches in a turn.', 1)
 _STEP_MS = flags.DEFINE_float('step_ms', 100.0, 'Milliseconds of a step.', 0)
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Turns of each setting.', 1)
+
+# Batches that nobody counts before the clock starts: more than are ever ready.
+_UNCOUNTED = 4
+# Within this time, workers start by themselves, unless a setting says how many.
+_SETTLE_SEC = 3.0
 
 _COLUMNS = {
   'images/s': ('images_per_sec', '.0f'),
@@ -74,8 +77,7 @@ def parse(text: str) -> dict[str, int]:
   if not all(parts):
     raise ValueError(
       f'--setting={text}: expected threads, workers or prefetch with a number,'
-      ' such as threads=4, with commas between them; default; or another'
-      f' input: {", ".join(inputs.LIBRARIES)}.'
+      ' such as threads=4, with commas between them; or default.'
     )
   return {part[1]: int(part[2]) for part in parts}
 
@@ -103,8 +105,54 @@ def make_images(folder: pathlib.Path, count: int) -> str:
   return f'folder:{folder}'
 
 
+def turn(
+  view: data.View,
+  preprocess: ops.Preprocess,
+  options: dict[str, int],
+  *,
+  batch_size: int,
+  batches: int,
+  step_ms: float,
+) -> dict[str, float]:
+  """Reads batches as fast as possible, and then with a step after each.
+
+  Returns:
+    `batch_sec` and `stall_ms` (means over the batches), `largest_stall_ms`.
+  """
+  iterator = pipeline.train_batches(
+    view,
+    preprocess,
+    batch_size=batch_size,
+    seed=0,
+    num_classes=view.source.info.num_classes,
+    **options,
+  )
+  try:
+    # The start of workers is not timed.
+    end = time.monotonic() + (_SETTLE_SEC if 'workers' not in options else 0)
+    while time.monotonic() < end or not iterator.ready():
+      next(iterator)
+    # Batches that are ready before the clock starts would count too little.
+    collections.deque(itertools.islice(iterator, _UNCOUNTED), maxlen=0)
+    before = time.perf_counter()
+    collections.deque(itertools.islice(iterator, batches), maxlen=0)
+    batch_sec = (time.perf_counter() - before) / batches
+    waits, mesh = [], sharding.make_mesh()
+    for batch in sharding.feed(iterator, mesh, batches + 1, waits.append):
+      time.sleep(step_ms / 1000)
+      jax.block_until_ready(batch)
+  finally:
+    iterator.close()
+  # The first batch was ready before the first step, so its wait is left out.
+  stalls = 1000 * np.array(waits[1:])
+  return {
+    'batch_sec': batch_sec,
+    'stall_ms': float(stalls.mean()),
+    'largest_stall_ms': float(stalls.max()),
+  }
+
+
 def main():
-  sizes = {'batch_size': _BATCH_SIZE.value, 'batches': _BATCHES.value}
   sharding.check_batch_size(
     '--batch_size', _BATCH_SIZE.value, sharding.make_mesh()
   )
@@ -115,17 +163,12 @@ def main():
     spec = _DATA.value or make_images(pathlib.Path(folder), _IMAGES.value)
     view, turns = data.View(data.open_source(spec), _SPLIT.value), {}
     for text in _SETTING.value:
-      if text in inputs.LIBRARIES:
-        paths = inputs.files(text, view, _PREPROCESS.value)
-        turns[text] = functools.partial(
-          inputs.turn_of, text, paths, side=_IMAGE_SIZE.value, **sizes
-        )
-      else:
-        turns[text] = functools.partial(
-          *(inputs.turn, view, preprocess, parse(text)),
-          step_ms=_STEP_MS.value,
-          **sizes,
-        )
+      turns[text] = functools.partial(
+        *(turn, view, preprocess, parse(text)),
+        batch_size=_BATCH_SIZE.value,
+        batches=_BATCHES.value,
+        step_ms=_STEP_MS.value,
+      )
     samples = stopwatch.take_turns(turns, _ROUNDS.value)
   figures = {
     name: {key: [sample[key] for sample in found] for key in found[0]}
@@ -138,13 +181,10 @@ def main():
     results[name] = {
       'batch_sec': batch_sec,
       'images_per_sec': _BATCH_SIZE.value / batch_sec['median'],
+      'stall_ms': stopwatch.statistics(found['stall_ms']),
+      'largest_stall_ms': max(found['largest_stall_ms']),
       **ratios[name],
     }
-    if 'stall_ms' in found:
-      results[name] |= {
-        'stall_ms': stopwatch.statistics(found['stall_ms']),
-        'largest_stall_ms': max(found['largest_stall_ms']),
-      }
   report.publish(
     'input',
     results,

@@ -4,11 +4,9 @@ import json
 
 import pytest
 
-from tests.dedup import pictures
-
 pytestmark = pytest.mark.gate
 
-PROGRAMS = ('dedup', 'gpu_vs_timm', 'input', 'train_step')
+PROGRAMS = ('gpu_vs_timm', 'input', 'train_step')
 _TINY = [
   '--config=configs/pretrain.py:ViT-Ti/16,imagenet2012',
   *('--config.image_size=(32, 32)', '--config.model.depth=1'),
@@ -105,39 +103,20 @@ def test_contenders_have_equal_models(command, tmp_path):
 
 
 def test_input(command):
-  names = ('threads=1,workers=0', 'opencv')
+  names = ('threads=1,workers=0', 'default')
   done = command(
     *('benchmarks.input', '--images=8', '--image_size=16', '--batch_size=8'),
     *('--batches=2', '--step_ms=1', '--rounds=2'),
     *(f'--setting={name}' for name in names),
   )
-  _, first, opencv = _results(done, *names)
-  for result in (first, opencv):
+  _, first, default = _results(done, *names)
+  for result in (first, default):
     seconds = result['batch_sec']['median']
     assert result['images_per_sec'] == pytest.approx(8 / seconds)
     assert result['ratio'] == pytest.approx(
       seconds / first['batch_sec']['median']
     )
-  assert first['largest_stall_ms'] >= first['stall_ms']['median'] >= 0
-  assert 'stall_ms' not in opencv
-
-
-def test_dedup(command, tmp_path):
-  (tmp_path / 'train' / 'a').mkdir(parents=True)
-  for seed in (0, 0, 1, 2, 3):
-    path = (
-      tmp_path / 'train' / 'a' / f'{seed}{len(list(tmp_path.rglob("*")))}.jpg'
-    )
-    path.write_bytes(pictures.jpeg(pictures.picture(seed)))
-  done = command('benchmarks.dedup', f'--data=folder:{tmp_path}')
-  assert done.returncode == 0, done.stderr
-  results = json.loads(done.stdout)['results']
-  # The two equal pictures find each other; these pairs are not false.
-  for name in ('JPEG 90', 'resized to 50%', 'cropped by 10%', 'grey'):
-    assert results[name] == {'by_hash': 1, 'found': 1, 'reverse': 1, 'false': 0}
-  assert results['mirrored']['found'] == 0
-  assert results['from 0.8 on']['found'] >= results['from 0.95 on']['found']
-  assert results['up to 10 bits']['found'] <= results['up to 36 bits']['found']
+    assert result['largest_stall_ms'] >= result['stall_ms']['median'] >= 0
 
 
 @pytest.mark.parametrize(
@@ -148,7 +127,6 @@ def test_dedup(command, tmp_path):
     (['gpu_vs_timm', '--contenders=theirs'], 'theirs unknown'),
     (['gpu_vs_timm', '--torch_python=/nowhere'], '/nowhere'),
     (['input', '--images=1', '--setting=fast'], '--setting=fast'),
-    (['input', '--data=digits', '--setting=opencv'], 'only does'),
   ],
 )
 def test_errors(command, words, message):
