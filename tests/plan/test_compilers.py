@@ -119,7 +119,6 @@ def test_another_compiler_than_the_tested_one(
   [
     ({'libtpu': '0.0.50', 'jax': '0.12.0'}, 'libtpu 0.0.50, jax 0.12.0'),
     ({'gpu_compiler': 'plugin 1', 'jax': '2'}, 'plugin 1, jax 2'),
-    ({'backend': 'cpu', 'runtime': '1', 'jax': '2'}, 'cpu (1), jax 2'),
     ({'config': 'of an earlier version'}, ''),
   ],
 )

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from vit_jax.configs import pretrain, quickstart
+from vit_jax.configs import pretrain
 from vit_jax.plan import (
   analysis,
   compilers,
@@ -153,26 +153,3 @@ def test_what_went_wrong_is_shown(changes, words):
   found = {**_figures(topology=None), **changes}
   assert words in render.page(found)
   assert words in render.table([found, found])
-
-
-@pytest.mark.gate
-def test_this_machine_is_measured():
-  config = quickstart.pretrain()
-  config.model.update(width=16, depth=1, heads=2, mlp_dim=32)
-  config.model.representation_size = 0
-  config.data.batch_size = 16
-  found = figures.measured('tiny', config, 3)
-  assert set(REQUIRED) <= set(found)
-  assert found['topology'] == 'cpu:8'
-  assert found['fits'] is True
-  assert found['step_ms'] > 0
-  assert found['step_ms_corrected'] == found['step_ms']
-  assert found['images_per_sec'] == pytest.approx(16e3 / found['step_ms'])
-  assert found['hbm_gib'] > 0
-  assert found['settings']['model.dtype'] == 'float32'
-  # A CPU has no known peak, and its cores are not TensorCores.
-  assert found['mfu'] is found['core_days'] is None
-  json.dumps(found)
-  page = render.page(found)
-  assert 'A step takes' in page
-  assert f'cpu ({found["runtime"]})' in page

@@ -7,7 +7,6 @@
   --topology=h100x8                 eight GPUs of a machine: a roofline estimate
   --also=configs/finetune.py:ViT-L/16,imagenet2012   further configs
   --table6 --topology=v3:16x16      the 18 runs of the paper's Table 6
-  --topology=local                  measures steps on this machine (cpu, gpu)
   --config.KEY=VALUE                overrides any key, in all configs
 
 Compiles the same step that training runs, with the TPU's own compiler, on any
@@ -59,7 +58,7 @@ _TOPOLOGY = flags.DEFINE_list(
   'topology',
   [],
   'Slices: v3:16x16 or v3-512, 2xv5e:16x16 (two slices), auto:GENERATION,'
-  ' auto (v3); GPUs: h100x8, auto:h100; or local, cpu, gpu: this machine.',
+  ' auto (v3); GPUs: h100x8, auto:h100.',
 )
 _JSON = flags.DEFINE_bool(
   'json', False, 'Print one line of JSON: an object, or a list of objects.'
@@ -77,9 +76,6 @@ _SEARCH = flags.DEFINE_bool(
 _MAX_TRIES = flags.DEFINE_integer(
   'max_tries', 6, 'Most compilations in such a search.', lower_bound=1
 )
-_STEPS = flags.DEFINE_integer(
-  'steps', 10, 'Steps to measure on this machine.', lower_bound=1
-)
 
 
 # Table 6 of arXiv:2010.11929: models and epochs, all on JFT-300M.
@@ -91,12 +87,10 @@ TABLE_6 = (
   *(('R50+ViT-B/16', 7), ('R50+ViT-L/32', 7), ('R50+ViT-L/16', 7)),
   ('R50+ViT-L/16', 14),
 )
-# Topologies that mean this machine, whose speed is measured.
-_LOCAL = ('local', 'cpu', 'gpu')
 # The generation of `auto`.
 _AUTO = 'v3'
 
-# What to plan for: devices, the generation of `auto`, this machine, or nothing.
+# What to plan for: devices, the generation of `auto`, or nothing.
 Target = devices.Target | str | None
 
 
@@ -182,26 +176,10 @@ def _runs() -> list[search.Run]:
 
 
 def _targets(texts: Sequence[str]) -> list[Target]:
-  """Returns what to plan for, and chooses JAX's platform."""
-  local = [text for text in texts if text in _LOCAL]
-  if not local:
-    devices.leave_hardware_alone()
-    # A slice has two names; plan it once even if both are given.
-    return list(dict.fromkeys(map(_target, texts))) or [None]
-  [place] = local[:1]
-  if len(texts) > 1:
-    raise ValueError(
-      f'--topology={",".join(texts)}: {place} measures this machine and cannot'
-      ' be combined with slices. Run the command once for each.'
-    )
-  if place == 'cpu':
-    jax.config.update('jax_platforms', 'cpu')
-  elif place == 'gpu' and jax.default_backend() != 'gpu':
-    raise ValueError(
-      f'--topology=gpu: JAX sees no GPU here, only {jax.default_backend()}.'
-      ' pip install "vit-paper-jax[cuda]" gets the NVIDIA plugin.'
-    )
-  return [place]
+  """Returns what to plan for; from now on JAX uses no accelerator."""
+  devices.leave_hardware_alone()
+  # A slice has two names; plan it once even if both are given.
+  return list(dict.fromkeys(map(_target, texts))) or [None]
 
 
 def _target(text: str) -> Target:
@@ -223,13 +201,11 @@ def _lacks_libtpu(target: Target) -> bool:
 
   That goes for TPUs. Without the compiler for GPUs, a plan for them fails.
   """
-  tpu = target not in (None, *_LOCAL) and _platform(target) == 'tpu'
+  tpu = target is not None and _platform(target) == 'tpu'
   return tpu and not devices.have_compiler()
 
 
 def _plan(run: search.Run, target: Target) -> dict[str, Any]:
-  if target in _LOCAL:
-    return figures.measured(run.name, run.config, _STEPS.value)
   if target is None:
     return figures.analytic(run.name, analysis.resolve(run.config, 'tpu'))
   options = search.Options(_CORRECTION.value, _SEARCH.value, _MAX_TRIES.value)

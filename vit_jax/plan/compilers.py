@@ -83,8 +83,6 @@ def named(figures: Mapping[str, Any]) -> str:
     return f'libtpu {figures["libtpu"]}, jax {figures["jax"]}'
   if figures.get('gpu_compiler'):
     return f'{figures["gpu_compiler"]}, jax {figures["jax"]}'
-  if figures.get('backend'):
-    return f'{figures["backend"]} ({figures["runtime"]}), jax {figures["jax"]}'
   return ''
 
 

@@ -1,24 +1,18 @@
 """The figures of a run: one object, which JSON and the text for people show.
 
-They are planned from what the compiler says, or measured on this machine.
+They are planned from what the compiler says.
 """
 
 import dataclasses
 import re
-import statistics
-import time
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import ml_collections
-from absl import logging
 
-from vit_jax import sharding
-from vit_jax.plan import analysis, chips, compilers, devices
+from vit_jax.plan import analysis, compilers, devices
 from vit_jax.plan.compilers import GIB, Compiled
 from vit_jax.runtime import installed
-from vit_jax.training import program as program_lib
 
 # Nothing is corrected by default: all but one of the real runs are those that
 # core-days are compared with.
@@ -31,8 +25,8 @@ _UNKNOWN = (
   *('hbm_usable_gib', 'fits', 'compile_seconds', 'step_ms', 'device_days'),
   *('step_ms_corrected', 'images_per_sec', 'wall_days', 'mfu', 'shares'),
   *('images_per_sec_per_core', 'core_days', 'core_days_raw', 'fix', 'changes'),
-  *('core_days_range', 'search_ended', 'error', 'libtpu', 'backend'),
-  *('runtime', 'lock_difference', 'gpu_compiler', 'method'),
+  *('core_days_range', 'search_ended', 'error', 'libtpu'),
+  *('lock_difference', 'gpu_compiler', 'method'),
 )
 # Numbered names of repeated blocks, and of XLA's own operations.
 _BLOCK = re.compile(r'(block_?|unit_?|^[a-z-]+\.)\d+')
@@ -46,8 +40,6 @@ _ROOFLINE_RESTS_ON = (
   " attention took 1.45 and 1.41 times as long; a prototype of cuDNN's took 1.6"
   ' times as long.'
 )
-_WARM_UP_STEPS = 2
-_ROUNDS = 5
 
 
 def analytic(name: str, config: ml_collections.ConfigDict) -> dict[str, Any]:
@@ -104,8 +96,10 @@ def planned(
   if compiled.error:
     return {'error': compiled.error}
   asked = compiled.seconds is not None
+  parts = dataclasses.asdict(compiled.memory)
   found = {
-    **_memory(compiled.memory),
+    'hbm_gib': compiled.memory.total / GIB,
+    'hbm': {name: size / GIB for name, size in parts.items()},
     'hbm_source': 'compiler' if asked else 'lower bound',
     'fits': compiled.fits,
     'assumptions': _assumptions(target, compiled, correction),
@@ -119,60 +113,33 @@ def planned(
       'lock_difference': compilers.difference(target.platform),
     }
   if estimate := compiled.estimate:
-    seconds, peak = estimate.seconds, target.devices * target.chip.peak_flops
+    seconds, batch = estimate.seconds, config.data.batch_size
+    flops = analysis.step_flops(config)
+    cores, count = target.cores, target.devices
+    days = seconds * config.total_steps / _DAY
     found |= {
-      **_speed(
-        *(config, seconds, target.devices, target.cores, peak, correction)
-      ),
+      'step_ms': 1e3 * seconds,
+      'step_ms_corrected': 1e3 * seconds / correction,
+      'images_per_sec': batch / seconds,
+      'images_per_sec_per_core': batch / seconds / (cores or count),
+      'mfu': flops / seconds / (count * target.chip.peak_flops),
+      'wall_days': days / correction,
+      'device_days': count * days / correction,
       'method': "the compiler's cycles" if target.cores else ROOFLINE,
       'correction': correction,
       'shares': {k: part / seconds for k, part in estimate.by_class.items()},
       'hidden_ms': 1e3 * estimate.hidden_seconds,
       'heaviest': _heaviest(estimate),
     }
+    if cores:
+      found |= {
+        'core_days': cores * days / correction,
+        'core_days_raw': cores * days,
+        'core_days_range': [
+          cores * days / speed for speed in analysis.REAL_SPEED[::-1]
+        ],
+      }
   return found
-
-
-def _memory(memory: compilers.Memory) -> dict[str, Any]:
-  parts = dataclasses.asdict(memory)
-  return {
-    'hbm_gib': memory.total / GIB,
-    'hbm': {name: size / GIB for name, size in parts.items()},
-  }
-
-
-def _speed(
-  config: ml_collections.ConfigDict,
-  seconds: float,
-  devices: int,
-  cores: int | None,
-  peak: float | None,
-  correction: float = CORRECTION,
-) -> dict[str, Any]:
-  """Returns what follows from the seconds of a step.
-
-  Args:
-    config: the complete config.
-    seconds: of a step.
-    devices: number of devices.
-    cores: number of TensorCores, if that is what the devices have.
-    peak: operations a second of all devices; None if unknown.
-    correction: see `planned`.
-  """
-  batch, days = config.data.batch_size, seconds * config.total_steps / _DAY
-  return {
-    'step_ms': 1e3 * seconds,
-    'step_ms_corrected': 1e3 * seconds / correction,
-    'images_per_sec': batch / seconds,
-    'images_per_sec_per_core': batch / seconds / (cores or devices),
-    'mfu': peak and analysis.step_flops(config) / seconds / peak,
-    'wall_days': days / correction,
-    'device_days': devices * days / correction,
-    'core_days': cores and cores * days / correction,
-    'core_days_raw': cores and cores * days,
-    'core_days_range': cores
-    and [cores * days / speed for speed in analysis.REAL_SPEED[::-1]],
-  }
 
 
 def _heaviest(estimate, count: int = 6) -> list[dict[str, Any]]:
@@ -231,83 +198,3 @@ def _assumptions(target, compiled: Compiled, correction: float) -> list[str]:
   if listed:
     sentences.append(f'The time of {listed} is unknown and counts as zero.')
   return sentences
-
-
-def measured(
-  name: str, config: ml_collections.ConfigDict, steps: int
-) -> dict[str, Any]:
-  """Runs steps with random images; returns the figures that they give.
-
-  Args:
-    name: of the run.
-    config: as given, for all of this machine's devices.
-    steps: number of measured steps; two unmeasured ones come first.
-
-  Raises:
-    ValueError: the config does not fit the devices.
-    jax.errors.JaxRuntimeError: the memory does not suffice.
-  """
-  platform = jax.default_backend()
-  config = analysis.resolve(config, platform)
-  layout = sharding.build(**config.mesh, devices=jax.devices())
-  program = program_lib.Program(config, layout)
-  count, device = layout.mesh.size, layout.mesh.devices.flat[0]
-  logging.info('Compiling %s for %d x %s.', name, count, device.device_kind)
-  start = time.monotonic()
-  step = program.train_step.lower(
-    program.abstract_state, program.abstract_batch
-  ).compile()
-  compile_seconds = round(time.monotonic() - start, 1)
-  logging.info('Measuring %d steps.', steps)
-  seconds = _step_seconds(program, step, steps)
-  held = compilers.held(program)
-  memory = compilers.read_memory(step.memory_analysis(), held)
-  found = analytic(name, config) | _memory(memory)
-  stats = device.memory_stats() or {}
-  if peak_bytes := stats.get('peak_bytes_in_use'):
-    found['hbm_gib'] = peak_bytes / GIB
-  limit = stats.get('bytes_limit')
-  peak = chips.peak_flops(device.device_kind)
-  return {
-    **found,
-    **_speed(config, seconds, count, None, peak and peak * count),
-    'topology': f'{platform}:{count}',
-    'device': device.device_kind,
-    'devices': count,
-    'backend': platform,
-    'runtime': ' '.join(device.client.platform_version.split()),
-    'compile_seconds': compile_seconds,
-    'hbm_source': 'measured' if peak_bytes else 'compiler',
-    'hbm_usable_gib': limit / GIB if limit else None,
-    'fits': True,
-    'assumptions': [
-      'Measured: nothing is estimated or corrected. The images are random and'
-      ' made on the device, so the time does not include waiting for data.',
-    ],
-  }
-
-
-def _step_seconds(program, step, steps: int) -> float:
-  """Returns the median seconds of a compiled step on random images."""
-  shapes = program.abstract_batch
-
-  def make():
-    batch = {n: jnp.full(x.shape, n == 'mask') for n, x in shapes.items()}
-    batch['image'] = jax.random.bits(key, shapes['image'].shape, jnp.uint8)
-    return {n: x.astype(shapes[n].dtype) for n, x in batch.items()}
-
-  key, shardings = jax.random.key(0), {n: x.sharding for n, x in shapes.items()}
-  batch = jax.jit(make, out_shardings=shardings)()
-  state, rounds = program.init_state(), []
-  for _ in range(_WARM_UP_STEPS):
-    state, metrics = step(state, batch)
-  jax.block_until_ready(metrics)
-  # Wait only once in several steps: as in training, the host runs ahead.
-  each = max(1, steps // _ROUNDS)
-  for _ in range(max(1, steps // each)):
-    start = time.perf_counter()
-    for _ in range(each):
-      state, metrics = step(state, batch)
-    jax.block_until_ready(metrics)
-    rounds.append((time.perf_counter() - start) / each)
-  return statistics.median(rounds)

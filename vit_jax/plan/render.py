@@ -95,8 +95,6 @@ def _verdict(figures) -> Iterator[str]:
 
 def _fits(figures) -> str:
   needed, usable = figures['hbm_gib'], figures['hbm_usable_gib']
-  if usable is None:
-    return f'Needs {_gib(needed)} GiB on each device.'
   if figures['fits']:
     return (
       f'Fits: {_gib(needed)} of {_gib(usable)} GiB on each device'
@@ -151,9 +149,9 @@ def _memory(figures) -> str:
   return '\n'.join(
     [
       'memory of a device, GiB',
-      *_bars(figures['hbm'], max(usable or 0, total)),
+      *_bars(figures['hbm'], max(usable, total)),
       f'  {"total":30}{total:10.3f}',
-      *([f'  {"usable":30}{usable:10.3f}'] if usable else ()),
+      f'  {"usable":30}{usable:10.3f}',
     ]
   )
 
