@@ -149,19 +149,13 @@ def test_kept_scenes_are_read_again_and_damaged_ones_are_not(
   assert drawn == [('test', 0), ('test', 1), ('test', 2)]
 
 
-@pytest.mark.parametrize('place', ['gs://bucket/scenes', '{}/file'])
-def test_a_folder_that_cannot_be_used_costs_one_warning(
-  tmp_path, caplog, place
-):
-  (tmp_path / 'file').write_bytes(b'')  # A user who is root can write anywhere.
-  place = place.format(tmp_path)
-  source = shapes.Shapes(data_dir=place)
-  for split, index in (('train', 0), ('train', 1), ('test', 0)):
-    image, _ = shapes.render(split, index)
-    np.testing.assert_array_equal(source.read(split, index).image, image)
-  [line] = caplog.messages
-  assert place in line
-  assert 'Set data.data_dir' in line
+def test_scenes_are_kept_in_a_local_folder_alone(tmp_path):
+  remote = shapes.Shapes('count', data_dir='gs://bucket/scenes')
+  expected, _ = shapes.render('train', 0)
+  np.testing.assert_array_equal(remote.read('train', 0).image, expected)
+  (tmp_path / 'file').write_bytes(b'')
+  with pytest.raises(OSError, match='file'):
+    shapes.Shapes(data_dir=f'{tmp_path}/file').read('train', 0)
 
 
 # ---- folder: and classes: ----------------------------------------------------

@@ -18,31 +18,15 @@ import numpy as np
 from absl import flags
 
 from vit_jax import data
+from vit_jax.data import source_flags
 from vit_jax.runtime import command_line, printable
 
 # The most records that are read for a count that nobody asked for.
 _FEW = 100_000
 
+flags.adopt_module_key_flags(source_flags)
 _DATA = flags.DEFINE_string('data', None, 'Data spec, such as digits.')
 _SPLIT = flags.DEFINE_string('split', 'train', 'Split expression.')
-_DATA_DIR = flags.DEFINE_string(
-  'data_dir',
-  '',
-  "Folder of the prepared TFDS data ('': TFDS's default); for shapes, folder in"
-  " which to keep rendered scenes ('': none are kept).",
-)
-_IMAGE_KEY = flags.DEFINE_string(
-  'image_key', 'image', 'TFDS feature that holds the image.'
-)
-_LABEL_KEY = flags.DEFINE_string(
-  'label_key', 'label', 'TFDS feature that holds the label.'
-)
-_NUM_CLASSES = flags.DEFINE_integer(
-  'num_classes',
-  0,
-  'Number of classes of a TFDS label without class names.',
-  lower_bound=0,
-)
 _COUNT = flags.DEFINE_bool(
   'count', False, 'Count the classes even if many records must be read.'
 )
@@ -78,13 +62,7 @@ def class_balance(view: data.View) -> np.ndarray:
 
 
 def main() -> None:
-  source = data.open_source(
-    _DATA.value,
-    data_dir=_DATA_DIR.value,
-    image_key=_IMAGE_KEY.value,
-    label_key=_LABEL_KEY.value,
-    num_classes=_NUM_CLASSES.value,
-  )
+  source = data.open_source(_DATA.value, **source_flags.arguments())
   view = data.View(source, _SPLIT.value)
   sizes = ', '.join(
     f'{printable.name(k)} ({n:,})' for k, n in source.info.splits.items()

@@ -15,7 +15,6 @@ scene, 0.7 GB for all).
 
 import colorsys
 import contextlib
-import errno
 import functools
 import itertools
 import os
@@ -23,7 +22,6 @@ import zlib
 
 import cv2
 import numpy as np
-from absl import logging
 
 from vit_jax.data import source
 from vit_jax.data.sources import listing
@@ -100,14 +98,16 @@ class Shapes(source.Source):
     Args:
       factor: one of `FACTORS`, several joined by `+`, or `all`.
       data_dir: a local folder that keeps scenes, shared by any number of
-        processes and sources. None renders the scene at every read.
+        processes and sources. Without it, or with a remote one, a scene is
+        rendered at every read.
 
     Raises:
       ValueError: a factor is unknown or repeats.
     """
     spec = f'shapes:{factor}'
     # The source does not hold the open files, which cannot be pickled.
-    self._data_dir = data_dir
+    is_local = data_dir and not listing.is_remote(data_dir)
+    self._data_dir = data_dir if is_local else None
     self._multi_label = factor == 'all'
     self._factors = list(FACTORS) if self._multi_label else factor.split('+')
     unknown = [name for name in self._factors if name not in FACTORS]
@@ -156,9 +156,9 @@ def _read(
   of both. A record that nobody has written yet, or half of one, has a wrong
   checksum. Processes need no locks, as all of them write the same bytes.
   """
-  file = _open(folder, split) if folder else None
-  if file is None:
+  if not folder:
     return render(split, index)
+  file = _open(folder, split)
   record = os.pread(file, _RECORD, index * _RECORD)
   if zlib.crc32(record[:-4]).to_bytes(4, 'little') == record[-4:]:
     content = np.frombuffer(bytearray(record), np.uint8)[:-4]
@@ -176,8 +176,8 @@ def _read(
 # One open file per split and process, whatever the number of sources. A source
 # that is unpickled in another process opens the file there.
 @functools.cache
-def _open(folder: str, split: str) -> int | None:
-  """Opens the file that keeps a split's scenes; None if it cannot be written.
+def _open(folder: str, split: str) -> int:
+  """Opens the file that keeps a split's scenes.
 
   Its name holds a digest of the split's first scenes, so that scenes of another
   renderer (this module, NumPy, OpenCV) are never read.
@@ -186,25 +186,10 @@ def _open(folder: str, split: str) -> int | None:
   for index in range(_PROBES):
     image, labels = render(split, index)
     digest = zlib.crc32(bytes(labels.values()), zlib.crc32(image, digest))
-  local = os.path.expanduser(folder)
-  try:
-    if listing.is_remote(folder):
-      raise OSError(errno.EINVAL, 'it is not a local folder')
-    os.makedirs(f'{local}/shapes', exist_ok=True)
-    path = f'{local}/shapes/{split}-{digest:08x}'
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-  except OSError as error:
-    _warn(folder, error.strerror)
-    return None
-
-
-@functools.cache  # Once for all splits.
-def _warn(folder: str, reason: str) -> None:
-  logging.warning(
-    'Scenes are drawn at every read, as none can be kept in %s: %s. Set'
-    " data.data_dir to a writable local folder, or to ''.",
-    *(folder, reason),
-  )
+  scenes = os.path.join(os.path.expanduser(folder), 'shapes')
+  os.makedirs(scenes, exist_ok=True)
+  path = f'{scenes}/{split}-{digest:08x}'
+  return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
 
 
 def render(split: str, index: int) -> tuple[np.ndarray, dict[str, int]]:
