@@ -49,8 +49,8 @@ def _claims(scale: str) -> list[Claim]:
 def _notes(results: Results) -> list[str]:
   low, high = PIXELS[results.scale]
   cells = (
-    'In miniature, 3 x 3 patches become 4 x 4, which no longer fall on the cells'
-    ' of the data set that stands for ImageNet.'
+    'In miniature, 3 x 3 patches become 4 x 4, which no longer fall on the'
+    ' cells of the data set that stands for ImageNet.'
   )
   return [
     'The paper says that a higher resolution is often beneficial and cites'
