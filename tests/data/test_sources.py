@@ -293,27 +293,19 @@ def test_files_with_other_suffixes_are_counted(tmp_path, caplog):
   assert '.jpg' in line
 
 
-INSIDE = r'links to a folder that it lies in; remove'
-
-
 @pytest.mark.parametrize(
-  'links, words',
+  'links',
   [
-    ({'train/a/b/up': 'train/a'}, INSIDE),
-    ({'train/a/top': ''}, INSIDE),
-    # Links to each other, and to themselves.
-    ({'train/a/b/c': 'train/c', 'train/c/a': 'train/a'}, 'remove it'),
-    ({'train/a/b/out': '../out', '../out/in': 'train'}, 'remove it'),
-    ({'train/a/self': 'train/a/self'}, 'symbolic links'),
-    ({'train/a/b/self.jpg': 'train/a/b/self.jpg'}, 'symbolic links'),
+    {'train/a/top': ''},
+    {'train/a/b/c': 'train/c', 'train/c/a': 'train/a'},
+    {'train/a/b/self.jpg': 'train/a/b/self.jpg'},
   ],
 )
-def test_endless_links_are_refused(tmp_path, links, words):
+def test_endless_links_are_refused(tmp_path, links):
   root = _make(tmp_path / 'set', ['train/a/b/1.jpg', 'train/c/1.jpg'])
-  (tmp_path / 'out').mkdir()
   for link, target in links.items():
     os.symlink(f'{root}/{target}', f'{root}/{link}')
-  with pytest.raises((OSError, ValueError), match=words):
+  with pytest.raises(OSError, match='symbolic links'):
     data.open_source(f'folder:{root}')
 
 

@@ -62,7 +62,12 @@ class HuggingFace(labels_lib.Numbered):
         )
       label = getattr(label, 'feature', label)
       if isinstance(label, datasets.ClassLabel):
-        names = labels_lib.same_names(names, label.names, where)
+        if names not in (None, label.names):
+          raise ValueError(
+            f'{where} has other class names than the splits before it. Write'
+            ' all of them with one list of classes.'
+          )
+        names = label.names
       column = rows.select_columns([label_key]).with_format('arrow')[:]
       labels[split] = column[label_key].to_pylist()
       self._images[split] = rows.select_columns([image_key]).cast_column(

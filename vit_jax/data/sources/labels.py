@@ -99,29 +99,6 @@ class Numbered(source.Labelled):
     return {'labels': identity.short_hash(labels)}
 
 
-def same_names(
-  names: Sequence[str] | None, found: Sequence[str] | None, where: str
-) -> Sequence[str] | None:
-  """Returns the class names of several files or splits.
-
-  Args:
-    names: those of the ones before; None if they state none.
-    found: those of the next one; None if it states none.
-    where: the next one, for the error message.
-
-  Raises:
-    ValueError: both differ: then the same number means different classes.
-  """
-  if names and found and list(names) != list(found):
-    pairs = itertools.zip_longest(names, found)
-    mine, other = next((a, b) for a, b in pairs if a != b)
-    raise ValueError(
-      f'{where} has other class names than what comes before it: {other!r}'
-      f' instead of {mine!r}. Write all of it with one list of classes.'
-    )
-  return names or found
-
-
 def index_names(count: int, where: str) -> list[str]:
   """Returns the names of classes that have none: '0', '1', ...
 

@@ -37,45 +37,20 @@ def walk(root: str) -> Iterator[tuple[str, list[str]]]:
     comes before those in it; otherwise, the order is arbitrary.
 
   Raises:
-    ValueError: a link leads to a folder that it lies in, perhaps by others.
-    OSError: a folder is gone, or a link leads to itself.
+    OSError: a folder is gone, or links lead in a circle.
   """
   entries = _remote if is_remote(root) else _local
-  waiting = [('', ())]
+  waiting = ['']
   while waiting:
-    folder, passed = waiting.pop()
-    path, names = f'{root.rstrip("/")}/{folder}', []
-    for name, is_folder in entries(path):
+    folder, names = waiting.pop(), []
+    for name, is_folder in entries(f'{root.rstrip("/")}/{folder}'):
       if name.startswith('.') or name in _CLUTTER:
         continue
-      if not is_folder:
-        names.append(name)
-      elif is_remote(root):
-        waiting.append((f'{folder}{name}/', ()))
+      if is_folder:
+        waiting.append(f'{folder}{name}/')
       else:
-        waiting.append((f'{folder}{name}/', _pass(path + name, passed)))
+        names.append(name)
     yield folder, names
-
-
-def _pass(path: str, passed: tuple[str, ...]) -> tuple[str, ...]:
-  """Returns the folders in which the links on the way to a folder lie.
-
-  Args:
-    path: the folder, which may be a link itself.
-    passed: what this returned for the folder that `path` lies in.
-
-  Raises:
-    ValueError: the walk would come back to one of these links.
-  """
-  if not os.path.islink(path):
-    return passed
-  passed = (*passed, os.path.realpath(os.path.dirname(path)))
-  target = os.path.realpath(path)
-  if any(os.path.commonpath([target, one]) == target for one in passed):
-    raise ValueError(
-      f'{printable.name(path)} links to a folder that it lies in; remove it.'
-    )
-  return passed
 
 
 def _remote(path: str) -> Iterator[tuple[str, bool]]:
