@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from vit_jax import data
-from vit_jax.data import __main__ as command
+from vit_jax.data import __main__ as counting
 from vit_jax.data import exclusion, retrying
 from vit_jax.runtime import errors
 
@@ -218,34 +218,30 @@ class Labelled(data.Source):
 def test_counts(labels, counts):
   view = data.View(Labelled(labels), 'train')
   if counts:
-    assert command.class_balance(view).tolist() == counts
+    assert counting.class_balance(view).tolist() == counts
     return
   with pytest.raises(ValueError, match=rf'label {labels[1]}.* \[0, 3\)'):
-    command.class_balance(view)
+    counting.class_balance(view)
 
 
-def test_command(monkeypatch, capsys):
-  def run(**flags):
-    defaults = {
-      **dict(data='digits:01', split='train', data_dir='', image_key='image'),
-      **dict(label_key='label', num_classes=0, classes=20),
-    }
-    for name, value in (defaults | flags).items():
-      flag = type('Flag', (), {'value': value})
-      monkeypatch.setattr(command, f'_{name.upper()}', flag)
-    command.main()
-    return capsys.readouterr().out.splitlines()
-
-  assert run(split='shuffled(train)[:9]') == [
+@pytest.mark.parametrize(
+  'words, last',
+  [
+    ([], ['           5  0', '           4  1']),
+    (
+      ['--classes=1'],
+      ['           5  0', '... and 1 more classes (--classes=2 lists all).'],
+    ),
+  ],
+)
+def test_command(command, words, last):
+  split = 'shuffled(train)[:9]'
+  words = '--data=digits:01', f'--split={split}', *words
+  assert command('vit_jax.data', *words).stdout.splitlines() == [
     'digits:01: train (288), test (72)',
-    'shuffled(train)[:9]: 9 examples; the first is train/233',
+    f'{split}: 9 examples; the first is train/233',
     '2 of 2 classes have examples:',
-    '           5  0',
-    '           4  1',
-  ]
-  assert run(split='shuffled(train)[:9]', classes=1)[3:] == [
-    '           5  0',
-    '... and 1 more classes (--classes=2 lists all).',
+    *last,
   ]
 
 

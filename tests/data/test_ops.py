@@ -3,12 +3,12 @@
 import math
 import pickle
 
-import cv2
 import numpy as np
 import pytest
 import scipy.stats
 from PIL import Image, ImageEnhance, ImageOps
 
+from tests.data.test_decoding import encode, noise
 from vit_jax.data import ops
 from vit_jax.data.ops import augment, decoding, geometry
 
@@ -18,19 +18,6 @@ SAME_SIZE = (augment.ColourJitter, augment.RandAugment, augment.RandomErasing)
 
 def generator(seed=0):
   return np.random.default_rng(seed)
-
-
-def noise(height, width, channels=3, seed=0):
-  return generator(seed).integers(
-    0, 256, (height, width, channels), dtype=np.uint8
-  )
-
-
-def encode(image, extension):
-  """Encodes uint8 [h, w, 3] RGB or [h, w, 1]."""
-  if image.shape[2] == 3:
-    image = image[:, :, ::-1]
-  return cv2.imencode(extension, image)[1].tobytes()
 
 
 def test_resize_values():

@@ -26,12 +26,11 @@ def test_crops_are_aligned(top, left, place):
   names = [hashing.view_name(view) for view in range(MIRRORED)]
   whole = _grey(3)
   crop = whole[top : top + 108, left : left + 135]
-  view = names.index(f'crop{place}')
-  found, used = matching.correlation(crop, whole, [view])
-  assert found > 0.9
-  assert used == view
-  view = names.index(f'part{place}')
-  assert matching.correlation(whole, crop, [view])[0] > 0.9
+  for one, other, kind in ((crop, whole, 'crop'), (whole, crop, 'part')):
+    view = names.index(kind + place)
+    found, used = matching.correlation(one, other, [view])
+    assert found > 0.9
+    assert used == view
 
 
 def test_the_best_view_counts_and_says_whether_it_is_mirrored():
