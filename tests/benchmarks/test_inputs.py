@@ -2,7 +2,7 @@
 
 import time
 
-from benchmarks import input as benchmark
+from benchmarks import inputs as benchmark
 from vit_jax import data
 from vit_jax.data import ops
 
