@@ -57,26 +57,9 @@ FLAGS = {
     'Create the machines without external addresses, and connect to their'
     ' internal ones (from inside the network). The set-up then needs Cloud NAT.'
   ),
-  'spot': _switch(
-    'A spot slice: much cheaper, but Google may preempt it at any time. Without'
-    ' this flag the slice is on demand.'
-  ),
-  'reserved': _switch("A slice of the project's reservation."),
-  'flex_start': _switch(
-    'Wait in a queue for a slice that is cheaper than on demand and is not'
-    ' preempted, for at most seven days.'
-  ),
-  'max_run_duration': _text(
-    'With --flex_start: delete the slice after this time (%(default)s, which is'
-    ' the maximum).',
-    '7d',
-  ),
   'runtime_version': _text(
     'Image of the machines; default: the image of the TPU generation.'
   ),
-  'valid_until': _text('Give up waiting after this time, such as 6h.'),
-  'network': _text("Network; default: the project's `default`."),
-  'subnetwork': _text('Subnetwork of the network.'),
   'service_account': _text(
     'Account of the machines, which must be allowed to write to the work'
     " directory; default: Compute Engine's default account."
@@ -100,7 +83,6 @@ FLAGS = {
     'How often in a row a worker restarts the program. An attempt of at least'
     ' two hours resets the count, unless it got stuck',
   ),
-  'restart_pause': _number(30, 'Seconds before a restart'),
   'env': _text(
     "Environment variable of the run, such as LIBTPU_INIT_ARGS='...'; may be"
     ' given several times. Do not pass secrets: it is printed here and visible'
@@ -125,12 +107,6 @@ FLAGS = {
   ),
   'cluster': dict(required=True, help='Name of the cluster.'),
   'num_slices': _number(1, 'Number of slices'),
-  'max_restarts': _number(
-    100, 'How often all pods restart, also after lost nodes'
-  ),
-  'grace_seconds': _number(
-    300, 'Seconds between SIGTERM and SIGKILL, for the save'
-  ),
 }
 
 # Command -> a function of (shell, args, flags after --), and its flags. The
@@ -139,7 +115,12 @@ Commands = Mapping[str, tuple[Callable[..., None], str]]
 
 
 def run(
-  words: Sequence[str], *, doc: str, commands: Commands, takes: Sequence[str]
+  words: Sequence[str],
+  *,
+  doc: str,
+  commands: Commands,
+  takes: Sequence[str],
+  passes: Sequence[str],
 ) -> None:
   """Parses a command line and calls the command; an error ends as one message.
 
@@ -148,6 +129,7 @@ def run(
     doc: the program's help.
     commands: the commands, which all have the flag --dry_run, too.
     takes: those that take flags of vit_jax.main after `--`.
+    passes: those that pass unknown flags on to gcloud or xpk, as `args.more`.
   """
   own, after = list(words), []
   if '--' in own:
@@ -166,7 +148,9 @@ def run(
     sub = choices.add_parser(name, help=summary, description=text, **style)
     for flag in (*flags.split(), 'dry_run'):
       sub.add_argument(f'--{flag}', **FLAGS[flag])
-  args = parser.parse_args(own)
+  args, args.more = parser.parse_known_args(own)
+  if args.more and args.command not in passes:
+    parser.error(f'{args.command} has no {" ".join(args.more)} (see --help).')
   try:
     _check(args)
     if after and args.command not in takes:

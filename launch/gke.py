@@ -41,6 +41,9 @@ _HERE = pathlib.Path(__file__).parent
 _CODES = _HERE / 'worker/restartable_codes'
 # Seconds for which the slices of a run wait for each other.
 SLICES_TIMEOUT = 3600
+# How often all pods restart, and the seconds from SIGTERM to SIGKILL, in which
+# a run saves, unless the user passes XPK's flags.
+MAX_RESTARTS, GRACE = 100, 300
 
 
 def build(shell, args, _) -> None:
@@ -68,7 +71,9 @@ def run(shell, args, flags) -> None:
 
   The flags of vit_jax.main follow --. All pods restart together when one of
   them ends with exit code 75, 76 or 77 or by a signal, or when its node is
-  lost, at most --max_restarts times. Any other error ends the run for good.
+  lost, at most --max-restarts times. Any other error ends the run for good.
+  Flags that this command does not know, such as --max-restarts=9 or
+  --priority=high, are those of xpk workload create.
   """
   wanted, workdir = topology.parse(args.accelerator), flags_lib.check_run(flags)
   if not workdir.startswith('gs://'):
@@ -108,9 +113,10 @@ def _command(args, wanted, workdir, flags) -> list[str]:
     *(f'--cluster={args.cluster}', f'--project={args.project}'),
     *(f'--zone={args.zone}', f'--tpu-type={kind}-{wanted.topology}'),
     *(f'--num-slices={args.num_slices}', f'--docker-image={args.image}'),
-    f'--max-restarts={args.max_restarts}',
+    f'--max-restarts={MAX_RESTARTS}',
     f'--restart-on-exit-codes={",".join(_CODES.read_text().split())}',
-    f'--termination-grace-period-seconds={args.grace_seconds}',
+    f'--termination-grace-period-seconds={GRACE}',
+    *args.more,  # The last of two equal flags counts.
     f'--command={line}',
   ]
 
@@ -119,14 +125,18 @@ COMMANDS = {
   'build': (build, 'image lock project'),
   'run': (
     run,
-    'name cluster zone project image accelerator num_slices max_restarts'
-    ' grace_seconds env service_account no_preflight',
+    'name cluster zone project image accelerator num_slices env'
+    ' service_account no_preflight',
   ),
 }
 
 # Runs one command. Its argument is the command line without the program's name.
 main = functools.partial(
-  flags_lib.run, doc=__doc__, commands=COMMANDS, takes=('run',)
+  flags_lib.run,
+  doc=__doc__,
+  commands=COMMANDS,
+  takes=('run',),
+  passes=('run',),
 )
 
 

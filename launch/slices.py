@@ -69,45 +69,29 @@ def create_command(
   Args:
     target: the name and place of the slice.
     wanted: the slice.
-    args: the parsed flags, which say how to request it (`flags.FLAGS`).
+    args: the parsed flags. `args.more` has gcloud's own, such as --spot.
 
   Raises:
-    ValueError: Google offers no such slice as TPU VMs, or two flags exclude
-      each other.
+    ValueError: Google offers no such slice as TPU VMs.
   """
   if not wanted.accelerator_type:
     raise ValueError(
       f'--accelerator={args.accelerator}: Google offers no Cloud TPU VMs of'
       ' this generation; use launch/gke.py.'
     )
-  kinds = ('spot', 'reserved', 'flex_start')
-  given = [f'--{name}' for name in kinds if getattr(args, name)]
-  if len(given) > 1:
-    raise ValueError(f'{" and ".join(given)} exclude each other.')
   image = args.runtime_version or wanted.generation.runtime_version
+  account = args.service_account
   # Only gcloud's alpha commands have flex-start.
-  program = ('gcloud', 'alpha', *_TPU[1:]) if args.flex_start else _TPU
-  options = {
-    'valid-until-duration': args.valid_until,
-    'internal-ips': target.internal_ip,
-    'network': args.network,
-    'subnetwork': args.subnetwork,
-    'service-account': args.service_account,
-  }
-  if args.flex_start:
-    given = ['--provisioning-model=flex-start']
-    given.append(f'--max-run-duration={args.max_run_duration}')
+  flex = any(word.startswith('--provisioning-model') for word in args.more)
+  program = ('gcloud', 'alpha', *_TPU[1:]) if flex else _TPU
   return [
     *(*program, 'queued-resources', 'create', target.name, *target.place),
     f'--node-id={target.name}',
     f'--accelerator-type={wanted.accelerator_type}',
     f'--runtime-version={image}',
-    *given,
-    *(
-      f'--{name}' if value is True else f'--{name}={value}'
-      for name, value in options.items()
-      if value
-    ),
+    *(['--internal-ips'] if target.internal_ip else []),
+    *([f'--service-account={account}'] if account else []),
+    *args.more,
   ]
 
 

@@ -42,7 +42,10 @@ def create(shell, args, _) -> None:
   """Requests a slice with a queued resource.
 
   With --workdir, it first checks that the run may use its bucket. The slice
-  exists once `status` says ACTIVE.
+  exists once `status` says ACTIVE. Without --spot, --reserved or
+  --provisioning-model=flex-start, it is on demand. These, --network=NAME and
+  all other flags that this command does not know are those of gcloud compute
+  tpus queued-resources create.
   """
   target, wanted = _target(args), topology.parse(args.accelerator)
   command = slices.create_command(target, wanted, args)
@@ -148,7 +151,8 @@ def watch_(shell, args, flags) -> None:
   You may end `watch` and start it again at any time: it continues to watch a
   run that is alive, or starts this run with the present code. It must stay
   alive itself, in tmux or on a small machine; without it, a preemption ends the
-  run. Exit code 0 means that the run has finished without an error.
+  run. Exit code 0 means that the run has finished without an error. It passes
+  unknown flags on to gcloud, as `create` does.
   """
   workdir = flags_lib.check_run(flags)
   target, wanted = _target(args), topology.parse(args.accelerator)
@@ -187,8 +191,7 @@ def _target(args) -> slices.Target:
 
 def _variables(args) -> list[str]:
   """Returns the `NAME=VALUE` arguments of start.sh."""
-  own = [f'RESTARTS={args.restarts}', f'RESTART_PAUSE={args.restart_pause}']
-  return [*own, *args.env]
+  return [f'RESTARTS={args.restarts}', *args.env]
 
 
 def _rent(shell, args, workdir, wanted, question) -> None:
@@ -200,11 +203,8 @@ def _rent(shell, args, workdir, wanted, question) -> None:
 
 
 _SLICE = 'name zone project internal_ip'
-_REQUEST = (
-  'accelerator spot reserved flex_start max_run_duration runtime_version'
-  ' valid_until network subnetwork service_account no_preflight yes'
-)
-_RUN = 'restarts restart_pause env'
+_REQUEST = 'accelerator runtime_version service_account no_preflight yes'
+_RUN = 'restarts env'
 COMMANDS = {
   'create': (create, f'{_SLICE} {_REQUEST} workdir'),
   'setup': (setup, f'{_SLICE} lock workdir'),
@@ -221,7 +221,11 @@ COMMANDS = {
 
 # Runs one command. Its argument is the command line without the program's name.
 main = functools.partial(
-  flags_lib.run, doc=__doc__, commands=COMMANDS, takes=('run', 'watch')
+  flags_lib.run,
+  doc=__doc__,
+  commands=COMMANDS,
+  takes=('run', 'watch'),
+  passes=('create', 'watch'),
 )
 
 

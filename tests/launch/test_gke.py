@@ -58,9 +58,11 @@ def test_run(cloud):
 
 
 def test_the_environment_and_several_slices(cloud):
-  line = START.replace('--cluster', "--env='A=b c' --num_slices=2 --cluster")
+  more = "--env='A=b c' --num_slices=2 --max-restarts=9 --cluster"
+  line = START.replace('--cluster', more)
   call(line.format('v5e-16', RUN), gke)
-  *_, command = words(cloud)
+  *_, own, command = words(cloud)
+  assert own == '--max-restarts=9'  # The last of two equal flags counts.
   assert " 'A=b c' bash launch/worker/pod.sh " in command
   assert command.endswith(' --start_timeout=3600')
   call(line.format('v5e-16', f'{RUN} --start_timeout=9'), gke)

@@ -26,11 +26,10 @@ XPK = {
   | {'restart-on-exit-codes', 'termination-grace-period-seconds', 'command'},
 }
 MORE = [
-  'create --name=b --accelerator=v4-32 --spot --valid_until=6h --network=n'
-  ' --subnetwork=s --service_account=a@b --internal_ip --workdir=gs://b/r',
-  'create --name=b --accelerator=v4-32 --reserved',
-  'create --name=b --accelerator=v4-32 --flex_start',
-  f'watch --name=b --accelerator=v4-32 --flex_start -- {RUN}',
+  'create --name=b --accelerator=v4-32 --reserved --valid-until-duration=6h'
+  ' --network=n --service_account=a@b --internal_ip --workdir=gs://b/r',
+  'watch --name=b --accelerator=v4-32 --provisioning-model=flex-start'
+  f' --max-run-duration=7d -- {RUN}',
 ]
 
 

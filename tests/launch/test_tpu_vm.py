@@ -34,7 +34,7 @@ START = [
   f'{SSH} '
   + shlex.quote(
     f'--command=bash {SCRIPTS}/start.sh WORKDIR=gs://bucket/runs/b16'
-    f' RESTARTS=20 RESTART_PAUSE=30 -- {PROGRAM}'
+    f' RESTARTS=20 -- {PROGRAM}'
   ),
 ]
 
@@ -44,15 +44,13 @@ START = [
   [
     ('v4:2x2x4', f'{CREATE} --accelerator-type=v4-32 {IMAGE}'),
     (
-      'v3-8 --spot --valid_until=6h --runtime_version=own --internal_ip'
-      ' --network=n --subnetwork=s --service_account=a@b',
-      f'{CREATE} --accelerator-type=v3-8 --runtime-version=own --spot'
-      ' --valid-until-duration=6h --internal-ips --network=n --subnetwork=s'
-      ' --service-account=a@b',
+      'v3-8 --spot --runtime_version=own --internal_ip --network=n'
+      ' --service_account=a@b',
+      f'{CREATE} --accelerator-type=v3-8 --runtime-version=own --internal-ips'
+      ' --service-account=a@b --spot --network=n',
     ),
-    ('v3-8 --reserved', f'{CREATE} --accelerator-type=v3-8 {IMAGE} --reserved'),
     (
-      'v4-8 --flex_start --max_run_duration=1d',
+      'v4-8 --provisioning-model=flex-start --max-run-duration=1d',
       f'{CREATE} --accelerator-type=v4-8 {IMAGE}'.replace(' c', ' alpha c', 1)
       + ' --provisioning-model=flex-start --max-run-duration=1d',
     ),
@@ -161,8 +159,6 @@ def test_stop_and_delete(cloud):
     ('create --name=-b --accelerator=v4-32', '--name=-b: expected'),
     ('create --name=b16 --accelerator=v4-33', "'v4-33' is not a known TPU"),
     ('create --name=b16 --accelerator=tpu7x:2x2x1', 'use launch/gke.py'),
-    ('create --name=b --accelerator=v4-8 --spot --reserved', 'exclude'),
-    ('create --name=b --accelerator=v4-8 --spot --flex_start', 'exclude'),
     ('create --name=b --accelerator=v4-8 --workdir=x', 'expected gs://BUCKET'),
     ('setup --name=b16 --lock=../x', 'one of cpu, cuda, oldest, test, tpu, or'),
     ('setup --name=b16 --workdir=runs/b16', 'expected gs://BUCKET/PATH or an'),
