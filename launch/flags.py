@@ -149,8 +149,14 @@ def run(
     for flag in (*flags.split(), 'dry_run'):
       sub.add_argument(f'--{flag}', **FLAGS[flag])
   args, args.more = parser.parse_known_args(own)
-  if args.more and args.command not in passes:
-    parser.error(f'{args.command} has no {" ".join(args.more)} (see --help).')
+  passed = args.command in passes
+  # Flags of gcloud and xpk have no underscores: such a flag is one of ours,
+  # misspelt.
+  wrong = [
+    word for word in args.more if not passed or re.match(r'--[^=]*_', word)
+  ]
+  if wrong:
+    parser.error(f'{args.command} has no {" ".join(wrong)} (see --help).')
   try:
     _check(args)
     if after and args.command not in takes:

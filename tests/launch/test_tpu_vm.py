@@ -170,6 +170,8 @@ def test_stop_and_delete(cloud):
       '--workdir=runs/b16: expected gs://BUCKET/PATH',
     ),
     (f'run --name=b16 --env=A -- {RUN}', '--env=A: expected NAME=VALUE'),
+    ('stop --name=b16 --sopt', 'stop has no --sopt'),
+    ('create --name=b --accelerator=v4-8 --my_typo', 'has no --my_typo'),
     ('stop --name=b16 -- --force', "takes nothing after --: ['--force']"),
   ],
 )
