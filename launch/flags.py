@@ -149,16 +149,17 @@ def run(
     for flag in (*flags.split(), 'dry_run'):
       sub.add_argument(f'--{flag}', **FLAGS[flag])
   args, args.more = parser.parse_known_args(own)
-  passed = args.command in passes
-  # Flags of gcloud and xpk have no underscores: such a flag is one of ours,
-  # misspelt.
-  wrong = [
-    word for word in args.more if not passed or re.match(r'--[^=]*_', word)
-  ]
-  if wrong:
-    parser.error(f'{args.command} has no {" ".join(wrong)} (see --help).')
   try:
     _check(args)
+    # Flags of gcloud and xpk have no underscores: such a flag is one of ours,
+    # misspelt.
+    wrong = [
+      word
+      for word in args.more
+      if args.command not in passes or re.match(r'--[^=]*_', word)
+    ]
+    if wrong:
+      raise ValueError(f'{args.command} has no {" ".join(wrong)}; see --help.')
     if after and args.command not in takes:
       raise ValueError(f'{args.command} takes nothing after --: {after}.')
     commands[args.command][0](Shell(args.dry_run), args, after)
