@@ -207,10 +207,3 @@ def find(flag: str, text: str) -> str:
     + (f'Did you mean {" or ".join(similar)}? ' if similar else '')
     + f'vit_jax comes with {", ".join(shipped)}.'
   )
-
-
-def exists(flag: str, text: str) -> bool:
-  """Returns whether `find` finds the file."""
-  with contextlib.suppress(ValueError):
-    return bool(find(flag, text))
-  return False

@@ -8,12 +8,12 @@ handler of SIGTERM of its own, and tells all processes at which call of
 """
 
 import contextlib
-import faulthandler
 import itertools
 import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
@@ -257,19 +257,16 @@ class Watchdog:
 
 
 def _described(what: str, still: float) -> str:
-  try:
-    # In memory, because a disk may be what hangs.
-    if hasattr(os, 'memfd_create'):
-      with open(os.memfd_create('stacks'), 'w+', errors='replace') as file:
-        faulthandler.dump_traceback(file)
-        file.seek(0)
-        stacks = file.read()
-    else:
-      faulthandler.dump_traceback()
-      stacks = 'above, where this process writes its errors'
-  except OSError as error:  # Too many open files, for example.
-    stacks = f'unknown: {error}'
-  return (
+  lines = [
     f'Nothing finished for {printable.duration(still)}. The last was: {what}.'
-    f' The stacks of all threads:\n{stacks}'
-  )
+    ' The stacks of all threads:'
+  ]
+  names = {thread.ident: thread.name for thread in threading.enumerate()}
+  for number, frame in sys._current_frames().items():
+    lines.append(f'Thread {names.get(number, number)}, the last call first:')
+    # Without the source's lines, because a disk may be what hangs.
+    lines += (
+      f'  File "{one.f_code.co_filename}", line {line} in {one.f_code.co_name}'
+      for one, line in traceback.walk_stack(frame)
+    )
+  return '\n'.join(lines)
