@@ -8,7 +8,8 @@ import pytest
 
 from vit_jax import accounting
 from vit_jax.inference_speed import networks, store
-from vit_jax.paper.items.figures import figure12, speeds
+from vit_jax.paper.items import speeds
+from vit_jax.paper.items.figures import figure12
 from vit_jax.paper.page import texts
 from vit_jax.paper.report import Claim, Picture
 from vit_jax.paper.runs import Results

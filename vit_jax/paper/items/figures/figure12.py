@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from vit_jax.inference_speed import networks, store
 from vit_jax.paper import answers, plots
 from vit_jax.paper.item import Item, Part
-from vit_jax.paper.items.figures import speeds
+from vit_jax.paper.items import speeds
 from vit_jax.paper.report import Claim, Missing
 from vit_jax.paper.runs import Results
 

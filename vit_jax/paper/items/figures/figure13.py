@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from vit_jax.paper import cost, plots
 from vit_jax.paper.claims import FIVE_SHOT, Claim, Mean
 from vit_jax.paper.item import Item, Part
-from vit_jax.paper.items.figures import speeds
+from vit_jax.paper.items import speeds
 from vit_jax.paper.items.tables import table6
 from vit_jax.paper.numbers import Value
 from vit_jax.paper.report import Missing
