@@ -11,7 +11,9 @@ from typing import Any
 
 
 class CommandError(RuntimeError):
-  """A program could not be started, or failed."""
+  """A program could not be started, or failed with an exit `code`."""
+
+  code: int | None = None
 
 
 class Shell:
@@ -86,5 +88,7 @@ class Shell:
         f' {line}'
       ) from None
     if result.returncode:
-      raise CommandError(f'exit code {result.returncode} of: {line}')
+      error = CommandError(f'exit code {result.returncode} of: {line}')
+      error.code = result.returncode
+      raise error
     return result.stdout or ''

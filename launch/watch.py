@@ -10,6 +10,9 @@ from vit_jax.launch.workers import Worker
 
 # Limit of actions in a row without a run that was seen alive after them.
 _PATIENCE = 10
+# The exit code of gcloud for flags that it does not know or that exclude each
+# other.
+_WRONG_FLAGS = 2
 
 
 def decide(
@@ -87,6 +90,7 @@ def watch(
   Raises:
     ValueError: the run ended with an error, the user stopped it, or a run was
       not seen alive after many actions; the message says what to do.
+    CommandError: gcloud refuses the flags that request the slice.
   """
   if shell.dry_run:
     _print_all(shell, target, act, delete_when_done)
@@ -128,6 +132,8 @@ def watch(
     try:
       act(action)
     except CommandError as error:
+      if action in ('create', 'recreate') and error.code == _WRONG_FLAGS:
+        raise
       print(f'{action} failed ({error}); trying again.')
     time.sleep(poll)
 

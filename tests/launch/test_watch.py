@@ -148,6 +148,13 @@ def test_the_watch_gives_up_on_requests_that_always_fail(cloud):
   assert acts(cloud) == ['delete', 'create'] * 10
 
 
+def test_flags_that_gcloud_refuses_end_the_watch(cloud):
+  cloud.slice(None, node='')
+  cloud.answer(f'{TPU} queued-resources create', code=2)
+  assert 'exit code 2' in call(WATCH.format('--typo'))
+  assert acts(cloud) == ['create']
+
+
 def test_unreachable_new_machines_end_the_watch_and_are_kept(ready):
   # ssh prints no worker's line if the firewall blocks it.
   ready.answer(STATUS, '')
