@@ -206,6 +206,9 @@ def test_done_is_done_and_other_options_are_refused(birds, tmp_path):
   assert hashes(folder) == before
   with pytest.raises(ValueError, match="order: 'shuffled' then, 'source' now"):
     run(f'folder:{birds}', tmp_path, shuffled=False)
+  next(folder.glob('*array_record*')).unlink()
+  with pytest.raises(ValueError, match='1 of its 2 files are gone, such as'):
+    run(f'folder:{birds}', tmp_path)
   (folder / 'report.json').unlink()
   with pytest.raises(ValueError, match='has not written'):
     run(f'folder:{birds}', tmp_path)

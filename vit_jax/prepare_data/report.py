@@ -219,5 +219,18 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def summary(job: Job) -> str:
-  """Returns the text of a finished job's report."""
+  """Returns the text of a finished job's report.
+
+  Raises:
+    ValueError: files that the job wrote are gone.
+  """
+  there = {path.name for path in job.target.iterdir()}
+  lines = (job.target / _SUMS).read_text().splitlines()
+  listed = [line.partition('  ')[2] for line in lines]
+  if gone := [name for name in listed if name not in there]:
+    raise ValueError(
+      f'{job.target} was complete, but {len(gone):,} of its {len(listed):,}'
+      f' files are gone, such as {gone[0]}. Copy them back, or delete that'
+      ' folder to prepare it again.'
+    )
   return (job.target / _TEXT).read_text()
