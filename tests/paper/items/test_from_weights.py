@@ -7,10 +7,29 @@ from vit_jax.pages import drawing
 from vit_jax.paper import inside, items
 from vit_jax.paper.items.text import masked_patch
 from vit_jax.paper.numbers import IMAGENET, IMAGENET21K, JFT
-from vit_jax.paper.runs import Results, Transfer
+from vit_jax.paper.runs import Pretraining, Results, Transfer
 
-LOWER_RATE = 'ViT-L/16, JFT-300M, 7 epochs, LR 2e-4, WD 0.01'
-FIGURES = ('figure6', 'figure7', 'figure10', 'figure11', 'figure14')
+LARGE = 'ViT-L/16, JFT-300M, 14 epochs'
+SHOWN = {
+  'figure6': [LARGE],
+  'figure7': ['ViT-L/32, JFT-300M, 7 epochs', LARGE],
+  'figure10': [
+    'ViT-L/16, JFT-300M, 7 epochs, LR 2e-4, WD 0.01',
+    'ViT-L/16, JFT-300M, 7 epochs',
+    LARGE,
+  ],
+  'figure11': [LARGE, 'R50+ViT-L/16, JFT-300M, 14 epochs'],
+  'figure14': [LARGE],
+}
+PANELS = {
+  'figure6': [('rollout', 6)],
+  'figure7': [
+    *(('filters', 0), ('position_similarity', 0), ('attention_distance', 128))
+  ],
+  'figure10': [('position_similarity', 0)] * 3,
+  'figure11': [('attention_distance', 128)] * 2,
+  'figure14': [('rollout', 128)],
+}
 
 
 @pytest.fixture
@@ -26,18 +45,19 @@ def drawn(monkeypatch):
   return found
 
 
-@pytest.mark.parametrize('name', FIGURES)
-def test_figures_draw_the_weights_of_table_6(name, drawn, tmp_path):
+@pytest.mark.parametrize('name', SHOWN)
+def test_figures_use_the_papers_runs(name, drawn, tmp_path):
   item = items.ITEMS[name]
+  assert [node.name for node in item.shown('paper')] == SHOWN[name]
   section = item.render(Results([], {}), tmp_path)
-  shown = {node.name for node in item.shown('paper')}
-  assert {panel.node.name for panel in drawn} == shown
+  assert [(p.kind, p.images) for p in drawn] == PANELS[name]
+  assert {panel.node.name for panel in drawn} == {*SHOWN[name]}
   [picture] = section.blocks
   assert picture.stem == f'{tmp_path.name}/{name}'
   assert [*section.missing] == ['one is missing']
   # Table 6 has these runs, except the one with the lower rate.
   shared = {n.pretraining.name for n in items.ITEMS['table6'].shown('paper')}
-  assert shown - shared == {LOWER_RATE} & shown
+  assert {*SHOWN[name]} - shared <= {SHOWN['figure10'][0]}
 
 
 def test_a_note_tells_how_positions_of_miniatures_begin(drawn, tmp_path):
@@ -92,28 +112,46 @@ def test_each_run_is_compared_with_its_own_baseline():
   assert found.values == pytest.approx((1, 1, 1))
 
 
-def test_translation_draws_two_shifts_of_each_model(tmp_path, monkeypatch):
+@pytest.mark.parametrize('scale', ['paper', 'mini'])
+def test_translation_shows_answers_to_shifted_images(
+  scale, tmp_path, monkeypatch
+):
   rows = []
   monkeypatch.setattr(
     drawing, 'save', lambda figure, stem, found, mark: rows.append(found)
   )
   item = items.ITEMS['translation']
-  columns = {
-    **{'5-shot accuracy': 60, 'lost by 1/4 patch': 3},
-    **{'changed by 1/8 patch': 8, 'changed by 1/4 patch': 20},
+  kinds = {
+    **{'shift_quarter': 20, 'shift_eighth': 8},
+    **{'shift_accuracy': 60, 'shift_loss': 3},
   }
-  kinds = ('shift_accuracy', 'shift_loss', 'shift_eighth', 'shift_quarter')
-  numbers = dict(zip(kinds, columns.values(), strict=True))
-  results = made.of_item(item, lambda *_: None, count=2).knowing(
+  results = made.of_item(item, lambda *_: None, scale=scale, count=2)
+  results = results.knowing(
     {
-      node.name: {kind: value + node.seed for kind, value in numbers.items()}
-      for node in item.nodes('paper', 2)
+      node.name: {kind: value + node.seed for kind, value in kinds.items()}
+      for node in item.nodes(scale, 2)
     }
   )
-  table = item.render(results, tmp_path).blocks[0]
-  for (_, column), cell in table.cells.items():
-    assert cell.ours.values == (columns[column], columns[column] + 1)
+  table, picture = item.render(results, tmp_path).blocks
+  resnet = 'BiT-R50x1' if scale == 'paper' else 'BiT-R50x2'
+  assert table.rows == [
+    *('ViT-B/32, 9M images', 'ViT-B/32, all images'),
+    *(f'{resnet}, 9M images', f'{resnet}, all images'),
+  ]
+  shown = {
+    column: table.cells[table.rows[0], column].ours.values
+    for column in table.columns
+  }
+  assert shown == {
+    '5-shot accuracy': (60, 61),
+    'lost by 1/4 patch': (3, 4),
+    'changed by 1/8 patch': (8, 9),
+    'changed by 1/4 patch': (20, 21),
+  }
   marks = rows[0].set_index(['series', 'x'])['mean']
   assert len(marks) == 8
-  assert marks['BiT-R50x1, 9M images', 0.25] == 20.5
+  assert marks[f'{resnet}, 9M images', 0.25] == 20.5
   assert marks['ViT-B/32, all images', 0.125] == 8.5
+  assert picture.stem == f'{tmp_path.name}/translation'
+  start = Pretraining('ViT-B/32', epochs=7, images=9_000_000, seed=1)
+  assert start in item.nodes(scale, 2)

@@ -37,6 +37,7 @@ def _cells(name, results, tmp_path):
 def test_items_share_runs():
   nodes = {n: {*item.nodes('paper', 1)} for n, item in items.ITEMS.items()}
   shared = Transfer(pretraining('ViT-L/16', JFT), CIFAR10)
+  assert shared.pretraining.epochs == 14
   assert shared in nodes['table2'] & nodes['table5'] & nodes['table6']
   # Table 2 fine-tunes on ImageNet at a higher resolution.
   larger = Transfer(shared.pretraining, IMAGENET, 512)
@@ -44,7 +45,9 @@ def test_items_share_runs():
   default = Pretraining('ViT-B/16', epochs=7)
   assert default in nodes['table8']
   assert Transfer(default, IMAGENET) in nodes['table6']
-  assert nodes['table6'] & nodes['table7']
+  seven = Transfer(Pretraining('BiT-R50x1', epochs=7), CIFAR10)
+  assert seven in nodes['table6'] & nodes['table7']
+  assert len(nodes['table9']) == 3 * 19
   # ReaL is another test of the same runs.
   assert not any(n.task == REAL for n in nodes['table5'])
   for part, whole in (
