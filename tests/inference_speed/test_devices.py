@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.interop import tiny
 from vit_jax import models
 from vit_jax.inference_speed import devices
 from vit_jax.plan import devices as plan_devices
@@ -34,8 +35,9 @@ def test_a_program_takes_time_and_at_least_its_arguments_memory():
   device = devices.local(None, timing)
   assert (device.platform, device.unit, device.cores) == ('cpu', 'device', 1)
   assert device.memory_bytes == 2**30
-  params = model.init(jax.random.key(0), np.zeros((1, 32, 32, 3)), train=False)
-  held = sum(4 * leaf.size for leaf in jax.tree.leaves(params))
+  held = sum(
+    4 * leaf.size for leaf in jax.tree.leaves(tiny.params(model, (32, 32)))
+  )
   small, large = (device.compile(model, 32, n) for n in (4, 8))
   assert small.bytes >= held + 4 * 32 * 32 * 3 + 4 * 10 * 4
   assert large.bytes > small.bytes
@@ -48,7 +50,7 @@ def test_the_program_computes_the_models_logits():
 
   def seconds(compiled, *asked):
     assert asked == (model, 32, 2)
-    params = model.init(jax.random.key(0), np.zeros((1, 32, 32, 3)))['params']
+    params = tiny.params(model, (32, 32))
     images = np.full((2, 32, 32, 3), 255, np.uint8)
     seen['found'] = compiled(params, images)
     seen['expected'] = jax.jit(model.apply)(

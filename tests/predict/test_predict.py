@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 import vit_jax
+from tests.interop import tiny
 from tests.tiny_run import SIZES, tiny_config
 from vit_jax import config as config_lib
 from vit_jax import convert, inspect, interop, loaded, models, predict
@@ -257,7 +258,7 @@ def test_the_preprocessing_travels_with_converted_weights(run, tmp_path):
 def test_a_checkpoint_without_head_gives_features_only(tmp_path):
   model = models.build('ViT-Ti/4', num_classes=3, **SIZES)
   image = np.zeros((SIZE, SIZE, 3), np.uint8)
-  params = model.init(jax.random.key(0), normalize(image[None]))['params']
+  params = tiny.params(model, (SIZE, SIZE))
   interop.save_npz(tmp_path / 'w.npz', params, model, image_size=SIZE)
   whole = vit_jax.load(tmp_path / 'w.npz')
   with np.load(tmp_path / 'w.npz') as file:
