@@ -38,7 +38,7 @@ from vit_jax.paper import items, making, registered
 from vit_jax.paper.item import Item
 from vit_jax.paper.items.beyond import near_duplicates
 from vit_jax.paper.items.text import objectnet
-from vit_jax.paper.making import Setup, Workplace
+from vit_jax.paper.making import Workplace
 from vit_jax.paper.numbers import IMAGENET21K, JFT
 from vit_jax.paper.released import command
 from vit_jax.paper.runs import SCALES, Node, Pretraining, first, with_needs
@@ -122,17 +122,13 @@ _OBJECTNET = flags.DEFINE_string(
 flags.adopt_module_key_flags(running)
 
 
-def sweep_text(names: Sequence[str], seeds: int) -> str:
+def sweep_text(chosen: Sequence[Item], seeds: int) -> str:
   """Returns the sweep file with its argument, built from the flags."""
-  words = ['+'.join(names), f'scale={_SCALE.value}', f'seeds={seeds}']
-  for option, value in (
-    ('jft', _JFT.value),
-    ('imagenet21k', _IMAGENET21K.value),
-    ('data', _DATA.value),
-    ('clean', _CLEAN.value),
-  ):
-    if value:
-      words.append(f'{option}={value}')
+  words = ['+'.join(item.name for item in chosen)]
+  words += [f'scale={_SCALE.value}', f'seeds={seeds}']
+  for flag in (_JFT, _IMAGENET21K, _DATA, _CLEAN):
+    if flag.value:
+      words.append(f'{flag.name}={flag.value}')
   if _REGISTER.value:
     words.append(f'first_seed={registered.next_seed()}')
   elif _CONFIRM.value:
@@ -140,17 +136,16 @@ def sweep_text(names: Sequence[str], seeds: int) -> str:
   return f'{SWEEP}:{",".join(words)}'
 
 
-def read(names: Sequence[str], seeds: int, where: running.Folders) -> Sweep:
-  """Returns the runs of some items, with the overrides of the flags.
+def read(chosen: Sequence[Item], seeds: int) -> Sweep:
+  """Returns the runs of some items, with the overrides of the flags."""
+  return running.with_overrides(reading.load(sweep_text(chosen, seeds)))
 
-  Raises:
-    ValueError: --workdir holds other runs, such as those of another --scale.
-  """
-  sweep = running.with_overrides(reading.load(sweep_text(names, seeds)))
+
+def _check_same_runs(sweep: Sweep, where: running.Folders) -> None:
+  """Raises ValueError if --workdir has other runs, as of another --scale."""
   state.check_same_runs(
     where.local, sweep, lambda name: where.workdir(name).exists()
   )
-  return sweep
 
 
 def check_data(nodes: Sequence[Node]) -> None:
@@ -242,10 +237,7 @@ def _registered(chosen: Sequence[Item], seeds: int) -> str:
     raise ValueError(
       '--register and --confirm are for --scale=mini without --data.'
     )
-  sweep = running.with_overrides(
-    reading.load(sweep_text([item.name for item in chosen], seeds))
-  )
-  parts = registered.describe(chosen, sweep, seeds)
+  parts = registered.describe(chosen, read(chosen, seeds), seeds)
   if _REGISTER.value:
     digest = registered.write(parts, registered.next_seed())
     return f'Registered in {registered.FILE}: {digest}'
@@ -273,59 +265,52 @@ def _check_flags() -> None:
 
 
 def main(words: Sequence[str]) -> None:
+  where = running.folders()
   if command.is_asked(words, _WEIGHTS.value):
     command.run(
       _WEIGHTS.value,
-      running.folders().local,
+      where.local,
       data=_DATA.value,
       keys=running.set_keys(),
       only_list=_LIST.value,
       only_render=_RENDER.value,
     )
     return
-  chosen = items.find(words)
-  where = running.folders()
-  seeds = _SEEDS.value or (1 if _SCALE.value == 'paper' else 3)
+  chosen, scale = items.find(words), _SCALE.value
+  seeds = _SEEDS.value or (1 if scale == 'paper' else 3)
   confirms = ''
   if _REGISTER.value or _CONFIRM.value:
     confirms = _registered(chosen, seeds)
     if _REGISTER.value:
       print(confirms)
       return
-  setup = Setup(_SCALE.value, seeds, _DATA.value, confirms)
   _check_objectnet(chosen)
   _check_flags()
   if _PLAN.value:
-    # Imported here, because only --plan needs the planner.
-    from vit_jax.paper import costs
-
-    nodes = with_needs(node for item in chosen for node in setup.nodes(item))
-    sweep = read([item.name for item in chosen], seeds, where)
-    own = _SCALE.value == 'paper'
-    print(
-      costs.text(nodes, sweep, where, papers_own=own, topology=_TOPOLOGY.value)
-    )
+    _plan(chosen, seeds, where)
     return
   # Without its data, an item needs no runs.
   data = {objectnet.NAME: _OBJECTNET.value}
   ready = [item for item in chosen if data.get(item.name) or not item.lacking]
-  nodes = with_needs(node for item in ready for node in setup.nodes(item))
-  text = sweep_text([item.name for item in ready], seeds)
+  nodes = _nodes(ready, seeds)
+  text = sweep_text(ready, seeds)
   if not _LIST.value and not _RENDER.value:
     check_data(nodes)
     check_clean(chosen, nodes)
   if running.is_dry_run():
     for item in chosen:
-      if item not in ready and setup.nodes(item):
+      if item not in ready and _nodes([item], seeds):
         print(f'# {item.name}: {item.lacking}')
     if nodes:
       running.run(text, table=False)
     return
-  place = Workplace(read([*items.ITEMS], seeds, where), where, setup)
+  every = [*items.ITEMS.values()]
+  place = Workplace(
+    *(read(every, seeds), where, scale, seeds, _DATA.value, confirms)
+  )
+  _check_same_runs(place.everything, where)
   if _LIST.value:
-    if 'all' in words:
-      chosen = [*items.ITEMS.values()]
-    print(making.listing(chosen, place))
+    print(making.listing(every if 'all' in words else chosen, place))
     return
   # Checked before any run, although drawing is the last step.
   drawing.check_matplotlib()
@@ -337,6 +322,25 @@ def main(words: Sequence[str]) -> None:
     failures = making.make(chosen, place, run=run, data=data)
   wait = _RENDER_WAIT if _RENDER.value else making.WAIT
   making.finish(chosen, place, failures, wait=wait)
+
+
+def _nodes(chosen: Sequence[Item], seeds: int) -> list[Node]:
+  """Returns the runs of some items and those that they start from."""
+  return with_needs(
+    node for item in chosen for node in item.nodes(_SCALE.value, seeds)
+  )
+
+
+def _plan(chosen: Sequence[Item], seeds: int, where: running.Folders) -> None:
+  # Imported here, because only --plan needs the planner.
+  from vit_jax.paper import costs
+
+  sweep, own = read(chosen, seeds), _SCALE.value == 'paper'
+  _check_same_runs(sweep, where)
+  nodes = _nodes(chosen, seeds)
+  print(
+    costs.text(nodes, sweep, where, papers_own=own, topology=_TOPOLOGY.value)
+  )
 
 
 if __name__ == '__main__':

@@ -11,21 +11,24 @@ from vit_jax import config as config_lib
 from vit_jax.paper import inside, items, making
 from vit_jax.paper.claims import Claim
 from vit_jax.paper.item import Item
-from vit_jax.paper.making import Setup, Workplace
+from vit_jax.paper.making import Workplace
 from vit_jax.paper.page import texts
-from vit_jax.paper.runs import FEW_SHOT, Pretraining
+from vit_jax.paper.runs import FEW_SHOT, Pretraining, Results
 from vit_jax.runtime import errors
 from vit_jax.sweep import Sweep, reading, state
 from vit_jax.sweep.commands import Folders
 
-PAPER, MINI = Setup('paper', 3), Setup('mini', 3)
 # A run of Table 8, of a curve of Figure 9, and of the claims of both.
 SHARED = 'ViT-B_16,JFT-300M,7-epochs/run=pretraining'
 
 
-def _place(folder, setup=MINI, sweep=None):
+def _place(folder, scale='mini', seeds=3, sweep=Sweep([]), **options):  # noqa: B008
   where = Folders(folder, epath.Path(folder))
-  return Workplace(sweep or Sweep([]), where, setup)
+  return Workplace(sweep, where, scale, seeds, **options)
+
+
+def _sections(chosen, place):
+  return making.sections(chosen, place, place.results(chosen))
 
 
 # Sections. --------------------------------------------------------------------
@@ -39,7 +42,7 @@ def sweep():
 @pytest.fixture
 def place(tmp_path, sweep):
   """All runs of Table 8 and Figure 9 are finished."""
-  found = _place(tmp_path, PAPER, sweep)
+  found = _place(tmp_path, 'paper', sweep=sweep)
   config = config_lib.default()
   config.total_steps = 9
   config.evals.few_shot = config_lib.evaluation(
@@ -60,7 +63,7 @@ def place(tmp_path, sweep):
 def _rendered(place):
   """Returns missing cells, answers, and words of Table 8 and Figure 9."""
   chosen = [items.ITEMS['table8'], items.ITEMS['figure9']]
-  found, failures = making.sections(chosen, place, place.finished(chosen))
+  found, failures = _sections(chosen, place)
   assert failures == []
   table = found[0].blocks[0]
   missing = [at for at, cell in table.cells.items() if cell.ours is None]
@@ -89,7 +92,7 @@ def test_the_numbers_of_claims_and_the_minutes_of_runs_are_kept(place, sweep):
   gone = place.where.workdir(names[high.seeds(3)[2].name])
   (gone / 'metrics.jsonl').unlink()
   chosen = [items.ITEMS['figure9']]
-  making.sections(chosen, place, place.finished(chosen))
+  _sections(chosen, place)
   found = json.loads((place.where.local / 'numbers.json').read_text())
   [values] = found['values'].values()
   # A mean with a missing run is left out.
@@ -116,9 +119,8 @@ def test_claims_about_weights_have_the_numbers_of_each_run(
     return numbers, ['ViT-L/32: no weights']
 
   monkeypatch.setattr(inside, 'measure', measure)
-  setup = Setup('mini', 10)
-  [found], failures = making.sections(
-    [items.ITEMS['figure7']], _place(tmp_path, setup), {}
+  [found], failures = _sections(
+    [items.ITEMS['figure7']], _place(tmp_path, seeds=10)
   )
   assert len(asked) == 2 * 10
   assert asked[Pretraining('ViT-L/16', epochs=14, seed=9)] == {
@@ -136,7 +138,7 @@ def test_numbers_from_weights_are_measured_for_tables_too(
   monkeypatch.setattr(
     inside, 'measure', lambda wanted, *_: (asked.update(wanted) or {}, [])
   )
-  making.sections([item], _place(tmp_path, Setup('mini', 1)), {})
+  _sections([item], _place(tmp_path, seeds=1))
   shown = {(m.start, m.measure.inside) for m in item.means('mini')}
   assert len(shown) == 2 * 2 * 2
   assert shown == {(start, k) for start, kinds in asked.items() for k in kinds}
@@ -166,8 +168,7 @@ def test_all_claims_of_a_page_are_one_family(tmp_path, monkeypatch):
   for count, answer in ((6, 'undecided'), (8, 'yes')):
     numbers = {s.name: {kind: 1.0} for s in start.seeds(count)}
     monkeypatch.setattr(inside, 'measure', lambda *_, n=numbers: (n, []))
-    place = _place(tmp_path, Setup('mini', count))
-    found, _ = making.sections(chosen, place, {})
+    found, _ = _sections(chosen, _place(tmp_path, seeds=count))
     assert [c.answer for _, c in texts.claims(found)] == [
       *(answer, 'missing', 'missing', 'not in miniature')
     ]
@@ -185,7 +186,7 @@ def test_an_item_that_fails_leaves_the_others(tmp_path, error, message):
     Item('a', 'A', _fail(error)),
     Item('b', 'B', lambda *_: ['here']),
   ]
-  found, failures = making.sections(chosen, _place(tmp_path), {})
+  found, failures = _sections(chosen, _place(tmp_path))
   assert failures == [f'a: {message}']
   assert [section.missing for section in found] == [(message,), []]
   assert texts.status(found[0]).word == 'missing'
@@ -267,7 +268,7 @@ def test_runs_then_measurements_then_pages(done, tmp_path, monkeypatch):
 def test_which_items_a_page_shows(
   done, tmp_path, monkeypatch, beyond, chosen, shown
 ):
-  monkeypatch.setattr(Workplace, 'progress', lambda *_: (1, 2))
+  monkeypatch.setattr(Results, 'progress', lambda *_: (1, 2))
   if beyond:
     _replace(monkeypatch, beyond, beyond=True)
   making.finish([items.ITEMS[chosen]], _place(tmp_path), [])
@@ -277,17 +278,17 @@ def test_which_items_a_page_shows(
 
 
 @pytest.mark.parametrize(
-  ('setup', 'status'),
+  ('options', 'status'),
   [
-    (MINI, 'exploration'),
-    (dataclasses.replace(MINI, confirms='confirmation: of this'), 'confirmati'),
-    (PAPER, ''),
+    ({}, 'exploration'),
+    ({'confirms': 'confirmation: of this'}, 'confirmati'),
+    ({'scale': 'paper'}, ''),
   ],
 )
 def test_a_page_says_whether_it_explores_or_confirms(
-  done, tmp_path, setup, status
+  done, tmp_path, options, status
 ):
-  making.finish([items.ITEMS['speed']], _place(tmp_path, setup), [])
+  making.finish([items.ITEMS['speed']], _place(tmp_path, **options), [])
   text = (tmp_path / 'results.md').read_text()
   found = re.findall('^- status: (.*)', text, re.MULTILINE)
   assert [fact[: len(status)] for fact in found] == [status] * bool(status)

@@ -5,16 +5,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import ml_collections
-from etils import epath
-
 from vit_jax import accounting, models
 from vit_jax import config as config_lib
 from vit_jax.configs import midi, mini
 from vit_jax.paper.numbers import IMAGENET, IMAGENET21K, JFT
-from vit_jax.paper.runs import DATASETS, Pretraining, Results, Transfer, Vtab
+from vit_jax.paper.runs import DATASETS, Pretraining, Results
 from vit_jax.plan import analysis
-from vit_jax.sweep.spec import Value
 
 # Images and epochs of a data set, the same as in configs/pretrain.py.
 IMAGES = {IMAGENET: 1_281_167, IMAGENET21K: 12_400_000, JFT: 303_000_000}
@@ -97,9 +93,16 @@ def exaflops(run: Pretraining) -> float:
   if epochs is None:
     own = run.model.startswith('BiT-') and run.data == IMAGENET
     epochs = BIT_IMAGENET_EPOCHS if own else EPOCHS[run.data]
-  return accounting.exaflops(
-    _forward_macs(run.model, run.options, (224, 224)), IMAGES[run.data], epochs
-  )
+  options = {
+    key.removeprefix('model.'): value
+    for key, value in run.options
+    if key.startswith('model.')
+  }
+  if options or run.model not in MACS['paper']:
+    macs = _macs(json.dumps({'name': run.model, **options}), 1000, (224, 224))
+  else:
+    macs = MACS['paper'][run.model]
+  return accounting.exaflops(macs, IMAGES[run.data], epochs)
 
 
 @functools.cache
@@ -132,81 +135,45 @@ def compute_of(results: Results, run: Pretraining) -> float | None:
   if results.comparable:
     return exaflops(run)
   folder = results.folder(run)
-  return None if folder is None else 1e6 * exaflops_of_run(folder)
+  return folder and teraflops(config_lib.load(folder))
 
 
-def finetuning_exaflops(
-  run: Transfer | Vtab, image_size: tuple[int, int], images: float
-) -> float:
-  """Returns the exaFLOPs of fine-tuning, which the paper does not print.
+def teraflops(config: Mapping[str, Any]) -> float:
+  """Returns teraFLOPs of a run's training, whatever its model and data are.
 
   Args:
-    run: the fine-tuning.
-    image_size: height and width in pixels.
-    images: number of training images, each counted as often as it is seen.
+    config: of the run, with `total_steps`. While it leaves the classes to the
+      data, the head counts for one class.
   """
-  start = run.pretraining
-  macs = _forward_macs(start.model, start.options, image_size)
-  return accounting.exaflops(macs, images, 1)
-
-
-def exaflops_of_run(workdir: epath.PathLike) -> float:
-  """Returns the exaFLOPs of an existing run, whatever its model and data are.
-
-  Args:
-    workdir: its work directory. The config there has the model, the size of the
-      images and the number of images that the run's steps see.
-
-  Raises:
-    ValueError: `workdir` holds no run.
-  """
-  config = config_lib.load(workdir)
-  if config is None:
-    raise ValueError(f'{workdir} holds no run: there is no {config_lib.FILE}.')
-  return _exaflops_of(config)
-
-
-def teraflops_of_config(config: ml_collections.ConfigDict) -> float:
-  """Returns teraFLOPs of a run's training, from its config before it exists.
-
-  Args:
-    config: of the run, with `total_steps`. The head counts for one class.
-  """
-  found = config.to_dict()
-  return 1e6 * _exaflops_of(found | {'num_classes': 1})
-
-
-def _exaflops_of(config: Mapping[str, Any]) -> float:
-  macs = _macs_of_model(
-    json.dumps(config['model'], sort_keys=True),
-    config['num_classes'],
+  model = dict(config['model'])
+  # Fast implementations compute the same, but may need another platform.
+  if model.get('attention_implementation'):
+    model['attention_implementation'] = 'plain'
+  macs = _macs(
+    json.dumps(model, sort_keys=True),
+    config.get('num_classes') or 1,
     tuple(config['image_size']),
     config['channels'],
   )
-  return accounting.exaflops(
-    macs, config['data']['batch_size'], config['total_steps']
-  )
+  batch, steps = config['data']['batch_size'], config['total_steps']
+  return 1e6 * accounting.exaflops(macs, batch, steps)
 
 
 # Cached: most runs differ only in seeds, data and rates.
 @functools.cache
-def _macs_of_model(
-  model: str, classes: int, size: tuple[int, int], channels: int
+def _macs(
+  model: str, classes: int, size: tuple[int, int], channels: int = 3
 ) -> int:
   """Returns multiply-adds of one image's forward pass.
 
   Args:
-    model: the config's section of the model, as JSON.
+    model: its name and options, as JSON.
     classes: of the head.
     size: height and width of the image in pixels.
     channels: of the image.
   """
   options = json.loads(model) | {'dtype': 'float32'}  # It may be open.
-  name = options.pop('name')
-  if options.get('attention_implementation'):
-    # Fast implementations compute the same, but may need another platform.
-    options['attention_implementation'] = 'plain'
-  built = models.build(name, num_classes=classes, **options)
+  built = models.build(options.pop('name'), num_classes=classes, **options)
   return accounting.forward_macs(built, size, channels)
 
 
@@ -222,22 +189,3 @@ def device_hours(metrics: Mapping[str, float]) -> float | None:
   if not seconds:
     return None
   return sum(seconds) / 3600 * metrics.get('goodput/devices', 1.0)
-
-
-# Cached: counting a ResNet takes a second, and runs and tables share models.
-@functools.cache
-def _forward_macs(
-  name: str,
-  options: tuple[tuple[str, Value], ...],
-  image_size: tuple[int, int],
-) -> int:
-  """Returns multiply-adds of one image's forward pass, with 1,000 classes."""
-  chosen = {
-    key.removeprefix('model.'): value
-    for key, value in options
-    if key.startswith('model.')
-  }
-  if not chosen and image_size == (224, 224) and name in MACS['paper']:
-    return MACS['paper'][name]
-  model = models.build(name, num_classes=1000, **chosen)
-  return accounting.forward_macs(model, image_size)

@@ -4,27 +4,26 @@ In miniature, the cost of the runs that are left follows from the operations of
 all runs and the device hours of the finished ones.
 """
 
-import contextlib
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from vit_jax.paper import cost, planning
 from vit_jax.paper.items.tables import table2
 from vit_jax.paper.page.texts import DASH, number, plural
-from vit_jax.paper.runs import Node, Pretraining, Transfer, Vtab
-from vit_jax.plan import analysis
-from vit_jax.runtime import json_text, text_table
+from vit_jax.paper.runs import Node, Pretraining
+from vit_jax.plan import analysis, compilers
+from vit_jax.runtime import text_table
 from vit_jax.sweep import bring_to_end, reading, schedule
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run, Study, Sweep
-from vit_jax.workdir import files, metrics
 
 # Name of a pre-training -> the core-days that Table 2 prints for it.
 PAPER_CORE_DAYS = {
   start.name: table2.PAPER[cost.CORE_DAYS, column].printed
   for column, start in table2.STARTS.items()
 }
+# Config keys that do not change the number of operations.
+_FREE = ('seed', 'schedule.peak', 'init.checkpoint', 'data.dataset')
 
 
 def text(
@@ -55,81 +54,73 @@ def text(
       f'--topology={topology} is for --scale=paper: a miniature takes minutes'
       ' anywhere.'
     )
-  days, notes = {}, []
-  runs = planning.pretraining_runs(nodes, sweep)
+  runs, plans = planning.pretraining_runs(nodes, sweep), {}
+  if topology:
+    topology = planning.compile_missing(
+      runs.values(), where.local, topology, _say
+    )
   if papers_own:
-    if topology:
-      topology = planning.compile_missing(
-        runs.values(), where.local, topology, _say
-      )
-    plans = planning.read(where.local)
-    days = planning.core_days(plans, runs, topology)
-    made = planning.compilers(plans, runs, topology)
-    notes = _notes(len(days), len(runs), topology, made)
-  finished = bring_to_end.read_finished(sweep, where)
-  lines = [table(nodes, runs, where, finished, days, papers_own=papers_own)]
-  lines.append(finetuning(nodes, sweep, finished, papers_own=papers_own))
-  if not papers_own:
-    lines += _left(nodes, sweep, finished)
-  return '\n'.join(filter(None, [*lines, *notes]))
+    kept = planning.read(where.local)
+    plans = planning.with_days(kept, runs, topology)
+  names = {node.name for node in nodes}
+  part = Sweep([study for study in sweep.studies if study.name in names])
+  finished = bring_to_end.read_finished(part, where)
+  tuned = [study for study in part.studies if study.name not in runs]
+  lines = [
+    *_table(nodes, runs, where, finished, plans, papers_own=papers_own),
+    _finetuning(tuned, finished, papers_own=papers_own),
+  ]
+  if papers_own:
+    lines += _notes(plans, len(runs), topology)
+  else:
+    lines.append(_left(part, finished))
+  return '\n'.join(lines)
 
 
-def table(
+def _table(
   nodes: Iterable[Node],
   runs: Mapping[str, Run],
   where: Folders,
   finished: schedule.Finished,
-  core_days: Mapping[str, float],
+  plans: Mapping[str, planning.Plan],
   *,
   papers_own: bool,
-) -> str:
-  """Returns the pre-training runs as lines of text; '' without any.
+) -> list[str]:
+  """Returns the pre-training runs as lines of text; none without any.
 
   Columns without a value are left out.
-
-  Args:
-    nodes: all but pre-trainings are left out.
-    runs: see `planning.pretraining_runs`.
-    where: the folders of the runs.
-    finished: see `bring_to_end.read_finished`.
-    core_days: see `planning.core_days`.
-    papers_own: see `text`.
   """
   rows = []
   for node in nodes:
     if isinstance(node, Pretraining):
-      run = runs[node.name]
-      compute = (
-        cost.exaflops(node)
-        if papers_own
-        else cost.teraflops_of_config(reading.read_config(run))
-      )
+      run, plan = runs[node.name], plans.get(node.name)
+      config = reading.read_config(planning.planned(run))
+      compute = cost.exaflops(node) if papers_own else cost.teraflops(config)
+      steps = config.total_steps or analysis.resolve(config, 'tpu').total_steps
+      days = planning.days(plan) if plan else None
       hours = cost.device_hours(finished.get(run.name, {}))
       state = _state(run, where, finished)
-      days = core_days.get(node.name)
-      rows.append((node.name, compute, _steps(run), days, hours, state))
+      rows.append((node.name, compute, steps, days, hours, state))
   if not rows:
-    return ''
-  unit = cost.UNITS['paper' if papers_own else 'mini']
-  head = (
-    *('Pre-training', unit, 'Steps', 'Core-days', "Paper's", 'Device hours'),
-    'State',
-  )
+    return []
+  sums = [_sum(column) for column in [*zip(*rows, strict=True)][1:5]]
   done = sum(row[-1] == 'finished' for row in rows)
-  total = (
-    plural(len(rows), 'run'),
-    *(_sum(column) for column in [*zip(*rows, strict=True)][1:5]),
-    f'{done} finished',
-  )
-  lines = [head]
-  for name, compute, steps, days, hours, state in (*rows, total):
-    papers = PAPER_CORE_DAYS.get(name, '') if papers_own else ''
-    cells = (_text(compute, 1), _text(steps, 0), _text(days, 1), papers or DASH)
-    lines.append((name, *cells, _text(hours, 2), state))
-  kept = [i for i in range(len(head)) if any(r[i] != DASH for r in lines[1:])]
-  shown = text_table.aligned([[row[i] for i in kept] for row in lines])
-  *body, last = shown.splitlines()
-  return '\n'.join([*body, '-' * max(map(len, body)), last])
+  rows.append((plural(len(rows), 'run'), *sums, f'{done} finished'))
+  unit = cost.UNITS['paper' if papers_own else 'mini']
+  cells = [
+    (
+      *('Pre-training', unit, 'Steps', 'Core-days', "Paper's", 'Device hours'),
+      'State',
+    )
+  ]
+  for name, compute, steps, days, hours, state in rows:
+    papers = papers_own and PAPER_CORE_DAYS.get(name)
+    first = (_text(compute, 1), _text(steps, 0), _text(days, 1), papers or DASH)
+    cells.append((name, *first, _text(hours, 2), state))
+  columns = zip(*cells, strict=True)
+  shown = [column for column in columns if {*column[1:]} != {DASH}]
+  *body, last = text_table.aligned([*zip(*shown, strict=True)]).splitlines()
+  return [*body, '-' * max(map(len, body)), last]
 
 
 def _text(value: float | None, digits: int) -> str:
@@ -141,108 +132,75 @@ def _sum(values: Iterable[float | None]) -> float | None:
   return sum(known) if known else None
 
 
-def _steps(run: Run) -> int:
-  config = reading.read_config(planning.planned(run))
-  return config.total_steps or analysis.resolve(config, 'tpu').total_steps
-
-
 def _state(run: Run, where: Folders, finished: schedule.Finished) -> str:
   if run.name in finished:
     return 'finished'
-  content = files.content(where.workdir(run.name) / metrics.FILE)
-  for line in reversed(content.decode(errors='replace').splitlines()):
-    # The last line is cut off if the process died while writing it.
-    with contextlib.suppress(json.JSONDecodeError, KeyError, TypeError):
-      return f'step {json_text.loads(line)["step"]:,}'
-  return 'not begun'
+  return 'begun' if where.workdir(run.name).exists() else 'not begun'
 
 
-def finetuning(
-  nodes: Iterable[Node],
-  sweep: Sweep,
-  finished: schedule.Finished,
-  *,
-  papers_own: bool,
+def _teraflops(runs: Iterable[Run]) -> dict[str, float]:
+  """Returns run name -> operations."""
+  known, found = {}, {}
+  for run in runs:
+    # Reading configs is slow, and most runs differ only in these keys.
+    same = {k: v for k, v in run.overrides.items() if k not in _FREE}
+    key = f'{run.config} {same}'
+    if key not in known:
+      known[key] = cost.teraflops(reading.read_config(run))
+    found[run.name] = known[key]
+  return found
+
+
+def _finetuning(
+  studies: Sequence[Study], finished: schedule.Finished, *, papers_own: bool
 ) -> str:
   """Returns a line on all fine-tuning: the number of runs, cost and progress.
 
-  Args: as for `table`; `sweep` contains the runs.
+  Args:
+    studies: without pre-trainings.
+    finished: see `bring_to_end.read_finished`.
+    papers_own: see `text`.
   """
-  studies = {study.name: study for study in sweep.studies}
-  transfers = [
-    node
-    for node in nodes
-    # Some tasks of VTAB have no miniature.
-    if not isinstance(node, Pretraining) and node.name in studies
-  ]
-  if not transfers:
+  if not studies:
     return 'No fine-tuning.'
-  part = Sweep([studies[node.name] for node in transfers])
-  done = {
-    run.name
-    for study in part.studies
-    for run in schedule.known(study, finished)
-    if run.name in finished
-  }
+  runs = schedule.expected(Sweep(studies), finished)
+  several = 'study' if len(studies) == 1 else 'studies'
   words = [
-    f'Fine-tuning: {len(transfers)}'
-    f' {"study" if len(transfers) == 1 else "studies"} of'
-    f' {number(schedule.total(part, finished), 0)} runs'
+    f'Fine-tuning: {len(studies)} {several} of {number(len(runs), 0)} runs'
   ]
   if papers_own:
-    exaflops = sum(_exaflops(node, studies[node.name]) for node in transfers)
+    exaflops = sum(_teraflops(runs.values()).values()) / 1e6
     words.append(f'{number(exaflops, 1)} exaFLOPs')
+  done = [finished[name] for name in runs if name in finished]
   words.append(f'{number(len(done), 0)} finished')
-  hours = _sum(cost.device_hours(finished[name]) for name in done)
+  hours = _sum(map(cost.device_hours, done))
   if hours is not None:
     words.append(f'{number(hours, 2)} device hours')
   return ', '.join(words) + '.'
 
 
-def _exaflops(node: Transfer | Vtab, study: Study) -> float:
-  """Returns the exaFLOPs of all candidates, and of one candidate's finals."""
-  first = study.candidates[0] if study.candidates else None
-  total, known = 0.0, {}
-  for run in (*study.candidates, *study.finals_of(first)):
-    # Rates and seeds do not change the cost, so each config is read once.
-    if run.config not in known:
-      config = reading.read_config(run)
-      known[run.config] = cost.finetuning_exaflops(
-        node,
-        tuple(config.image_size),
-        config.total_steps * config.data.batch_size,
-      )
-    total += known[run.config]
-  return total
-
-
-def _left(
-  nodes: Sequence[Node], sweep: Sweep, finished: schedule.Finished
-) -> list[str]:
+def _left(sweep: Sweep, finished: schedule.Finished) -> str:
   """Returns a line on the compute of a miniature's runs, and what is left.
 
   The runs that are left are taken to be as fast as the finished ones.
   """
-  studies = {study.name: study for study in sweep.studies}
-  done = left = hours = 0.0
-  for node in nodes:
-    if node.name not in studies:
-      continue  # Some tasks of VTAB have no miniature.
-    for run in studies[node.name].finals_of(None):
-      operations = cost.teraflops_of_config(reading.read_config(run))
-      spent = cost.device_hours(finished.get(run.name, {}))
-      if spent is None:
-        left += operations
-      else:
-        done, hours = done + operations, hours + spent
-  line = f'All runs: {number(done + left, 1)} teraFLOPs.'
-  if not hours or not done:
-    return [line]
-  speed = done / (3.6 * hours)
-  return [
-    f'{line} The finished ones made {number(speed, 1)} GFLOP/s of a device; at'
-    f' this speed {number(left * hours / done, 1)} device hours are left.'
-  ]
+  runs = schedule.expected(sweep, finished)
+  operations = _teraflops(runs.values())
+  every = sum(operations.values())
+  line = f'All runs: {number(every, 1)} teraFLOPs.'
+  hours = {
+    name: spent
+    for name in runs
+    if (spent := cost.device_hours(finished.get(name, {})))
+  }
+  if not hours:
+    return line
+  done, spent = sum(map(operations.get, hours)), sum(hours.values())
+  return (
+    f'{line} The finished ones made {number(done / (3.6 * spent), 1)} GFLOP/s'
+    f' of a device; at this speed {number((every - done) * spent / done, 1)}'
+    ' device hours are left.'
+  )
 
 
 def _say(line: str) -> None:
@@ -250,20 +208,21 @@ def _say(line: str) -> None:
 
 
 def _notes(
-  known: int, total: int, topology: str, made: Sequence[str]
+  plans: Mapping[str, planning.Plan], total: int, topology: str
 ) -> list[str]:
   """Returns notes on what the core-days mean and which compilers made them."""
   notes = []
-  if known:
+  if plans:
     notes.append(
       f'Core-days are estimates of vit_jax.plan for {topology or "TPUv3"}, from'
       f' {planning.FILE}, and count steps only. {analysis.RESTS_ON}'
     )
-  if made:
+  # Plans of earlier versions do not name their compiler.
+  if made := sorted({*map(compilers.named, plans.values())} - {''}):
     notes.append(f'Compiled by {"; ".join(made)}.')
-  if known < total:
+  if len(plans) < total:
     notes.append(
-      f'Core-days of {total - known} runs are unknown: --plan'
+      f'Core-days of {total - len(plans)} runs are unknown: --plan'
       ' --topology=v3:16x16 compiles their steps, which takes minutes each.'
     )
   return notes

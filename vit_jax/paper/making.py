@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import functools
 import json
+import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from absl import logging
@@ -24,7 +25,7 @@ from vit_jax.paper.page import texts
 from vit_jax.paper.report import Section
 from vit_jax.paper.runs import Node, Pretraining, Results, with_needs
 from vit_jax.runtime import errors
-from vit_jax.sweep import bring_to_end, schedule, state
+from vit_jax.sweep import bring_to_end, state
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run, Sweep
 from vit_jax.workdir import environment, files
@@ -42,10 +43,12 @@ WAIT = 900.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Setup:
-  """What the runs are.
+class Workplace:
+  """A work directory, and what its runs are.
 
   Attributes:
+    everything: the runs of all items.
+    where: the folders of the runs, measurements and pages.
     scale: one of `runs.SCALES`.
     seeds: pre-trainings of each mean of a claim.
     data: spec of the data of a smaller scale; '' if it has scenes.
@@ -53,98 +56,60 @@ class Setup:
       confirm, as a sentence; '' if they explore.
   """
 
+  everything: Sweep
+  where: Folders
   scale: str
   seeds: int
   data: str = ''
   confirms: str = ''
 
-  def nodes(self, item: Item) -> list[Node]:
-    """Returns the item's runs: what it shows, and what its claims need."""
-    return item.nodes(self.scale, self.seeds)
+  @property
+  def measured(self) -> pathlib.Path:
+    return self.where.local / MEASURED
 
+  def nodes(self, *chosen: Item) -> list[Node]:
+    """Returns what items show, what their claims need, and pre-trainings."""
+    return with_needs(
+      node for item in chosen for node in item.nodes(self.scale, self.seeds)
+    )
 
-class Workplace:
-  """A work directory with the runs of all items."""
-
-  def __init__(self, everything: Sweep, where: Folders, setup: Setup):
-    """Stores them.
-
-    Args:
-      everything: the runs of all items.
-      where: the folders of the runs, measurements and pages.
-      setup: what the runs are.
-    """
-    self._studies = {study.name: study for study in everything.studies}
-    self.where, self.setup = where, setup
-    self.measured = where.local / MEASURED
-
-  def _part(self, nodes: Iterable[Node]) -> Sweep:
-    # Some tasks of VTAB have no miniature.
-    names = [node.name for node in with_needs(nodes)]
-    return Sweep([self._studies[n] for n in names if n in self._studies])
-
-  def runs(
-    self, nodes: Iterable[Node], finished: schedule.Finished
-  ) -> list[Run]:
-    """Returns the known runs of the nodes and of their pre-trainings."""
-    return [
-      run
-      for study in self._part(nodes).studies
-      for run in schedule.known(study, finished)
-    ]
-
-  def finished(self, chosen: Iterable[Item]) -> dict[str, dict[str, float]]:
-    """Returns run name -> final metrics, of the items' finished runs."""
-    nodes = [node for item in chosen for node in self.setup.nodes(item)]
-    return bring_to_end.read_finished(self._part(nodes), self.where)
-
-  def progress(
-    self, item: Item, finished: schedule.Finished
-  ) -> tuple[int, int]:
-    """Returns how many runs of an item are finished, and how many it has."""
-    nodes = self.setup.nodes(item)
-    known = {run.name for run in self.runs(nodes, finished)}
-    return len(known & {*finished}), schedule.total(self._part(nodes), finished)
-
-  def progress_measured(self, item: Item) -> tuple[int, int]:
-    """Returns how many of its measurements are done, and how many exist."""
-    if not item.measured:
-      return 0, 0
-    return item.measured(self.setup.scale, self.measured)
-
-  def results(
-    self, chosen: Sequence[Item], finished: schedule.Finished
-  ) -> Results:
-    """Returns the results of the finished runs of some items."""
-    days = {}
-    if self.setup.scale == 'paper':
-      nodes = with_needs(n for i in chosen for n in self.setup.nodes(i))
-      runs = planning.pretraining_runs(nodes, Sweep([*self._studies.values()]))
-      days = planning.core_days(planning.read(self.where.local), runs)
+  def results(self, chosen: Sequence[Item]) -> Results:
+    """Reads the results of the finished runs of some items."""
+    nodes, days = self.nodes(*chosen), {}
+    names = {node.name for node in nodes}
+    part = [s for s in self.everything.studies if s.name in names]
+    if self.scale == 'paper':
+      runs = planning.pretraining_runs(nodes, self.everything)
+      plans = planning.with_days(planning.read(self.where.local), runs)
+      days = {name: planning.days(plan) for name, plan in plans.items()}
     return Results(
-      self._studies.values(),
-      finished,
-      scale=self.setup.scale,
+      self.everything.studies,
+      bring_to_end.read_finished(Sweep(part), self.where),
+      scale=self.scale,
       workdir=self.where.workdir,
       core_days=days,
     )
 
+  def progress_measured(self, item: Item) -> tuple[int, int]:
+    """Returns how many of its measurements are done, and how many exist."""
+    return item.measured(self.scale, self.measured) if item.measured else (0, 0)
+
 
 def listing(chosen: Sequence[Item], place: Workplace) -> str:
   """Returns a line for each item: its runs or measurements, and its title."""
-  lines, finished = [], place.finished(chosen)
+  lines, results = [], place.results(chosen)
   width = max((len(item.name) for item in chosen), default=0)
   for item in chosen:
     there = 'from the code'
-    if place.setup.scale not in item.scales:
+    if place.scale not in item.scales:
       there = 'not at this scale'
-    elif place.setup.nodes(item):
-      done, total = place.progress(item, finished)
+    elif nodes := place.nodes(item):
+      done, total = results.progress(nodes)
       there = f'{done:>4} of {total:<4} runs'
     elif item.measured:
       done, total = place.progress_measured(item)
       there = f'{done:>4} of {total} measured' if done else 'not measured'
-    claims = len(item.claims(place.setup.scale))
+    claims = len(item.claims(place.scale))
     asks = f' ({texts.plural(claims, "claim")})' if claims else ''
     lines.append(f'{item.name:<{width}} {there:<17}  {item.title}{asks}')
   return '\n'.join(lines)
@@ -191,11 +156,13 @@ def make(
 
 def _measure(item: Item, place: Workplace, data: str) -> None:
   place.measured.mkdir(parents=True, exist_ok=True)
-  counts = item.counts(place.setup.scale, place.setup.seeds)
-  results = place.results([item], place.finished([item])).counting(counts)
+  results = place.results([item])
   # Runs beside a measurement would slow it down.
   with state.lock(place.where.local):
-    item.measure(results, place.measured, data)
+    item.measure(
+      results.counting(item.counts(place.scale, place.seeds)),
+      *(place.measured, data),
+    )
 
 
 def finish(
@@ -223,18 +190,17 @@ def finish(
       several.
   """
   every = list(items.ITEMS.values())
-  finished = place.finished(every)
+  results, failures = place.results(every), list(failures)
   shown = [
     item
     for item in every
     if item in chosen
     or (
       not item.beyond
-      and (not place.setup.nodes(item) or place.progress(item, finished)[0])
+      and (not (nodes := place.nodes(item)) or results.progress(nodes)[0])
     )
     or place.progress_measured(item)[0]
   ]
-  failures = list(failures)
   try:
     place.where.local.mkdir(parents=True, exist_ok=True)
     with state.lock(
@@ -244,7 +210,7 @@ def finish(
       wait=wait,
     ):
       names = [item.name for item in chosen]
-      lines = _write(shown, names, place, finished)
+      lines = _write(shown, names, place, results)
     failures += [ValueError(line) for line in lines]
   except Exception as error:
     # This error must not hide earlier ones.
@@ -259,11 +225,10 @@ def _write(
   shown: Sequence[Item],
   printed: Sequence[str],
   place: Workplace,
-  finished: schedule.Finished,
+  results: Results,
 ) -> list[str]:
   """Draws and writes the pages; returns a line for each item that failed."""
-  setup = place.setup
-  found, failures = sections(shown, place, finished)
+  found, failures = sections(shown, place, results)
   found = [
     dataclasses.replace(
       section,
@@ -272,13 +237,13 @@ def _write(
     )
     for section in found
   ]
-  about = functools.partial(miniature.about, scale=setup.scale, data=setup.data)
+  about = functools.partial(miniature.about, scale=place.scale, data=place.data)
   runs = {run.name: run for section in found for run in section.runs}
   done = [run for run in runs.values() if run.finished]
   hours = [run.hours for run in done if run.hours is not None]
-  facts = {'scale': setup.scale}
-  if setup.scale == 'mini':  # Only the miniature can be registered.
-    facts |= {'status': setup.confirms or _EXPLORES, **registered.earlier()}
+  facts = {'scale': place.scale}
+  if place.scale == 'mini':  # Only the miniature can be registered.
+    facts |= {'status': place.confirms or _EXPLORES, **registered.EARLIER}
   facts |= {
     'date': datetime.date.today().isoformat(),
     'runs': f'{len(done)} of {len(runs)} finished',
@@ -288,7 +253,7 @@ def _write(
     found,
     place.where.local,
     title='An Image is Worth 16x16 Words, reproduced'
-    + (f' ({report.MINIATURE})' if setup.scale != 'paper' else ''),
+    + (f' ({report.MINIATURE})' if place.scale != 'paper' else ''),
     facts=facts,
     about=about(found),
   )
@@ -304,7 +269,7 @@ def _write(
 
 
 def sections(
-  chosen: Sequence[Item], place: Workplace, finished: schedule.Finished
+  chosen: Sequence[Item], place: Workplace, results: Results
 ) -> tuple[list[Section], list[str]]:
   """Renders the items; a failing item does not stop the others.
 
@@ -314,49 +279,43 @@ def sections(
   Args:
     chosen: the items.
     place: of the runs.
-    finished: run -> its last numbers; it may have further runs.
+    results: of the runs of these items, and possibly others.
 
   Returns:
     A section for each item; and a line for each item that could not be drawn,
     whose section gives the reason too.
   """
-  scale = place.setup.scale
-  results = place.results(chosen, finished)
-  counts = {item.name: item.counts(scale, place.setup.seeds) for item in chosen}
+  scale = place.scale
+  own = {
+    item.name: results.counting(item.counts(scale, place.seeds))
+    for item in chosen
+  }
   numbers, failures = inside.measure(
-    _from_weights(chosen, counts, scale), results, place.measured
+    _from_weights(chosen, own), results, place.measured
   )
-  results = results.knowing(numbers)
-
-  @functools.cache  # Items share runs, and reading remote folders is slow.
-  def commits(name: str) -> str:
-    if name not in finished:
-      return ''
-    return ', '.join(environment.commits(place.where.workdir(name)))
-
+  known = results.known(place.nodes(*chosen))
+  runs = {run.name: _reported(run, place, results) for run in known}
   found, claims = {}, {}
   for item in chosen:
-    own = results.counting(counts[item.name])
-    section = _render(item, own, place)
-    if isinstance(section, str):
-      failures.append(f'{item.name}: {section}')
-      section = Section(item.name, item.title, missing=(section,))
-    else:
-      values = answers.lookup(own)
+    its = own[item.name].knowing(numbers)
+    try:
+      section = item.render(its, place.where.local / 'figures')
+      texts.check([section])
+      values = answers.lookup(its)
       claims |= {
         (item.name, claim.key): (claim, values) for claim in item.claims(scale)
       }
-    runs = [
-      report.Run(
-        run.name,
-        _config(run),
-        run.name in finished,
-        hours=cost.device_hours(finished.get(run.name, {})),
-        commit=commits(run.name),
-      )
-      for run in place.runs(place.setup.nodes(item), finished)
-    ]
-    section = dataclasses.replace(section, runs=runs)
+    # An item may fail in any way: the page must still show the others.
+    except Exception as error:
+      logging.vlog(1, '%s:', item.name, exc_info=True)
+      kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}:'
+      why = f'could not be drawn: {" ".join(f"{kind} {error}".split())}'
+      failures.append(f'{item.name}: {why}')
+      section = Section(item.name, item.title, missing=(why,))
+    section = dataclasses.replace(
+      section,
+      runs=[runs[run.name] for run in results.known(place.nodes(item))],
+    )
     found[item.name] = (
       section if scale == 'paper' else miniature.marked(section)
     )
@@ -364,54 +323,50 @@ def sections(
   for (name, _), claim in said.items():
     blocks = (*found[name].blocks, claim)
     found[name] = dataclasses.replace(found[name], blocks=blocks)
-  _write_numbers(
-    place, claims, (run for section in found.values() for run in section.runs)
-  )
+  _write_numbers(place, claims.values(), runs)
   return [*found.values()], failures
 
 
 def _from_weights(
-  chosen: Sequence[Item],
-  counts: Mapping[str, Mapping[Pretraining, int]],
-  scale: str,
+  chosen: Iterable[Item], results: Mapping[str, Results]
 ) -> dict[Pretraining, set[str]]:
-  """Returns pre-training -> the numbers from its weights that are shown."""
+  """Returns pre-training -> the numbers from its weights that are shown.
+
+  Args:
+    chosen: the items.
+    results: item -> its own results, see `Results.counting`.
+  """
   wanted: dict[Pretraining, set[str]] = {}
   for item in chosen:
-    asked = [mean for claim in item.asked(scale) for mean in claim.means()]
-    for mean in (*item.means(scale), *asked):
+    own = results[item.name]
+    asked = [mean for claim in item.asked(own.scale) for mean in claim.means()]
+    for mean in (*item.means(own.scale), *asked):
       if kind := mean.measure.inside:
-        for start in mean.start.seeds(counts[item.name].get(mean.start, 1)):
+        for start in own.seeds(mean.start):
           wanted.setdefault(start, set()).add(kind)
   return wanted
 
 
-def _render(item: Item, results: Results, place: Workplace) -> Section | str:
-  """Returns an item's section, or the reason why there is none."""
-  try:
-    section = item.render(results, place.where.local / 'figures')
-    texts.check([section])
-  # An item may fail in any way: the page must still show the others.
-  except Exception as error:
-    logging.vlog(1, '%s:', item.name, exc_info=True)
-    kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}: '
-    return f'could not be drawn: {kind}{" ".join(str(error).split())}'
-  return section
-
-
-def _config(run: Run) -> str:
-  """Returns a run's config with what is set otherwise than in its file."""
-  return ' '.join(
-    [run.config, *(f'{key}={value}' for key, value in run.overrides.items())]
+def _reported(run: Run, place: Workplace, results: Results) -> report.Run:
+  """Returns what the page says of a run."""
+  commits = []
+  if run.name in results.finished:
+    commits = environment.commits(place.where.workdir(run.name))
+  return report.Run(
+    run.name,
+    ' '.join([run.config, *(f'{k}={v}' for k, v in run.overrides.items())]),
+    run.name in results.finished,
+    hours=cost.device_hours(results.finished.get(run.name, {})),
+    commit=', '.join(commits),
   )
 
 
 def _write_numbers(
-  place: Workplace, claims: Mapping, runs: Iterable[report.Run]
+  place: Workplace, claims: Iterable, runs: Mapping[str, report.Run]
 ) -> None:
   """Writes the numbers behind the claims, and each run's device minutes."""
   values: dict[str, dict[str, Sequence[float]]] = {}
-  for claim, lookup in claims.values():
+  for claim, lookup in claims:
     for mean in claim.means():
       if found := lookup(mean):
         # Items may have different numbers of the same pre-trainings.
@@ -419,8 +374,11 @@ def _write_numbers(
         known[mean.start.name] = max(
           known.get(mean.start.name, []), found, key=len
         )
-  hours = {run.name: run.hours for run in runs if run.hours is not None}
-  minutes = {name: round(60 * hours[name], 3) for name in sorted(hours)}
+  minutes = {
+    name: round(60 * runs[name].hours, 3)
+    for name in sorted(runs)
+    if runs[name].hours is not None
+  }
   if values or minutes:
     with files.atomic(place.where.local / NUMBERS) as temporary:
       found = {'values': values, 'minutes': minutes}

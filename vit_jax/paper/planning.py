@@ -14,10 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from etils import epath
-
 from vit_jax.paper.runs import Node, Pretraining
-from vit_jax.plan import compilers as compilers_lib
 from vit_jax.runtime import json_text
 from vit_jax.sweep import commands, state, status
 from vit_jax.sweep.spec import Run, Sweep
@@ -41,12 +38,12 @@ Planner = Callable[[Sequence[str]], dict[str, Any]]
 
 def pretraining_runs(nodes: Iterable[Node], sweep: Sweep) -> dict[str, Run]:
   """Returns the run of each node that is a pre-training, by the node's name."""
-  studies = {study.name: study for study in sweep.studies}
-  found = {}
-  for node in nodes:
-    if isinstance(node, Pretraining):
-      [found[node.name]] = studies[node.name].finals_of(None)
-  return found
+  names = {node.name for node in nodes if isinstance(node, Pretraining)}
+  return {
+    study.name: study.finals_of(None)[0]
+    for study in sweep.studies
+    if study.name in names
+  }
 
 
 def planned(run: Run) -> Run:
@@ -77,16 +74,14 @@ def read(directory: pathlib.Path) -> list[dict[str, Any]]:
     return []
   try:
     plans = json_text.loads(path.read_text())
-  except ValueError as error:
-    raise ValueError(
-      f'{path} is not valid JSON ({error}). Move it away, and plan again.'
-    ) from error
-  plans = plans if isinstance(plans, list) else [plans]
-  if not all(isinstance(plan, dict) and 'config' in plan for plan in plans):
+    plans = plans if isinstance(plans, list) else [plans]
+    if not all('config' in plan for plan in plans):
+      raise ValueError('a plan has no config')
+  except (ValueError, TypeError) as error:
     raise ValueError(
       f'{path} must be a list of objects with a "config", as vit_jax.plan'
-      ' --json prints them. Move it away, and plan again.'
-    )
+      f' --json prints them ({error}). Move it away, and plan again.'
+    ) from error
   return plans
 
 
@@ -111,43 +106,33 @@ def find(plans: Iterable[Plan], run: Run, topology: str = '') -> Plan | None:
   return newest
 
 
-def days(plan: Plan | None) -> float | None:
+def days(plan: Plan) -> float | None:
   """Returns core-days of a plan, or of its fix if it does not fit, or None.
 
   They stand beside the paper's, so they are those that no speed of the paper's
   own runs corrects.
   """
-  if plan is None:
-    return None
   if plan.get('fits') is False:
     plan = plan.get('fix') or {}
   return plan.get('core_days_raw')
 
 
-def core_days(
+def with_days(
   plans: Sequence[Plan], runs: Mapping[str, Run], topology: str = ''
-) -> dict[str, float]:
-  """Returns the TPUv3-core-days of the runs that have plans, by name.
+) -> dict[str, Plan]:
+  """Returns the plans of the runs whose core-days are known, by name.
 
   Args:
     plans: see `read`.
     runs: see `pretraining_runs`.
     topology: see `find`.
   """
-  found = {name: days(find(plans, run, topology)) for name, run in runs.items()}
-  return {name: number for name, number in found.items() if number is not None}
-
-
-def compilers(
-  plans: Sequence[Plan], runs: Mapping[str, Run], topology: str = ''
-) -> list[str]:
-  """Returns each compiler of the plans behind `core_days`; same arguments.
-
-  Plans of earlier versions do not name their compiler and are left out.
-  """
-  found = [find(plans, run, topology) for run in runs.values()]
-  made = {compilers_lib.named(plan) for plan in found if days(plan) is not None}
-  return sorted(made - {''})
+  found = {name: find(plans, run, topology) for name, run in runs.items()}
+  return {
+    name: plan
+    for name, plan in found.items()
+    if plan and days(plan) is not None
+  }
 
 
 def compile_missing(
@@ -213,7 +198,8 @@ def compile_missing(
     # Another process may plan other items here.
     with state.lock(directory, 'plan.lock', holder='planner', wait=_WAIT):
       plans = [*read(directory), {**made, 'overrides': _key(run)[1]}]
-      _write(directory, plans)
+      with files.atomic(directory / FILE) as temporary:
+        temporary.write_text(json.dumps(plans, indent=1) + '\n')
   if failed:
     raise ValueError(
       '\n'.join([f'{len(failed)} of {len(missing)} not planned:', *failed])
@@ -244,15 +230,7 @@ def plan(words: Sequence[str]) -> dict[str, Any]:
     check=False,
   )
   if found.returncode:
-    # The command's own error, or else the last line that it printed.
-    _, has_error, why = f'\n{found.stderr}'.rpartition('\nerror: ')
-    lines = found.stderr.strip().splitlines()[-1:]
-    raise ValueError(
-      why.strip() if has_error else ''.join(lines) or f'exit {found.returncode}'
-    )
+    # The command's own error, or else the end of what a crash printed.
+    why = f'\n{found.stderr}'.rpartition('\nerror: ')[2].strip()[-1000:]
+    raise ValueError(why or f'exit {found.returncode}')
   return json.loads(found.stdout.strip().splitlines()[-1])
-
-
-def _write(directory: pathlib.Path, plans: Sequence[Plan]) -> None:
-  with files.atomic(epath.Path(directory) / FILE) as temporary:
-    temporary.write_text(json.dumps(plans, indent=1) + '\n')

@@ -21,7 +21,7 @@ from vit_jax import results
 from vit_jax.paper.numbers import IMAGENET, IMAGENET21K, JFT, VTAB_GROUPS
 from vit_jax.paper.report import MINIATURE, Number
 from vit_jax.sweep import schedule
-from vit_jax.sweep.spec import Run, Study, Value
+from vit_jax.sweep.spec import Run, Study, Sweep, Value
 from vit_jax.workdir import metrics
 
 SCALES = ('paper', 'mini', 'midi')
@@ -187,7 +187,7 @@ class Results:
     finished: Mapping[str, Mapping[str, float]],
     *,
     scale: str = 'paper',
-    workdir: Callable[[str], epath.Path] | None = None,
+    workdir: Callable[[str], epath.Path | None] = lambda name: None,
     core_days: Mapping[str, float] = types.MappingProxyType({}),
   ):
     """Stores the known runs and numbers.
@@ -196,15 +196,15 @@ class Results:
       studies: each has the name of the node whose runs it contains.
       finished: run -> its last numbers, see `bring_to_end.read_finished`.
       scale: one of `SCALES`.
-      workdir: run -> its work directory; None: only the numbers are known.
+      workdir: run -> its work directory; None if only numbers are known.
       core_days: name of a pre-training -> estimated TPUv3-core-days, see
-        `planning.core_days`.
+        `planning.days`.
     """
     self._studies = {study.name: study for study in studies}
-    self._finished = finished
+    self.finished = finished
     self._core_days = core_days
     self.scale = scale
-    self._workdir = workdir
+    self.workdir = workdir
     self._counts: Mapping[Pretraining, int] = {}
     self._inside: Mapping[str, Mapping[str, float]] = {}
 
@@ -255,28 +255,40 @@ class Results:
 
   # Runs. ----------------------------------------------------------------------
 
+  def _part(self, nodes: Iterable[Node]) -> list[Study]:
+    """Returns the studies of nodes and of the pre-trainings they start from."""
+    # Some tasks of VTAB have no miniature.
+    return [self._studies[n.name] for n in with_needs(nodes) if self.has(n)]
+
+  def known(self, nodes: Iterable[Node]) -> list[Run]:
+    """Returns the known runs of nodes and of the pre-trainings they need."""
+    return [
+      run
+      for study in self._part(nodes)
+      for run in schedule.known(study, self.finished)
+    ]
+
+  def progress(self, nodes: Sequence[Node]) -> tuple[int, int]:
+    """Returns how many of these runs are finished, and how many there are."""
+    done = {run.name for run in self.known(nodes)} & {*self.finished}
+    total = schedule.total(Sweep(self._part(nodes)), self.finished)
+    return len(done), total
+
   def reported(self, node: Node) -> list[tuple[Run, epath.Path | None]]:
     """Returns a node's runs with their work directories; None: unfinished.
 
     The list is empty while the runs are not known.
     """
     study = self._studies.get(node.name)
-    runs = schedule.reported(study, self._finished) if study else None
-    return [(run, self._place(run.name)) for run in runs or ()]
-
-  def _place(self, name: str) -> epath.Path | None:
-    known = self._workdir and name in self._finished
-    return self._workdir(name) if known else None
+    runs = schedule.reported(study, self.finished) if study else None
+    return [
+      (run, self.workdir(run.name) if run.name in self.finished else None)
+      for run in runs or ()
+    ]
 
   def folder(self, node: Node) -> epath.Path | None:
     """Returns the work directory of a node's first run; None if unfinished."""
-    return self._first(node)[1]
-
-  def _first(self, node: Node) -> tuple[str, epath.Path | None]:
-    """Returns the name and the work directory of a node's first run."""
-    for run, place in self.reported(node):
-      return run.name, place
-    return '', None
+    return next((place for _, place in self.reported(node)), None)
 
   def has(self, node: Node) -> bool:
     """Whether a node has runs at this scale, finished or not."""
@@ -318,7 +330,7 @@ class Results:
       if not runs:
         return None
       for run, _ in runs:
-        found[run.name] = self._finished.get(run.name, {}).get(metric)
+        found[run.name] = self.finished.get(run.name, {}).get(metric)
     return _number(found, scale)
 
   def early_stopped(
@@ -338,12 +350,13 @@ class Results:
     """
     found: dict[str, float | None] = {}
     for node in nodes:
-      name, folder = self._first(node)
+      folder = self.folder(node)
       by = folder and _validated_by(config_lib.load(folder) or {})
       rows = metrics.read(folder) if by else []
       if results.best_value(by, rows) is None:
         return None
-      found[name] = results.best_row(folder, by).get(metric)
+      [run, _], *_ = self.reported(node)
+      found[run.name] = results.best_row(folder, by).get(metric)
     return _number(found, scale)
 
   def curve(
@@ -356,11 +369,12 @@ class Results:
     """
     curves = {}
     for node in nodes:
-      name, folder = self._first(node)
+      folder = self.folder(node)
       if folder is None:
         return []
       rows = [row for row in metrics.read(folder) if metric in row]
-      curves[name] = {row['step']: row[metric] for row in rows}
+      [run, _], *_ = self.reported(node)
+      curves[run.name] = {row['step']: row[metric] for row in rows}
     steps = set.intersection(*map(set, curves.values()))
     last = max(steps, default=1)
     return [
@@ -382,17 +396,12 @@ class Results:
     if None in folders:
       return None
     names = {
-      name
+      f'{name}/5shot/accuracy'
       for folder in folders
-      for name, section in (config_lib.load(folder) or {})
-      .get('evals', {})
-      .items()
-      if section.get('kind') == 'few_shot'
+      for name, section in config_lib.load(folder)['evals'].items()
+      if section['kind'] == 'few_shot'
     }
-    found = [
-      self.number(nodes, f'{name}/5shot/accuracy', scale=scale)
-      for name in sorted(names)
-    ]
+    found = [self.number(nodes, name, scale=scale) for name in sorted(names)]
     if not found or None in found:
       return None
     columns = zip(*(number.values for number in found), strict=True)

@@ -76,21 +76,13 @@ def process(monkeypatch):
 
 
 @pytest.fixture
-def draw(tmp_path, monkeypatch):
+def draw(tmp_path):
   folder = tmp_path / 'figures'
   folder.mkdir()
-  gone = set()
-
-  def find(workdir):
-    if pathlib.Path(workdir).name in gone:
-      raise ValueError('no checkpoint')
-
-  monkeypatch.setattr(inside.checkpoint, 'find', find)
 
   def call(folders, panels=PANELS):
     return inside.draw('figure9', panels, _results(folders), folder)
 
-  call.gone = gone
   return call
 
 
@@ -149,19 +141,6 @@ def test_a_killed_process_becomes_a_note(runs, draw, process):
   process.code = 0
   assert draw(runs) == (['one', 'two'], [])
   assert len(process.calls) == 3
-
-
-def test_pictures_stay_if_weights_are_deleted(runs, draw, process):
-  draw.gone.add(runs[TWO].name)
-  for _ in range(2):
-    titles, [note] = draw(runs)
-    assert titles == ['one']
-    assert note.endswith(f'{TWO.name}: no checkpoint')
-  draw.gone.clear()
-  assert draw(runs)[0] == ['one', 'two']
-  draw.gone.update(folder.name for folder in runs.values())
-  assert draw(runs) == (['one', 'two'], [])
-  assert len(process.calls) == 2
 
 
 # Numbers. ---------------------------------------------------------------------

@@ -19,7 +19,7 @@ BOTH = [['validation', 'real']]
 # The first, the second and the last class of ImageNet, by their WordNet ids.
 TENCH, GOLDFISH, TISSUE = 'n01440764', 'n01443537', 'n15075141'
 SIZES = dict(width=16, depth=1, heads=2, mlp_dim=16)
-ALL = Images('classes:/photographs', 'train', '', {}, True)
+ALL = Images('classes:/photographs', 'train', {})
 
 
 @pytest.fixture
@@ -52,12 +52,10 @@ def evaluate(tmp_path, path, monkeypatch):
     (workdir / 'metrics.jsonl').write_text(json.dumps(row) + '\n')
     return subprocess.CompletedProcess(words, 0)
 
-  def call(*missing, images=ALL, keys=()):
+  def call(*missing, spec=ALL.spec, keys=()):
     calls.clear()
-    if missing:
-      gone = dict.fromkeys(missing, 'gone')
-      images = Images(ALL.spec, ALL.split, '', gone, True)
-    return evaluating.evaluate(NAME, path, images, keys, tmp_path) or [*calls]
+    images = Images(spec, 'train', dict.fromkeys(missing, 'gone'), keys)
+    return evaluating.evaluate(NAME, path, images, tmp_path) or [*calls]
 
   call.error = ''
   monkeypatch.setattr(eval_only.subprocess, 'run', run)
@@ -67,22 +65,30 @@ def evaluate(tmp_path, path, monkeypatch):
 def test_a_finished_evaluation_is_not_repeated(evaluate, path, tmp_path):
   assert evaluate() == BOTH
   assert evaluate() == []
-  assert evaluating.results(NAME, path, ALL, (), tmp_path) == {
+  assert evaluating.results(NAME, path, ALL, tmp_path) == {
     name: {'accuracy': 0.1, 'count': 50_000} for name in BOTH[0]
   }
   # Not even where the data are gone now, or read in another way.
   assert evaluate(*BOTH[0]) == []
   assert evaluate(keys=['data.batch_size=8', 'data.data_dir=/data']) == []
-  assert evaluate(keys=['evals.real.batch_size=8', 'mesh.fsdp=1']) == []
+  assert evaluate(keys=['mesh.fsdp=1']) == []
 
 
-def test_changes_evaluate_again(evaluate, path):
+@pytest.mark.parametrize(
+  'change',
+  [
+    {'keys': ['evals.validation.preprocess=resize_small(256)']},
+    {'keys': ['model.norm_epsilon=1e-3']},
+    {'spec': 'folder:/other'},
+  ],
+)
+def test_other_settings_and_data_are_evaluated_again(evaluate, change):
   evaluate()
-  keys = ['evals.validation.preprocess=resize_small(256)']
-  assert evaluate(keys=keys) == [['validation']]
-  assert evaluate(keys=['model.norm_epsilon=1e-3']) == evaluate() == BOTH
-  other = Images('folder:/other', 'validation', '', {}, True)
-  assert evaluate(images=other) == [['validation']]
+  assert evaluate(**change) == BOTH
+
+
+def test_other_weights_are_evaluated_again(evaluate, path):
+  evaluate()
   os.utime(path, (8, 8))
   assert evaluate() == BOTH
   path.write_bytes(b'longer weights')
@@ -90,15 +96,16 @@ def test_changes_evaluate_again(evaluate, path):
   assert evaluate() == BOTH
 
 
-def test_only_what_is_missing_and_there_is_evaluated(evaluate):
+def test_only_what_is_there_is_evaluated(evaluate):
   assert evaluate(*BOTH[0]) == []
   assert evaluate('real') == [['validation']]
+  assert evaluate('real') == []
   evaluate.error = 'No such class.'
   assert evaluate() == (
     'ViT-B_16-224.npz was not evaluated (exit code 1): error: No such class.'
   )
   evaluate.error = ''
-  assert evaluate() == [['real']]
+  assert evaluate() == BOTH
 
 
 @pytest.mark.parametrize(
@@ -113,10 +120,10 @@ def test_images_of_imagenet_and_others(tmp_path, counts, missing):
   spec = made.write_photographs(tmp_path / 'some', counts) if counts else ''
   found = evaluating.find_images(spec, [f'data.data_dir={tmp_path}'])
   assert {*found.missing} == missing
-  assert found.to_show == bool(counts)
+  assert found.split == ('train' if counts else '')
   assert not any('\n' in why for why in found.missing.values())
   if counts:
-    assert (found.spec, found.split) == (spec, 'train')
+    assert found.spec == spec
     assert ('cat' in found.missing.get('validation', '')) == ('cat' in counts)
 
 
@@ -134,6 +141,6 @@ def test_accuracies_of_a_real_process(tmp_path, monkeypatch):
   # A copy that lacks most classes.
   spec = made.write_photographs(tmp_path / 'some', {GOLDFISH: 1, TISSUE: 3})
   images = evaluating.find_images(spec, keys)
-  assert evaluating.evaluate(NAME, path, images, keys, tmp_path) == ''
-  found = evaluating.results(NAME, path, images, keys, tmp_path)
+  assert evaluating.evaluate(NAME, path, images, tmp_path) == ''
+  found = evaluating.results(NAME, path, images, tmp_path)
   assert found == {'validation': {'accuracy': 0.25, 'count': 4}}

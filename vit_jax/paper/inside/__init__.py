@@ -17,7 +17,6 @@ from typing import Any
 
 from etils import epath
 
-from vit_jax import checkpoint
 from vit_jax.pages import drawing
 from vit_jax.paper.claims import Measure, inside
 from vit_jax.paper.runs import Node, Pretraining, Results
@@ -113,7 +112,7 @@ class Panel:
   """A part of a picture.
 
   Attributes:
-    kind: a key of `pictures.KINDS`.
+    kind: a function of `inspection.views`, or `masked_patches`.
     title: of the part, and its name in the file of numbers.
     node: the node whose run is shown.
     images: number of held-out images that it needs.
@@ -185,11 +184,6 @@ def draw_wanted(
   """
   stem, notes = folder / name, list(dict.fromkeys(notes))
   stamp = stem.with_name(f'{name}.drawn.json')
-  if not _is_drawn(stem, stamp, wanted):
-    # Checked here to save starting a process each time.
-    deleted = {p['run']: why for p in wanted if (why := _deleted(p['workdir']))}
-    wanted = [panel for panel in wanted if panel['run'] not in deleted]
-    notes += [f'Not drawn: {run}: {why}' for run, why in deleted.items()]
   if not wanted:
     return (), notes
   if not _is_drawn(stem, stamp, wanted):
@@ -288,17 +282,6 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
     return json_text.loads(path.read_text())
   except (FileNotFoundError, json.JSONDecodeError):
     return {}
-
-
-def _deleted(workdir: str) -> str:
-  """Returns why a run has no weights, or ''."""
-  if workdir.endswith('.npz'):
-    return ''  # No run, but a file that was there a moment ago.
-  try:
-    checkpoint.find(workdir)
-  except ValueError as error:
-    return ' '.join(str(error).split())
-  return ''
 
 
 def _is_drawn(

@@ -5,7 +5,7 @@ Axes: N images, h and w places, D width of the last layer.
 
 import functools
 
-import flax.linen as nn
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,23 +29,23 @@ def of_images(
   Returns:
     float32 [N, h, w, D]: tokens of patches, or the map of a stage.
   """
-  model, found = run.model, []
+  model = run.model
   if isinstance(model, ViT):
     out = model.apply({'params': run.params}, images, train=False)[1]
     rows, columns = model.token_grid(images.shape[1:3])
     tokens = out['encoded'][:, -rows * columns :]
     return tokens.reshape(len(images), rows, columns, -1).astype(jnp.float32)
   name = f'block{stage or len(model.blocks)}'
-
-  def keep(call, args, kwargs, context):
-    out = call(*args, **kwargs)
-    if context.method_name == '__call__' and context.module.name == name:
-      found.append(out)
-    return out
-
-  with nn.intercept_methods(keep):
-    model.apply({'params': run.params}, images, train=False)
-  return found[-1].astype(jnp.float32)
+  _, state = model.apply(
+    {'params': run.params},
+    images,
+    train=False,
+    capture_intermediates=lambda module, _: module.name == name,
+    mutable=['intermediates'],
+  )
+  found = flax.traverse_util.flatten_dict(state['intermediates'])
+  [[map_]] = [out for path, out in found.items() if path[-2] == name]
+  return map_.astype(jnp.float32)
 
 
 def receptive_field(workdir: str, stage: int | None, count: int = 16) -> float:

@@ -26,8 +26,6 @@ _UNTRAINED = 5
 # Normal kernels whose mean is the share of chance.
 _CHANCES = 20
 
-_load = functools.cache(weights.load)
-
 
 def answer(request: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
   """Returns run -> its numbers, and why some could not be measured.
@@ -61,7 +59,7 @@ def _named(kind: str) -> Callable[[str], float]:
 @functools.cache
 def _distances(workdir: str) -> tuple[np.ndarray, float]:
   """Returns distances [depth, heads], and that of the nearest half, in px."""
-  run = _load(workdir)
+  run = weights.load(workdir)
   images, _ = weights.held_out_images(workdir, _IMAGES)
   _, half = attention_maps.uniform_distances(
     run.model.token_grid(run.image_size), run.image_size
@@ -74,7 +72,7 @@ def _distances_at_first(workdir: str) -> np.ndarray:
 
   Their weights are new: a run's own initial weights are not kept.
   """
-  run = _load(workdir)
+  run = weights.load(workdir)
   images, _ = weights.held_out_images(workdir, _IMAGES)
   first = np.zeros((1, *run.image_size, images.shape[-1]), np.float32)
   found = []
@@ -198,16 +196,16 @@ KINDS = {
   'far_head': lambda path: _distances(path)[0][0].max() - _distances(path)[1],
   'near_head': lambda path: _distances(path)[1] - _distances(path)[0][0].min(),
   'position_locality': lambda path: position_locality(
-    views.position_similarity(_load(path))
+    views.position_similarity(weights.load(path))
   ),
   'position_lines': lambda path: position_lines(
-    views.position_similarity(_load(path))
+    views.position_similarity(weights.load(path))
   ),
   'position_waves': lambda path: position_waves(
-    views.position_similarity(_load(path))
+    views.position_similarity(weights.load(path))
   ),
   'filter_share': lambda path: filter_share(
-    np.asarray(_load(path).params['embedding']['kernel'])
+    np.asarray(weights.load(path).params['embedding']['kernel'])
   ),
   **{
     kind: lambda path, kind=kind: shifting.measured(path)[kind]

@@ -6,14 +6,12 @@ title), `part` (what is measured), indices, and `value`.
 """
 
 import dataclasses
-import functools
 import json
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import cv2
 import numpy as np
 import pandas as pd
 
@@ -30,17 +28,15 @@ _NUMBERED = 12
 UNIFORM = 'uniform attention'
 NEAREST_HALF = 'uniform attention to the nearest half'
 
-_load = functools.cache(weights.load)
-
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
   """A panel with its data, ready to be drawn.
 
   Attributes:
-    kind: a key of `KINDS`.
+    kind: see `inside.Panel`.
     title: of the panel.
-    shown: the arrays to draw; their form depends on the kind.
+    shown: what to draw, see `measured`.
     numbers: the same as a table.
   """
 
@@ -58,29 +54,23 @@ def answer(request: Mapping[str, Any]) -> None:
       each with `kind`, `title`, `run`, `workdir` and `images`, and some with
       `images_from`. All of the request goes into the stamp.
   """
-  measured, failures = [], []
+  done, failures = [], []
   for panel in request['panels']:
     try:
-      options = {k: panel[k] for k in ('images_from',) if k in panel}
-      shown, numbers = KINDS[panel['kind']](
-        panel['workdir'], panel['images'], **options
-      )
+      done.append(measured(panel))
     # Any failure becomes a note on the page: other panels are still drawn.
     except Exception as error:
       kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}:'
       why = ' '.join(f'{kind} {error}'.split())
       what = panel['kind'].replace('_', ' ')
       failures.append(f'Not drawn: {what} of {panel["run"]}: {why}')
-      continue
-    numbers.insert(0, 'panel', panel['title'])
-    measured.append(Measured(panel['kind'], panel['title'], shown, numbers))
-  if measured:
+  if done:
     # Indices stay whole numbers where some parts do not have them.
-    frames = [m.numbers.convert_dtypes() for m in measured]
+    frames = [one.numbers.convert_dtypes() for one in done]
     data = pd.concat(frames, ignore_index=True)
     data['value'] = data.pop('value')  # Becomes the last column.
-    drawing.save(compose(measured), request['stem'], data, mark=request['mark'])
-  titles = list(dict.fromkeys(m.title for m in measured))
+    drawing.save(compose(done), request['stem'], data, mark=request['mark'])
+  titles = list(dict.fromkeys(one.title for one in done))
   stamp = {**request, 'drawn': titles, 'failures': failures}
   pathlib.Path(request['stamp']).write_text(json.dumps(stamp, indent=1))
 
@@ -88,94 +78,54 @@ def answer(request: Mapping[str, Any]) -> None:
 # What is measured. ------------------------------------------------------------
 
 
-def filters(workdir: str, count: int) -> tuple[np.ndarray, pd.DataFrame]:
-  """Returns up to 28 principal components of the patch embedding."""
-  del count
-  found = views.filters(_load(workdir))
-  return found, _table(found, views.AXES['filters'], 'filters')
+def measured(panel: Mapping[str, Any]) -> Measured:
+  """Returns a panel with the arrays of its kind.
 
+  Args:
+    panel: see `answer`.
 
-def similarity(workdir: str, count: int) -> tuple[np.ndarray, pd.DataFrame]:
-  """Returns cosines of position embeddings, [rows, columns, rows, columns]."""
-  del count
-  found = views.position_similarity(_load(workdir))
-  axes = views.AXES['position_similarity']
-  return found, _table(found, axes, 'position similarity')
-
-
-def distance(
-  workdir: str, count: int, images_from: Mapping[str, str] | None = None
-) -> tuple[Any, pd.DataFrame]:
-  """Returns mean attention distances, the image width and a uniform distance.
-
-  The distances are [depth, heads], and all are in pixels.
-
-  The table also has two distances to compare them with: that of uniform
-  attention to all patches, and that of uniform attention to the nearest half of
-  the patches.
+  Returns:
+    For filters and similar positions, the array of `views`. For attention
+    distances, [depth, heads], the width of the image and the distance of
+    uniform attention, all in pixels. For rollouts, images and their maps. For
+    masked patches, three arrays of images: the model's input, its prediction
+    and the original.
   """
-  run = _load(workdir)
-  images, _ = _images(workdir, count, images_from)
-  found = views.attention_distance(run, images)
-  grid = run.model.token_grid(run.image_size)
-  uniform, half = attention_maps.uniform_distances(grid, run.image_size)
-  numbers = _table(
-    found, views.AXES['attention_distance'], 'attention distance'
-  )
-  theory = pd.DataFrame(
-    {'part': [UNIFORM, NEAREST_HALF], 'value': [uniform, half]}
-  )
-  numbers = pd.concat([numbers, theory], ignore_index=True)
-  return (found, run.image_size[1], uniform), numbers
-
-
-def rollout(
-  workdir: str, count: int, images_from: Mapping[str, str] | None = None
-) -> tuple[Any, pd.DataFrame]:
-  """Returns images, uint8 [N, H, W, C], and their maps, [N, rows, columns]."""
-  images, places = _images(workdir, count, images_from)
-  maps = views.rollout(_load(workdir), images)
-  numbers = _table(maps, views.AXES['rollout'], 'rollout')
-  numbers.insert(2, 'place_in_split', places[numbers['image']])
-  numbers['image'] += 1  # The figure counts from 1.
-  return (enlarged(images), maps), numbers
-
-
-def masked_patches(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
-  """Returns the model's input, its prediction and the original image.
-
-  Each is uint8 [N, H, W, C]. The table has the mean of each patch and channel.
-  """
-  *pictures, patch = predicted_patches.predict_pictures(workdir, count)
-  tables = [
-    _table(
-      _patch_means(picture, patch), (*views.AXES['rollout'], 'channel'), part
-    )
-    for part, picture in zip(
-      ('input', 'prediction', 'image'), pictures, strict=True
-    )
-  ]
+  kind, workdir, count = panel['kind'], panel['workdir'], panel['images']
+  if kind == 'masked_patches':
+    *shown, patch = predicted_patches.predict_pictures(workdir, count)
+    axes = (*views.AXES['rollout'], 'channel')
+    tables = [
+      _table(_patch_means(images, patch), axes, part)
+      for part, images in zip(
+        ('input', 'prediction', 'image'), shown, strict=True
+      )
+    ]
+    shown = [*map(enlarged, shown)]
+  else:
+    run, given = weights.load(workdir), []
+    if count:
+      images, places = weights.held_out_images(
+        workdir, count, panel.get('images_from')
+      )
+      given = [images]
+    shown = getattr(views, kind)(run, *given)
+    tables = [_table(shown, views.AXES[kind], kind.replace('_', ' '))]
+    if kind == 'attention_distance':
+      grid = run.model.token_grid(run.image_size)
+      uniform, half = attention_maps.uniform_distances(grid, run.image_size)
+      shown = shown, run.image_size[1], uniform
+      # Two distances to compare with.
+      theory = {'part': [UNIFORM, NEAREST_HALF], 'value': [uniform, half]}
+      tables.append(pd.DataFrame(theory))
+    if kind == 'rollout':
+      shown = enlarged(images), shown
+      [table] = tables
+      table.insert(2, 'place_in_split', places[table['image']])
+      table['image'] += 1  # The figure counts from 1.
   numbers = pd.concat(tables, ignore_index=True)
-  return tuple(map(enlarged, pictures)), numbers
-
-
-# `inside.Panel.kind` -> how a panel is measured.
-KINDS = {
-  'filters': filters,
-  'position_similarity': similarity,
-  'attention_distance': distance,
-  'rollout': rollout,
-  'masked_patches': masked_patches,
-}
-
-
-def _images(
-  workdir: str, count: int, images_from: Mapping[str, str] | None
-) -> tuple[np.ndarray, np.ndarray]:
-  """Returns images and their places: a run's own, or of a data set."""
-  if images_from is None:
-    return weights.held_out_images(workdir, count)
-  return weights.images_of(images_from, _load(workdir).preprocess, count)
+  numbers.insert(0, 'panel', panel['title'])
+  return Measured(kind, panel['title'], shown, numbers)
 
 
 def _table(values: np.ndarray, axes: Sequence[str], part: str) -> pd.DataFrame:
@@ -199,13 +149,7 @@ def enlarged(images: np.ndarray) -> np.ndarray:
   map.
   """
   times = math.ceil(_SHOWN / min(images.shape[1:3]))
-  if times == 1:
-    return images
-  size = (images.shape[2] * times, images.shape[1] * times)
-  scaled = [
-    cv2.resize(image, size, interpolation=cv2.INTER_NEAREST) for image in images
-  ]
-  return np.stack(scaled).reshape(len(images), *size[::-1], images.shape[-1])
+  return images.repeat(times, axis=1).repeat(times, axis=2)
 
 
 # What is drawn. ---------------------------------------------------------------

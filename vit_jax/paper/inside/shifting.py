@@ -58,16 +58,6 @@ def patch_of(image_size: int) -> int:
   return patch
 
 
-def changed(before: np.ndarray, after: np.ndarray) -> float:
-  """Returns how many answers differ, in percent; both are [S, N]."""
-  return 100 * float(np.mean(before != after))
-
-
-def accuracy(answers: np.ndarray, labels: np.ndarray) -> float:
-  """Returns how many answers [S, N] are the labels [N], in percent."""
-  return 100 * float(np.mean(answers == labels))
-
-
 # The newest weights of a run that overfits are not those that Figure 4 shows.
 def _weights(workdir: str) -> str:
   """Returns the best weights that a run keeps, or else its newest ones."""
@@ -92,12 +82,14 @@ def measured(workdir: str) -> dict[str, float]:
   patch = patch_of(config.image_size[0])
   answers = _answers(workdir, config)
   before, labels = answers((0, 0))
-  found = {'shift_accuracy': accuracy(before, labels)}
+  accuracy = 100 * float(np.mean(before == labels))
+  found = {'shift_accuracy': accuracy}
   for part, pixels in (('eighth', patch // 8), ('quarter', patch // 4)):
-    after = [answers(shift)[0] for shift in shifts(pixels)]
-    found[f'shift_{part}'] = float(np.mean([changed(before, a) for a in after]))
-  lost = [found['shift_accuracy'] - accuracy(a, labels) for a in after]
-  return found | {'shift_loss': float(np.mean(lost))}
+    # [4, S, N]: a shift in each direction.
+    after = np.stack([answers(shift)[0] for shift in shifts(pixels)])
+    found[f'shift_{part}'] = 100 * float(np.mean(before != after))
+  lost = accuracy - 100 * float(np.mean(after == labels))
+  return found | {'shift_loss': lost}
 
 
 KINDS = ('shift_quarter', 'shift_eighth', 'shift_accuracy', 'shift_loss')
@@ -133,20 +125,14 @@ def _answers(
     return frozen.read(view, batches, run.model, run.params, mesh)
 
   known = data.read_labels(train)
-  drawn = [
-    [int(i) for few in fewshot.draw(known, classes, seed) for i in few[:SHOTS]]
-    for seed in section.seeds
-  ]
-  chosen = sorted({i for seed in drawn for i in seed})
-  shots = read(data.Picked(train, chosen), (0, 0))
-  places = {index: row for row, index in enumerate(chosen)}
-  fitted = [
-    classifier
-    for seed in drawn
-    for classifier in fewshot.fit(
-      *shots.picked([places[i] for i in seed]), classes, section.l2[:1]
+  fitted = []
+  for seed in section.seeds:
+    drawn = fewshot.draw(known, classes, seed)
+    shots = data.Picked(train, sorted(i for few in drawn for i in few[:SHOTS]))
+    features = read(shots, (0, 0))
+    fitted += fewshot.fit(
+      *(features.features, features.labels, classes), section.l2[:1]
     )
-  ]
   shown = data.Picked(test, weights.spaced(len(test), _IMAGES))
 
   def answers(shift: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:

@@ -44,11 +44,10 @@ def is_asked(words: Sequence[str], weights: str) -> bool:
         f' vit_jax.reproduce {WORD} --weights=DIR --workdir=DIR'
       )
     return False
-  if {*words} != {WORD}:
-    others = ', '.join(word for word in words if word != WORD)
+  if others := {*words} - {WORD}:
     raise ValueError(
-      f'{WORD} makes pages of its own: give it without {others}, which need'
-      ' runs.'
+      f'{WORD} makes pages of its own: give it without'
+      f' {", ".join(sorted(others))}, which need runs.'
     )
   known = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
   refused = sorted(
@@ -92,22 +91,19 @@ def run(
   if weights and not place.is_dir():
     raise ValueError(f'--weights={weights}: there is no such folder.')
   images = evaluating.find_images(data, keys)
-  found = {
-    name: path
-    for name in files.uses()
-    if (path := files.find(name, place)) is not None
-  }
+  paths = {name: files.find(name, place) for name in files.uses()}
+  found = {name: path for name, path in paths.items() if path is not None}
   folder = workdir / WORD
   folder.mkdir(parents=True, exist_ok=True)
   failures = []
   with state.lock(folder, holder='process that works on these pages'):
     if not only_render:
-      for name in files.FINE_TUNED:
-        if name in found:
-          failures.append(
-            evaluating.evaluate(name, found[name], images, keys, folder)
-          )
-    _write(found, place, images, keys, folder)
+      failures = [
+        evaluating.evaluate(name, found[name], images, folder)
+        for name in files.FINE_TUNED
+        if name in found
+      ]
+    _write(found, place, images, folder)
   if failures := list(filter(None, failures)):
     raise ValueError('\n'.join(failures))
 
@@ -116,21 +112,20 @@ def _write(
   found: dict[str, epath.Path],
   place: epath.Path,
   images: evaluating.Images,
-  keys: Sequence[str],
   folder: pathlib.Path,
 ) -> None:
   """Draws the pictures, writes the pages and prints one of them."""
-  shown = [sections.accuracies(found, place, images, keys, folder)]
+  given = found, place, images
+  shown = [sections.accuracies(*given, folder)]
   shown += [
-    sections.figure(item, found, place, images, folder / 'figures')
-    for item in files.FIGURES
+    sections.figure(item, *given, folder / 'figures') for item in files.FIGURES
   ]
   head = {
     'title': 'An Image is Worth 16x16 Words, from released weights',
     'facts': {
       'weights': f'{len(found)} of {len(files.uses())} files, {place}',
       'images': f'{images.spec}, split {images.split}'
-      if images.to_show
+      if images.split
       else 'missing',
       'date': datetime.date.today().isoformat(),
     },

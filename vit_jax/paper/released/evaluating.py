@@ -12,7 +12,6 @@ from typing import Any
 
 from etils import epath
 
-from vit_jax import config as config_lib
 from vit_jax import data
 from vit_jax.configs import finetune
 from vit_jax.interop import catalog
@@ -26,7 +25,8 @@ IMAGENET = 'tfds:imagenet2012'
 WHOLE = {VALIDATION: 50_000, REAL: 40_000}
 # The names of splits to evaluate on, in the order of preference.
 _SPLITS = ('validation', 'val', 'test')
-_FOLDER = 'evaluations'
+# Set config keys that change no accuracy, as the images are those of `evals`.
+_FREE = ('data.', 'mesh.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,17 +35,21 @@ class Images:
 
   Attributes:
     spec: data spec of the copy of ImageNet, or of other photographs.
-    split: of it.
-    data_dir: folder of TFDS's data; '' is the default.
+    split: of it; '' if there are no images.
     missing: sets that cannot be evaluated, and why.
-    to_show: whether there are images for pictures.
+    keys: config keys to set, KEY=VALUE.
   """
 
   spec: str
   split: str
-  data_dir: str
   missing: Mapping[str, str]
-  to_show: bool
+  keys: Sequence[str] = ()
+
+  @property
+  def data_dir(self) -> str:
+    """Folder of TFDS's data; '' is the default."""
+    keys = dict(key.partition('=')[::2] for key in self.keys)
+    return keys.get('data.data_dir', '')
 
 
 def find_images(spec: str, keys: Sequence[str]) -> Images:
@@ -60,39 +64,30 @@ def find_images(spec: str, keys: Sequence[str]) -> Images:
   Raises:
     ValueError: `spec` cannot be read, or no split of it is for evaluation.
   """
-  data_dir = dict(key.partition('=')[::2] for key in keys).get(
-    'data.data_dir', ''
-  )
-  missing, split, to_show = {}, 'validation', True
+  missing, split = {}, ''
+  folder = Images('', '', {}, keys).data_dir or None
   try:
-    source = data.open_source(spec or IMAGENET, data_dir=data_dir or None)
+    info = data.open_source(spec or IMAGENET, data_dir=folder).info
   except ValueError as error:
     if spec:
       raise
-    missing[VALIDATION] = _first_line(error)
-    to_show = False
+    missing[VALIDATION] = str(error).splitlines()[0]
   else:
-    split = _split(source.info)
-    if unknown := sorted(
-      {*source.info.class_names} - {*eval_only.class_names()}
-    ):
+    split = _split(info)
+    unknown = sorted({*info.class_names} - {*eval_only.class_names()})
+    if unknown:
       missing[VALIDATION] = (
-        f"{source.info.spec} has classes that are not ImageNet's WordNet ids,"
-        f' such as {unknown[0]!r}.'
+        f"{info.spec} has classes that are not ImageNet's WordNet ids, such as"
+        f' {unknown[0]!r}.'
       )
   try:
+    real = finetune.REAL
     data.open_source(
-      finetune.REAL['dataset'],
-      data_dir=data_dir or None,
-      label_key=finetune.REAL['label_key'],
+      real['dataset'], data_dir=folder, label_key=real['label_key']
     )
   except ValueError as error:
-    missing[REAL] = _first_line(error)
-  return Images(spec or IMAGENET, split, data_dir, missing, to_show)
-
-
-def _first_line(error: ValueError) -> str:
-  return str(error).splitlines()[0]
+    missing[REAL] = str(error).splitlines()[0]
+  return Images(spec or IMAGENET, split, missing, keys)
 
 
 def _split(info: data.SourceInfo) -> str:
@@ -106,11 +101,7 @@ def _split(info: data.SourceInfo) -> str:
 
 
 def results(
-  name: str,
-  path: epath.Path,
-  images: Images,
-  keys: Sequence[str],
-  folder: pathlib.Path,
+  name: str, path: epath.Path, images: Images, folder: pathlib.Path
 ) -> dict[str, dict[str, float]]:
   """Returns the kept results of a file: set -> `accuracy` and `count`.
 
@@ -118,104 +109,63 @@ def results(
     name: of the file in the catalogue.
     path: of the file.
     images: see `find_images`.
-    keys: config keys to set, KEY=VALUE.
     folder: where results are kept.
   """
-  identities = {which: _identity(which, path, images, keys) for which in WHOLE}
-  return eval_only.results(_kept(name, folder), identities)
+  return eval_only.results(_kept(name, folder), _identities(path, images))
 
 
 def evaluate(
-  name: str,
-  path: epath.Path,
-  images: Images,
-  keys: Sequence[str],
-  folder: pathlib.Path,
+  name: str, path: epath.Path, images: Images, folder: pathlib.Path
 ) -> str:
-  """Evaluates a file on the sets that are there and have no result yet.
+  """Evaluates a file on the sets that are there, if one has no result yet.
 
   An interrupted evaluation goes on after the last finished set.
 
-  Args:
-    name: of the file in the catalogue. The others are as for `results`.
+  Args: as for `results`.
 
   Returns:
     Why it failed; '' if it did not, or if there was nothing to do.
   """
-  known = results(name, path, images, keys, folder)
   wanted = {
-    which: _identity(which, path, images, keys)
-    for which in WHOLE
-    if which not in known and which not in images.missing
+    which: of
+    for which, of in _identities(path, images).items()
+    if which not in images.missing
   }
-  if not wanted:
+  if wanted.keys() <= results(name, path, images, folder).keys():
     return ''
-  return eval_only.evaluate(
-    path.name,
-    _kept(name, folder),
-    wanted,
-    command(name, path, list(wanted), images, keys, folder),
-    ('accuracy', 'count'),
-  )
-
-
-def command(
-  name: str,
-  path: epath.Path,
-  sets: Sequence[str],
-  images: Images,
-  keys: Sequence[str],
-  folder: pathlib.Path,
-) -> list[str]:
-  """Returns the module and the flags that evaluate a file, but --workdir."""
-  entry = catalog.entry(name)
-  words = []
-  if VALIDATION in sets:
+  entry, words = catalog.entry(name), []
+  if VALIDATION in wanted:
     words = [
       f'--config.evals.validation.dataset={images.spec}',
       f'--config.evals.validation.split={images.split}',
       '--config.evals.validation.classes=names',
     ]
-  return eval_only.command(
-    f'{entry.model},{"+".join(sets)},resolution={entry.image_size}',
+  kept = _kept(name, folder)
+  command = eval_only.command(
+    f'{entry.model},{"+".join(wanted)},resolution={entry.image_size}',
     path,
-    folder / _FOLDER,
+    kept.parent,
     *words,
-    *(f'--config.{key}' for key in keys if _is_for(key, sets)),
+    *(f'--config.{key}' for key in images.keys),
+  )
+  return eval_only.evaluate(
+    path.name, kept, wanted, command, ('accuracy', 'count')
   )
 
 
-def _identity(
-  which: str, path: epath.Path, images: Images, keys: Sequence[str]
-) -> dict[str, Any]:
-  """Returns all that a result depends on, as JSON has it."""
-  data_set = [finetune.REAL['dataset']]
-  if which == VALIDATION:
-    data_set = [images.spec, images.split]
+def _identities(path: epath.Path, images: Images) -> dict[str, dict[str, Any]]:
+  """Returns set -> all that its result depends on, as JSON has it."""
+  sets = {
+    VALIDATION: [images.spec, images.split],
+    REAL: [finetune.REAL['dataset']],
+  }
+  keys = sorted(key for key in images.keys if not key.startswith(_FREE))
+  of = files.version(path)
   return {
-    'file': files.version(path),
-    'data': data_set,
-    'set': sorted(
-      key for key in keys if _is_for(key, [which]) and _changes_results(key)
-    ),
+    which: {'file': of, 'data': data_set, 'set': keys}
+    for which, data_set in sets.items()
   }
 
 
-def _is_for(key: str, sets: Sequence[str]) -> bool:
-  """Whether a set config key is not one of other sets only."""
-  section, _, rest = key.partition('.')
-  return section != 'evals' or rest.partition('.')[0] in sets
-
-
-def _changes_results(key: str) -> bool:
-  """Whether a set config key may change an accuracy."""
-  name = key.partition('=')[0]
-  is_free = name.startswith(config_lib.FREE_KEYS) or name.endswith('batch_size')
-  # What evaluations do is free for a training run, not here.
-  return not is_free or (
-    name.startswith('evals.') and not name.endswith('.batch_size')
-  )
-
-
 def _kept(name: str, folder: pathlib.Path) -> pathlib.Path:
-  return folder / _FOLDER / f'{name.rpartition("/")[2]}.json'
+  return folder / 'evaluations' / f'{name.rpartition("/")[2]}.json'

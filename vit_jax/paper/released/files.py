@@ -18,23 +18,24 @@ FINE_TUNED = (
   'imagenet21k+imagenet2012/ViT-B_16-224',
   'imagenet21k+imagenet2012/ViT-L_16-224',
 )
-_ROLLOUT = ('rollout', 'imagenet21k+imagenet2012/ViT-L_16')
-# Figure -> its panels: what is shown (see `weights_drawing.KINDS`), of which
-# file. The files before fine-tuning have the paper's 224 px. Of their
-# hybrids, only R50+ViT-B/16 has the paper's grid, 14x14, so it is beside
+# Images in mean attention distances and in Figure 14, as in the paper.
+IMAGES = 128
+# Figure -> its panels: what is shown (see `inside.Panel`), of which file, in
+# how many images. The files before fine-tuning have the paper's 224 px. Of
+# their hybrids, only R50+ViT-B/16 has the paper's grid, 14x14, so it is beside
 # ViT-B/16.
-FIGURES: dict[str, Sequence[tuple[str, str]]] = {
-  'figure6': (_ROLLOUT,),
+FIGURES: dict[str, Sequence[tuple[str, str, int]]] = {
+  'figure6': (('rollout', 'imagenet21k+imagenet2012/ViT-L_16', 6),),
   'figure7': (
-    ('filters', 'imagenet21k/ViT-L_32'),
-    ('position_similarity', 'imagenet21k/ViT-L_32'),
-    ('attention_distance', 'imagenet21k/ViT-L_16'),
+    ('filters', 'imagenet21k/ViT-L_32', 0),
+    ('position_similarity', 'imagenet21k/ViT-L_32', 0),
+    ('attention_distance', 'imagenet21k/ViT-L_16', IMAGES),
   ),
   'figure11': (
-    ('attention_distance', 'imagenet21k/ViT-B_16'),
-    ('attention_distance', 'imagenet21k/R50+ViT-B_16'),
+    ('attention_distance', 'imagenet21k/ViT-B_16', IMAGES),
+    ('attention_distance', 'imagenet21k/R50+ViT-B_16', IMAGES),
   ),
-  'figure14': (_ROLLOUT,),
+  'figure14': (('rollout', 'imagenet21k+imagenet2012/ViT-L_16', IMAGES),),
 }
 ACCURACIES = 'accuracies'
 
@@ -43,7 +44,7 @@ def uses() -> dict[str, list[str]]:
   """Returns name of a file -> the sections that need it, each once."""
   found = {name: [ACCURACIES] for name in FINE_TUNED}
   for figure, panels in FIGURES.items():
-    for name in dict.fromkeys(name for _, name in panels):
+    for name in dict.fromkeys(name for _, name, _ in panels):
       found.setdefault(name, []).append(figure)
   return found
 
@@ -65,15 +66,11 @@ def find(name: str, folder: epath.Path) -> epath.Path | None:
   if path.exists():
     return path
   path = folder / path.name
-  if path.exists() and _classes(path) == entry.num_classes:
-    return path
-  return None
-
-
-def _classes(path: epath.Path) -> int | None:
-  """Returns the number of classes of a file's head, and reads nothing else."""
+  if not path.exists():
+    return None
   with path.open('rb') as file, np.load(file) as arrays:
-    return arrays['head/bias'].size if 'head/bias' in arrays else None
+    classes = arrays['head/bias'].size if 'head/bias' in arrays else None
+  return path if classes == entry.num_classes else None
 
 
 def version(path: epath.Path) -> list[int]:
@@ -85,22 +82,19 @@ def version(path: epath.Path) -> list[int]:
 def missing(name: str, folder: epath.Path) -> str:
   """Returns a sentence on a missing file: its name, and how to get it."""
   entry = catalog.entry(name)
-  ways = catalog.fetch_commands(name, folder / entry.local)
-  return f'Missing: the file {entry.address}. To fetch it: {ways[0]}'
+  way, *_ = catalog.fetch_commands(name, folder / entry.local)
+  return f'Missing: the file {entry.address}. To fetch it: {way}'
 
 
 def listing(folder: epath.Path) -> str:
   """Returns lines on each file: its place, its uses, and how to get it."""
   lines, there, sections = [], 0, uses()
   for name, needed_by in sections.items():
-    entry, path = catalog.entry(name), find(name, folder)
-    lines += [entry.address, f'  for: {", ".join(needed_by)}']
-    if path is not None:
-      there += 1
-      lines.append(f'  found: {path}')
-      continue
-    ways = catalog.fetch_commands(name, folder / entry.local)
-    lines += ['  missing; fetch it with', *(f'    {way}' for way in ways[:1])]
+    path = find(name, folder)
+    there += path is not None
+    found = f'found: {path}' if path else missing(name, folder)
+    address = catalog.entry(name).address
+    lines += [address, f'  for: {", ".join(needed_by)}', f'  {found}']
   lines.append(f'{there} of {len(sections)} files are in {folder}.')
   if there < len(sections):
     lines.append(
