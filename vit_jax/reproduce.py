@@ -28,6 +28,7 @@ WORKDIR/released/results.md and index.html. `released --list` names the files
 and how to fetch them.
 """
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -41,7 +42,7 @@ from vit_jax.paper.items.text import objectnet
 from vit_jax.paper.making import Workplace
 from vit_jax.paper.numbers import IMAGENET21K, JFT
 from vit_jax.paper.released import command
-from vit_jax.paper.runs import SCALES, Node, Pretraining, first, with_needs
+from vit_jax.paper.runs import SCALES, Node, Pretraining, first
 from vit_jax.runtime import command_line
 from vit_jax.sweep import reading, running, state
 from vit_jax.sweep.spec import Sweep
@@ -141,11 +142,12 @@ def read(chosen: Sequence[Item], seeds: int) -> Sweep:
   return running.with_overrides(reading.load(sweep_text(chosen, seeds)))
 
 
-def _check_same_runs(sweep: Sweep, where: running.Folders) -> None:
+def _same_runs(sweep: Sweep, where: running.Folders) -> Sweep:
   """Raises ValueError if --workdir has other runs, as of another --scale."""
   state.check_same_runs(
     where.local, sweep, lambda name: where.workdir(name).exists()
   )
+  return sweep
 
 
 def check_data(nodes: Sequence[Node]) -> None:
@@ -284,31 +286,35 @@ def main(words: Sequence[str]) -> None:
     if _REGISTER.value:
       print(confirms)
       return
+  place = Workplace(where, scale, seeds, _DATA.value, confirms)
   _check_objectnet(chosen)
   _check_flags()
   if _PLAN.value:
-    _plan(chosen, seeds, where)
+    # Imported here, because only --plan needs the planner.
+    from vit_jax.paper import costs
+
+    sweep = _same_runs(read(chosen, seeds), where)
+    own = {'papers_own': scale == 'paper', 'topology': _TOPOLOGY.value}
+    print(costs.text(place.nodes(*chosen), sweep, where, **own))
     return
   # Without its data, an item needs no runs.
   data = {objectnet.NAME: _OBJECTNET.value}
   ready = [item for item in chosen if data.get(item.name) or not item.lacking]
-  nodes = _nodes(ready, seeds)
+  nodes = place.nodes(*ready)
   text = sweep_text(ready, seeds)
   if not _LIST.value and not _RENDER.value:
     check_data(nodes)
     check_clean(chosen, nodes)
   if running.is_dry_run():
     for item in chosen:
-      if item not in ready and _nodes([item], seeds):
+      if item not in ready and place.nodes(item):
         print(f'# {item.name}: {item.lacking}')
     if nodes:
       running.run(text, table=False)
     return
   every = [*items.ITEMS.values()]
-  place = Workplace(
-    *(read(every, seeds), where, scale, seeds, _DATA.value, confirms)
-  )
-  _check_same_runs(place.everything, where)
+  sweep = _same_runs(read(every, seeds), where)
+  place = dataclasses.replace(place, studies=sweep.studies)
   if _LIST.value:
     print(making.listing(every if 'all' in words else chosen, place))
     return
@@ -322,25 +328,6 @@ def main(words: Sequence[str]) -> None:
     failures = making.make(chosen, place, run=run, data=data)
   wait = _RENDER_WAIT if _RENDER.value else making.WAIT
   making.finish(chosen, place, failures, wait=wait)
-
-
-def _nodes(chosen: Sequence[Item], seeds: int) -> list[Node]:
-  """Returns the runs of some items and those that they start from."""
-  return with_needs(
-    node for item in chosen for node in item.nodes(_SCALE.value, seeds)
-  )
-
-
-def _plan(chosen: Sequence[Item], seeds: int, where: running.Folders) -> None:
-  # Imported here, because only --plan needs the planner.
-  from vit_jax.paper import costs
-
-  sweep, own = read(chosen, seeds), _SCALE.value == 'paper'
-  _check_same_runs(sweep, where)
-  nodes = _nodes(chosen, seeds)
-  print(
-    costs.text(nodes, sweep, where, papers_own=own, topology=_TOPOLOGY.value)
-  )
 
 
 if __name__ == '__main__':

@@ -15,16 +15,16 @@ from vit_jax.paper.making import Workplace
 from vit_jax.paper.page import texts
 from vit_jax.paper.runs import FEW_SHOT, Pretraining, Results
 from vit_jax.runtime import errors
-from vit_jax.sweep import Sweep, reading, state
+from vit_jax.sweep import reading, state
 from vit_jax.sweep.commands import Folders
 
 # A run of Table 8, of a curve of Figure 9, and of the claims of both.
 SHARED = 'ViT-B_16,JFT-300M,7-epochs/run=pretraining'
 
 
-def _place(folder, scale='mini', seeds=3, sweep=Sweep([]), **options):  # noqa: B008
+def _place(folder, scale='mini', seeds=3, **options):
   where = Folders(folder, epath.Path(folder))
-  return Workplace(sweep, where, scale, seeds, **options)
+  return Workplace(where, scale, seeds, **options)
 
 
 def _sections(chosen, place):
@@ -42,7 +42,7 @@ def sweep():
 @pytest.fixture
 def place(tmp_path, sweep):
   """All runs of Table 8 and Figure 9 are finished."""
-  found = _place(tmp_path, 'paper', sweep=sweep)
+  found = _place(tmp_path, 'paper', studies=sweep.studies)
   config = config_lib.default()
   config.total_steps = 9
   config.evals.few_shot = config_lib.evaluation(

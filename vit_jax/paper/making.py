@@ -27,7 +27,7 @@ from vit_jax.paper.runs import Node, Pretraining, Results, with_needs
 from vit_jax.runtime import errors
 from vit_jax.sweep import bring_to_end, state
 from vit_jax.sweep.commands import Folders
-from vit_jax.sweep.spec import Run, Sweep
+from vit_jax.sweep.spec import Run, Study, Sweep
 from vit_jax.workdir import environment, files
 
 _EXPLORES = (
@@ -47,21 +47,21 @@ class Workplace:
   """A work directory, and what its runs are.
 
   Attributes:
-    everything: the runs of all items.
     where: the folders of the runs, measurements and pages.
     scale: one of `runs.SCALES`.
     seeds: pre-trainings of each mean of a claim.
     data: spec of the data of a smaller scale; '' if it has scenes.
     confirms: the date and the hash of the registered set-up that the runs
       confirm, as a sentence; '' if they explore.
+    studies: the runs of all items.
   """
 
-  everything: Sweep
   where: Folders
   scale: str
   seeds: int
   data: str = ''
   confirms: str = ''
+  studies: Sequence[Study] = ()
 
   @property
   def measured(self) -> pathlib.Path:
@@ -77,13 +77,13 @@ class Workplace:
     """Reads the results of the finished runs of some items."""
     nodes, days = self.nodes(*chosen), {}
     names = {node.name for node in nodes}
-    part = [s for s in self.everything.studies if s.name in names]
+    part = [study for study in self.studies if study.name in names]
     if self.scale == 'paper':
-      runs = planning.pretraining_runs(nodes, self.everything)
+      runs = planning.pretraining_runs(nodes, Sweep(part))
       plans = planning.with_days(planning.read(self.where.local), runs)
       days = {name: planning.days(plan) for name, plan in plans.items()}
     return Results(
-      self.everything.studies,
+      self.studies,
       bring_to_end.read_finished(Sweep(part), self.where),
       scale=self.scale,
       workdir=self.where.workdir,

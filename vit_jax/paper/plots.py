@@ -192,7 +192,7 @@ def lines(
         own = [mark for mark in here if mark.series == name]
         mine = [mark for mark in own if _ours(mark)]
         theirs = [mark for mark in own if not _ours(mark)]
-        _draw_line(one, mine, {**look, **point, 'zorder': 3}, name)
+        _draw(one, mine, {**look, **point, 'zorder': 3}, name)
         _draw_paper(one, theirs, look, '' if mine else name)
       if here and log_x:
         _log_x(one, [mark.x for mark in here])
@@ -322,13 +322,10 @@ def _axes(
   return figure, figure.subplots(1, count, squeeze=False, **options)[0]
 
 
-def _draw_line(
-  axes: Any,
-  marks: Iterable[Mark],
-  look: Mapping[str, Any],
-  label: str,
+def _draw(
+  axes: Any, marks: Iterable[Mark], look: Mapping[str, Any], label: str
 ) -> None:
-  """Draws a series from left to right, with its error bars."""
+  """Draws a series from left to right, with error bars of one deviation."""
   marks = sorted(marks, key=lambda mark: mark.x)
   if not marks:
     return
@@ -339,12 +336,12 @@ def _draw_line(
 
 def _draw_error_bars(axes: Any, marks: Iterable[Mark], colour: str) -> None:
   """Draws one standard deviation up and down, for marks that have one."""
-  for mark in marks:
-    if mark.std is not None:
-      bar = {'ecolor': colour, 'elinewidth': 0.9, 'capthick': 0.9}
-      axes.errorbar(
-        mark.x, mark.y, yerr=mark.std, fmt='none', zorder=2.5, **bar
-      )
+  if bars := [(m.x, m.y, m.std) for m in marks if m.std is not None]:
+    x, y, spread = zip(*bars, strict=True)
+    width = {'elinewidth': 0.9, 'capthick': 0.9}
+    axes.errorbar(
+      x, y, yerr=spread, fmt='none', ecolor=colour, zorder=2.5, **width
+    )
 
 
 def _draw_paper(
@@ -366,7 +363,7 @@ def _draw_paper(
     'markersize': look.get('markersize', 5) + 2,
     'zorder': 2.4,
   }
-  _draw_line(axes, marks, {**look, **hollow}, label or '_paper')
+  _draw(axes, marks, {**look, **hollow}, label or '_paper')
 
 
 def _log_x(axes: Any, places: Sequence[float]) -> None:

@@ -41,34 +41,31 @@ EARLIER = {
 def describe(
   described: Iterable[Item], sweep: Sweep, seeds: int
 ) -> dict[str, Any]:
-  """Returns what a registration fixes of some items, as JSON.
+  """Returns what a registration fixes of some items: name -> JSON.
 
   Args:
     described: the items.
     sweep: the runs of these items, with the seeds of confirming runs.
     seeds: pre-trainings of each mean.
   """
-  return {
-    'method': _METHOD,
-    'seeds': seeds,
-    'claims': {
-      f'{item.name}.{claim.key}': {
-        what: [
-          [round(weight, 6), mean.measure.name, mean.start.name]
-          for weight, mean in sum_.terms
-          if weight
-        ]
-        for what, sum_ in claim.contrasts.items()
-      }
-      for item in described
-      for claim in item.asked('mini')
-    },
-    'runs': {
-      run.name: _hash(reading.read_config(run).to_dict())
-      for study in sweep.studies
-      for run in study.all_runs()
-    },
+  claims = {
+    f'claim {item.name}.{claim.key}': {
+      what: [
+        [round(weight, 6), mean.measure.name, mean.start.name]
+        for weight, mean in sum_.terms
+        if weight
+      ]
+      for what, sum_ in claim.contrasts.items()
+    }
+    for item in described
+    for claim in item.asked('mini')
   }
+  runs = {
+    f'run {run.name}': _hash(reading.read_config(run).to_dict())
+    for study in sweep.studies
+    for run in study.all_runs()
+  }
+  return {'method': _METHOD, 'seeds': seeds, **claims, **runs}
 
 
 def _hash(found: Any) -> str:
@@ -127,19 +124,16 @@ def check(parts: dict[str, Any], known: dict[str, Any]) -> None:
     ValueError: it differs; the message says where.
   """
   registered = known['parts']
-  differ = [key for key in ('method', 'seeds') if parts[key] != registered[key]]
-  for key in ('claims', 'runs'):
-    one, other = parts[key], registered[key]
-    differ += [
-      f'{key}: {name}'
-      for name in sorted({*one, *other})
-      if one.get(name) != other.get(name)
-    ]
+  differ = [
+    name
+    for name in sorted({*parts, *registered})
+    if parts.get(name) != registered.get(name)
+  ]
   if differ:
-    more = f'; and {len(differ) - 5} more' if len(differ) > 5 else ''
     raise ValueError(
       f'This set-up is not the one that was registered on {known["date"]}'
-      f' ({known["digest"][:12]}). It differs in {"; ".join(differ[:5])}{more}.'
+      f' ({known["digest"][:12]}). {len(differ)} parts differ, such as'
+      f' {"; ".join(differ[:5])}.'
       ' Go back to the registered code and flags, or register it anew with'
       ' --register, which gives it other seeds.'
     )

@@ -12,7 +12,6 @@ import re
 import statistics
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from etils import epath
 
@@ -338,9 +337,8 @@ class Results:
   ) -> Number | None:
     """Returns the mean of a metric at each run's best step (Section 4.3).
 
-    The metric in the run's own `checkpoint.best` chooses the step. Without one,
-    the accuracy of the evaluation `validation` does, or that of the first
-    evaluation of classification.
+    The metric in the run's own `checkpoint.best` chooses the step, or without
+    one the accuracy of its evaluation `validation`.
 
     Args: as for `number`.
 
@@ -351,9 +349,11 @@ class Results:
     found: dict[str, float | None] = {}
     for node in nodes:
       folder = self.folder(node)
-      by = folder and _validated_by(config_lib.load(folder) or {})
-      rows = metrics.read(folder) if by else []
-      if results.best_value(by, rows) is None:
+      if folder is None:
+        return None
+      best = config_lib.load(folder)['checkpoint']['best']
+      by = best or 'validation/accuracy'
+      if results.best_value(by, metrics.read(folder)) is None:
         return None
       [run, _], *_ = self.reported(node)
       found[run.name] = results.best_row(folder, by).get(metric)
@@ -412,17 +412,3 @@ def _number(found: Mapping[str, float | None], scale: float) -> Number | None:
   if not found or None in found.values():
     return None
   return Number(tuple(scale * x for x in found.values()), tuple(found))
-
-
-def _validated_by(config: Mapping[str, Any]) -> str:
-  """Returns the metric that chooses a run's best step; '' if there is none."""
-  if best := config.get('checkpoint', {}).get('best', ''):
-    return best
-  names = [
-    name
-    for name, section in config.get('evals', {}).items()
-    if section.get('kind') == 'classification'
-  ]
-  if not names:
-    return ''
-  return f'{"validation" if "validation" in names else names[0]}/accuracy'

@@ -195,15 +195,12 @@ KINDS = {
   'late_distance': lambda path: early_distance(_distances(path)[0][::-1]),
   'far_head': lambda path: _distances(path)[0][0].max() - _distances(path)[1],
   'near_head': lambda path: _distances(path)[1] - _distances(path)[0][0].min(),
-  'position_locality': lambda path: position_locality(
-    views.position_similarity(weights.load(path))
-  ),
-  'position_lines': lambda path: position_lines(
-    views.position_similarity(weights.load(path))
-  ),
-  'position_waves': lambda path: position_waves(
-    views.position_similarity(weights.load(path))
-  ),
+  **{
+    of.__name__: lambda path, of=of: of(
+      views.position_similarity(weights.load(path))
+    )
+    for of in (position_locality, position_lines, position_waves)
+  },
   'filter_share': lambda path: filter_share(
     np.asarray(weights.load(path).params['embedding']['kernel'])
   ),
