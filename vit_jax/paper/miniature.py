@@ -44,21 +44,14 @@ def marked(section: Section) -> Section:
   def title(text: str) -> str:
     return f'{text} ({report.MINIATURE})' if measured else text
 
-  def block(one):
-    match one:
-      case report.Table():
-        return dataclasses.replace(
-          one, title=title(one.title), comparable=False
-        )
-      case report.Picture():
-        return dataclasses.replace(one, title=title(one.title))
-    return one
-
-  return dataclasses.replace(
-    section,
-    title=title(section.title),
-    blocks=[block(one) for one in section.blocks],
-  )
+  blocks = []
+  for block in section.blocks:
+    if isinstance(block, report.Table):
+      block = dataclasses.replace(block, comparable=False)
+    if isinstance(block, report.Table | report.Picture):
+      block = dataclasses.replace(block, title=title(block.title))
+    blocks.append(block)
+  return dataclasses.replace(section, title=title(section.title), blocks=blocks)
 
 
 def about(

@@ -148,25 +148,18 @@ def read_table(
       read from the text.
 
   Raises:
-    ValueError: a row has more or fewer cells than there are columns, a label
-      occurs twice, or `special` names a cell that the table does not have.
+    ValueError: a row has more or fewer cells than there are columns.
+    KeyError: `special` names a cell that the table does not have.
   """
-  special = dict(special or {})
   cells, rows = {}, []
   for line in text.strip().split('\n'):
     row, *texts = re.split(r' {2,}', line.strip())
     rows.append(row)
-    if len(texts) != len(columns) or rows.count(row) > 1:
-      raise ValueError(
-        f'{name}: row {row!r} has {len(texts)} cells, expected {len(columns)};'
-        ' and each label once.'
-      )
     for column, cell_text in zip(columns, texts, strict=True):
       if cell := read_value(cell_text):
-        changed = special.pop((row, column), {})
-        cells[row, column] = dataclasses.replace(cell, **changed)
-  if special:
-    raise ValueError(f'{name} has no cells {[*special]}.')
+        cells[row, column] = cell
+  for place, changed in (special or {}).items():
+    cells[place] = dataclasses.replace(cells[place], **changed)
   return Printed(name, title, (*rows,), (*columns,), cells)
 
 

@@ -69,12 +69,14 @@ def test_ours_are_beside_the_printed_numbers(tmp_path, monkeypatch):
     },
     'R50+ViT-B_16': {'real': {'accuracy': 0.88, 'count': 46_837}},
   }
-  found = {f'{made.FINE_TUNED}{name}': epath.Path(name) for name in known}
+  (tmp_path / made.FINE_TUNED).mkdir()
+  for name in known:
+    (tmp_path / made.FINE_TUNED / f'{name}.npz').touch()
   monkeypatch.setattr(
-    evaluating, 'results', lambda name, path, *_: known[path.name]
+    evaluating, 'results', lambda name, path, *_: known[path.stem]
   )
   images = Images('classes:/photos', 'train', {})
-  section = sections.accuracies(found, epath.Path('/w'), images, tmp_path)
+  section = sections.accuracies(epath.Path(tmp_path), images, tmp_path)
   imagenet, real = section.blocks
   for table, name, column, ours, paper in (
     (imagenet, 'ViT-L_16', "Authors' README, dropout 0.1", '85.05', '85.05'),
@@ -94,15 +96,11 @@ def test_ours_are_beside_the_printed_numbers(tmp_path, monkeypatch):
 def test_pictures_are_drawn_once_from_random_weights(tmp_path):
   spec = made.write_photographs(tmp_path / 'photos', {'a': 2, 'b': 1})
   images = evaluating.find_images(spec, ())
-  found = {}
   for name in ('imagenet21k/ViT-L_32', 'imagenet21k/ViT-L_16'):
-    found[name] = epath.Path(tmp_path / f'{name}.npz')
-    made.write_weights(found[name], tiny.vit(), (8, 8))
+    made.write_weights(tmp_path / f'{name}.npz', tiny.vit(), (8, 8))
   folder, times = tmp_path / 'figures', []
   for _ in range(2):
-    section = sections.figure(
-      'figure7', found, epath.Path(tmp_path), images, folder
-    )
+    section = sections.figure('figure7', epath.Path(tmp_path), images, folder)
     assert not section.missing
     assert section.blocks[0].stem == 'figures/figure7'
     times.append((folder / 'figure7.png').stat().st_mtime_ns)

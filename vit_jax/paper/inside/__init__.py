@@ -277,11 +277,8 @@ def _ask(what: str, request: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
-  """Returns a file of JSON; nothing if a killed process cut it off."""
-  try:
-    return json_text.loads(path.read_text())
-  except (FileNotFoundError, json.JSONDecodeError):
-    return {}
+  """Returns a file of JSON; nothing without one."""
+  return json_text.loads(files.content(path) or b'{}')
 
 
 def _is_drawn(

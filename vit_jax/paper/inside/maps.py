@@ -107,7 +107,7 @@ def moved(workdir: str, patch: int, count: int = 128) -> tuple[float, float]:
     for sign in (1, -1):
       after = _units(maps(jnp.roll(images, sign * patch, axis)))
       back = jnp.roll(after, -sign, axis)
-      inner = (slice(None), *((slice(1, -1),) * 2))
+      inner = np.s_[:, 1:-1, 1:-1]
       changes.append(_distance(back[inner], before[inner]))
       kept.append(_distance(after[inner], before[inner]))
   other = _distance(before, jnp.roll(before, 1, 0))

@@ -19,6 +19,7 @@ from vit_jax.inspection import attention_maps, figures, views
 from vit_jax.inspection import masked_patches as predicted_patches
 from vit_jax.pages import drawing
 from vit_jax.paper.inside import weights
+from vit_jax.workdir import files
 
 # The least side of a shown image in pixels; smaller images are enlarged.
 _SHOWN = 224
@@ -72,7 +73,8 @@ def answer(request: Mapping[str, Any]) -> None:
     drawing.save(compose(done), request['stem'], data, mark=request['mark'])
   titles = list(dict.fromkeys(one.title for one in done))
   stamp = {**request, 'drawn': titles, 'failures': failures}
-  pathlib.Path(request['stamp']).write_text(json.dumps(stamp, indent=1))
+  with files.atomic(pathlib.Path(request['stamp'])) as temporary:
+    temporary.write_text(json.dumps(stamp, indent=1))
 
 
 # What is measured. ------------------------------------------------------------

@@ -91,39 +91,33 @@ def run(
   if weights and not place.is_dir():
     raise ValueError(f'--weights={weights}: there is no such folder.')
   images = evaluating.find_images(data, keys)
-  paths = {name: files.find(name, place) for name in files.uses()}
-  found = {name: path for name, path in paths.items() if path is not None}
   folder = workdir / WORD
   folder.mkdir(parents=True, exist_ok=True)
   failures = []
   with state.lock(folder, holder='process that works on these pages'):
-    if not only_render:
-      failures = [
-        evaluating.evaluate(name, found[name], images, folder)
-        for name in files.FINE_TUNED
-        if name in found
-      ]
-    _write(found, place, images, folder)
+    for name in () if only_render else files.FINE_TUNED:
+      if path := files.find(name, place):
+        failures.append(evaluating.evaluate(name, path, images, folder))
+    _write(place, images, folder)
   if failures := list(filter(None, failures)):
     raise ValueError('\n'.join(failures))
 
 
 def _write(
-  found: dict[str, epath.Path],
-  place: epath.Path,
-  images: evaluating.Images,
-  folder: pathlib.Path,
+  place: epath.Path, images: evaluating.Images, folder: pathlib.Path
 ) -> None:
   """Draws the pictures, writes the pages and prints one of them."""
-  given = found, place, images
-  shown = [sections.accuracies(*given, folder)]
+  shown = [sections.accuracies(place, images, folder)]
   shown += [
-    sections.figure(item, *given, folder / 'figures') for item in files.FIGURES
+    sections.figure(item, place, images, folder / 'figures')
+    for item in files.FIGURES
   ]
+  names = files.uses()
+  there = sum(files.find(name, place) is not None for name in names)
   head = {
     'title': 'An Image is Worth 16x16 Words, from released weights',
     'facts': {
-      'weights': f'{len(found)} of {len(files.uses())} files, {place}',
+      'weights': f'{there} of {len(names)} files, {place}',
       'images': f'{images.spec}, split {images.split}'
       if images.split
       else 'missing',

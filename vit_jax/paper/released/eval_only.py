@@ -24,11 +24,8 @@ from vit_jax.workdir import files as workdir_files
 
 
 def read(kept: pathlib.Path) -> dict[str, Any]:
-  """Returns set -> `of` and `result`; none if a killed process cut it off."""
-  try:
-    return json_text.loads(kept.read_text())
-  except (FileNotFoundError, json.JSONDecodeError):
-    return {}
+  """Returns set -> `of` and `result`; none without a file."""
+  return json_text.loads(workdir_files.content(kept) or b'{}')
 
 
 def results(

@@ -105,37 +105,28 @@ def printed(name: str, which: str) -> dict[str, Value]:
 
 
 def accuracies(
-  found: Mapping[str, epath.Path],
-  weights: epath.Path,
-  images: Images,
-  folder: pathlib.Path,
+  weights: epath.Path, images: Images, folder: pathlib.Path
 ) -> Section:
   """Returns the section on ImageNet and ImageNet-ReaL.
 
   Args:
-    found: name -> path of the files that are there.
-    weights: the folder to which missing files belong.
+    weights: the folder of the files.
     images: see `evaluating.find_images`.
     folder: where results are kept.
   """
-  known = {
-    (name, which): result
-    for name in files.FINE_TUNED
-    if name in found
-    for which, result in evaluating.results(
-      name, found[name], images, folder
-    ).items()
-  }
+  known, missing = {}, []
+  for name in files.FINE_TUNED:
+    path = files.find(name, weights)
+    if path is None:
+      missing.append(files.missing(name, weights))
+      continue
+    found = evaluating.results(name, path, images, folder)
+    known |= {(name, which): result for which, result in found.items()}
   missing = [
     f'Missing: {_SETS[which]}, so there are no accuracies on it. {why}'
     for which, why in images.missing.items()
     if which not in {which for _, which in known}
-  ]
-  missing += [
-    files.missing(name, weights)
-    for name in files.FINE_TUNED
-    if name not in found
-  ]
+  ] + missing
   tables, notes = [], []
   for which, title in _SETS.items():
     counts = {int(r['count']) for (_, w), r in known.items() if w == which}
@@ -176,24 +167,20 @@ def _table(
 
 
 def figure(
-  item: str,
-  found: Mapping[str, epath.Path],
-  weights: epath.Path,
-  images: Images,
-  folder: pathlib.Path,
+  item: str, weights: epath.Path, images: Images, folder: pathlib.Path
 ) -> Section:
   """Draws a figure as far as its files are there, and returns its section.
 
   Args:
     item: a key of `files.FIGURES`.
-    found: name -> path of the files that are there.
-    weights: the folder to which missing files belong.
+    weights: the folder of the files.
     images: to show.
     folder: where the figure goes, WORKDIR/released/figures.
   """
   wanted, notes = [], []
   for kind, name, count in files.FIGURES[item]:
-    if name not in found:
+    path = files.find(name, weights)
+    if path is None:
       notes.append(files.missing(name, weights))
     elif count and not images.split:
       notes.append(
@@ -206,8 +193,8 @@ def figure(
         'title': catalog.entry(name).model,
         'images': count,
         'run': f'{name}.npz',
-        'workdir': os.fspath(found[name]),
-        'ended': files.version(found[name]),
+        'workdir': os.fspath(path),
+        'ended': files.version(path),
       }
       if count:
         panel['images_from'] = {
