@@ -142,7 +142,6 @@ def lines(
   panels: Mapping[str, str] | None = None,
   series: Sequence[str] = (),
   style: Mapping[str, Mapping[str, Any]] | None = None,
-  overlay: bool = True,
   log_x: bool = False,
   log_y: bool = False,
   x_ticks: Sequence[float] = (),
@@ -162,7 +161,6 @@ def lines(
     series: their order in the legend; others follow as they occur.
     style: series -> options of `Axes.plot`; others have a colour and marker
       each.
-    overlay: whether to draw the paper's marks.
     log_x: whether the x axis is logarithmic.
     log_y: whether the y axis is.
     x_ticks: places of ticks, such as numbers of images; () leaves them to
@@ -174,7 +172,7 @@ def lines(
     before: draws into the axes of the only panel, below the marks.
     height: of the figure in inches.
   """
-  drawn = [m for m in marks if m.x is not None and (overlay or _ours(m))]
+  drawn = [mark for mark in marks if mark.x is not None]
   panels = panels or {'': ''}
   several = len(panels) > 1
   order = [*dict.fromkeys([*series, *(mark.series for mark in drawn)])]

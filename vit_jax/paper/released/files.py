@@ -96,9 +96,4 @@ def listing(folder: epath.Path) -> str:
     address = catalog.entry(name).address
     lines += [address, f'  for: {", ".join(needed_by)}', f'  {found}']
   lines.append(f'{there} of {len(sections)} files are in {folder}.')
-  if there < len(sections):
-    lines.append(
-      "In place of curl, 'gcloud storage cp' and 'gsutil cp' copy the gs://"
-      ' addresses. A file may also lie in the folder itself.'
-    )
   return '\n'.join(lines)
