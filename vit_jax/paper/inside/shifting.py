@@ -58,13 +58,6 @@ def patch_of(image_size: int) -> int:
   return patch
 
 
-# The newest weights of a run that overfits are not those that Figure 4 shows.
-def _weights(workdir: str) -> str:
-  """Returns the best weights that a run keeps, or else its newest ones."""
-  best = epath.Path(workdir) / checkpoint.BEST
-  return str(best if best.exists() else workdir)
-
-
 @functools.cache
 def measured(workdir: str) -> dict[str, float]:
   """Returns kind -> number, for all kinds of `KINDS`.
@@ -99,7 +92,9 @@ def _answers(
   workdir: str, config: ml_collections.ConfigDict
 ) -> Callable[[tuple[int, int]], tuple[np.ndarray, np.ndarray]]:
   """Returns shift (down, right) -> answers [S, N] and labels [N]."""
-  run = weights.load(_weights(workdir))
+  # The newest weights of a run that overfits are not those of Figure 4.
+  best = epath.Path(workdir) / checkpoint.BEST
+  run = weights.load(str(best if best.exists() else workdir))
   section = config.evals[EVALUATION]
   source = inputs.open_source(
     config,
