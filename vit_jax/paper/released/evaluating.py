@@ -38,18 +38,14 @@ class Images:
     split: of it; '' if there are no images.
     missing: sets that cannot be evaluated, and why.
     keys: config keys to set, KEY=VALUE.
+    data_dir: folder of TFDS's data; '' is the default.
   """
 
   spec: str
   split: str
   missing: Mapping[str, str]
   keys: Sequence[str] = ()
-
-  @property
-  def data_dir(self) -> str:
-    """Folder of TFDS's data; '' is the default."""
-    keys = dict(key.partition('=')[::2] for key in self.keys)
-    return keys.get('data.data_dir', '')
+  data_dir: str = ''
 
 
 def find_images(spec: str, keys: Sequence[str]) -> Images:
@@ -65,9 +61,10 @@ def find_images(spec: str, keys: Sequence[str]) -> Images:
     ValueError: `spec` cannot be read, or no split of it is for evaluation.
   """
   missing, split = {}, ''
-  folder = Images('', '', {}, keys).data_dir or None
+  values = dict(key.partition('=')[::2] for key in keys)
+  data_dir = values.get('data.data_dir', '')
   try:
-    info = data.open_source(spec or IMAGENET, data_dir=folder).info
+    info = data.open_source(spec or IMAGENET, data_dir=data_dir or None).info
   except ValueError as error:
     if spec:
       raise
@@ -83,11 +80,11 @@ def find_images(spec: str, keys: Sequence[str]) -> Images:
   try:
     real = finetune.REAL
     data.open_source(
-      real['dataset'], data_dir=folder, label_key=real['label_key']
+      real['dataset'], data_dir=data_dir or None, label_key=real['label_key']
     )
   except ValueError as error:
     missing[REAL] = str(error).splitlines()[0]
-  return Images(spec or IMAGENET, split, missing, keys)
+  return Images(spec or IMAGENET, split, missing, keys, data_dir)
 
 
 def _split(info: data.SourceInfo) -> str:

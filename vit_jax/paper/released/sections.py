@@ -54,6 +54,7 @@ _MEASURED = (
   ' that the file is for. The catalogue has no ViT-H/14 that is fine-tuned on'
   ' ImageNet.'
 )
+_MEANS = f'Distances are means over up to {files.IMAGES} images.'
 _ATTENDS = (
   'ViT-L/16',
   'The model attends to what the image is classified by.',
@@ -68,14 +69,14 @@ _FIGURES = {
     'Filters are a plausible basis of the structure of patches; near patches,'
     ' and those of a row or column, have similar position embeddings; the'
     ' distance grows with the depth, and some heads look far already in the'
-    ' first blocks.',
+    f' first blocks. {_MEANS}',
   ),
   'figure11': (
     'Attention distance of a ViT and a hybrid',
     'ViT-L/16 and R50x1+ViT-L/16',
     'Early blocks of the hybrid attend less locally. Of the hybrids in'
     " imagenet21k/, only R50+ViT-B/16 has the paper's 14x14 patches, so both"
-    ' are B/16 here.',
+    f' are B/16 here. {_MEANS}',
   ),
   'figure14': ('What attention attends to, in more images', *_ATTENDS),
 }
@@ -212,15 +213,12 @@ def figure(
 def _caption(item: str) -> str:
   """Returns which files stand for the paper's models, and the images."""
   _, model, finding = _FIGURES[item]
-  kinds, names, _ = map(dict.fromkeys, zip(*files.FIGURES[item], strict=True))
-  stand = ' and '.join(
+  names = dict.fromkeys(name for _, name, _ in files.FIGURES[item])
+  used = ' and '.join(
     f'{name}.npz ({catalog.entry(name).image_size} px)' for name in names
   )
-  verb = 'stands' if len(names) == 1 else 'stand'
-  text = (
-    f"{stand} {verb} for the paper's {model}; no weights that saw JFT-300M are"
-    f" public. The paper's finding: {finding}"
+  return (
+    f"From {used}, in place of the paper's {model}; no weights that saw"
+    f" JFT-300M are public. The paper's finding: {finding} The images are"
+    ' evenly spaced over the split.'
   )
-  if 'attention_distance' in kinds:
-    text += f' Distances are means over up to {files.IMAGES} images.'
-  return f'{text} The images are evenly spaced over the split.'
