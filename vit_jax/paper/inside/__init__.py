@@ -177,7 +177,7 @@ def draw_wanted(
     wanted: the panels, each with `kind`, `title` and `images` as in `Panel`;
       `run`, a name for messages; `workdir`, the path of a run or a `.npz` file;
       `ended`, anything that changes with the weights; and `images_from`, see
-      `weights.images_of`, if the images are not a run's own.
+      `weights.held_out_images`, if the images are not a run's own.
     folder: where the files go, see `draw`.
     notes: which other panels are missing.
     mark: see `drawing.save`.
