@@ -30,7 +30,6 @@ from vit_jax.configs.mini import Dataset, Scale
 USAGE = mini.USAGE.replace('configs/mini.py', 'configs/midi.py').replace(
   '[,of=SPEC]', ',of=SPEC'
 )
-_RESIZE = 'resize(antialias=True)'
 
 MIDI = Scale(
   usage=USAGE,
@@ -48,7 +47,6 @@ MIDI = Scale(
     'H': dict(width=256, depth=16, heads=8, mlp_dim=1024),
   },
   depths={4: 1, 8: 2, 16: 4, 32: 8, 64: 16},
-  divisors={'width': 8, 'mlp_dim': 8, 'heads': 4},
   patches={'32': 16, '16': 8, '14': 8},
   hybrid_blocks={'32': (2, 2, 3), '16': (2, 5)},
   resnet_width=0.25,
@@ -60,7 +58,6 @@ MIDI = Scale(
     'jft300m': Dataset(1_000, 7, 3_200),
   },
   augment='inception_crop(min_area=0.25)|flip',
-  resize=_RESIZE,
   tuning_steps=320,
 )
 

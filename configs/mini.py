@@ -52,7 +52,10 @@ USAGE = (
   ' flowers, svhn, eurosat, clevr_count, clevr_dist, dsprites_location,'
   ' dsprites_orientation.'
 )
+# Of images that are not augmented.
 RESIZE = 'resize(antialias=True)'
+# Of dimensions in Figure 8, at all smaller scales.
+_DIVISORS = {'width': 8, 'mlp_dim': 8, 'heads': 4}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +94,6 @@ class Scale:
       (Table 8); None: the model's own.
     sizes: letter of a ViT -> its dimensions.
     depths: the paper's number of blocks in Figure 8 -> ours.
-    divisors: of the other dimensions in Figure 8.
     patches: the paper's patch size at 224 px -> ours.
     hybrid_blocks: the paper's patch size -> blocks in each stage of a hybrid's
       ResNet; its map has one pixel per patch.
@@ -99,7 +101,6 @@ class Scale:
     resnet_depth: divisor of a ResNet's blocks.
     datasets: pre-training set -> its size and steps.
     augment: of training images, of the user's own data.
-    resize: of all other images.
     tuning_steps: of fine-tuning.
   """
 
@@ -113,14 +114,12 @@ class Scale:
   relative_stddev: float | None
   sizes: Mapping[str, Mapping[str, int]]
   depths: Mapping[int, int]
-  divisors: Mapping[str, int]
   patches: Mapping[str, int]
   hybrid_blocks: Mapping[str, tuple[int, ...]]
   resnet_width: float
   resnet_depth: int
   datasets: Mapping[str, Dataset]
   augment: str
-  resize: str
   tuning_steps: int
 
   def option(self, key: str, value: Any) -> Any:
@@ -128,8 +127,8 @@ class Scale:
     name = key.removeprefix('model.')
     if name == 'depth':
       return self.depths[value]
-    if name in self.divisors:
-      return value // self.divisors[name]
+    if name in _DIVISORS:
+      return value // _DIVISORS[name]
     if key == 'schedule.peak':
       return self.rate(value)
     if key == 'optimizer.weight_decay':
@@ -164,7 +163,6 @@ MINI = Scale(
     'H': dict(width=160, depth=5, heads=4, mlp_dim=640),
   },
   depths={4: 1, 8: 2, 16: 3, 32: 4, 64: 5},
-  divisors={'width': 8, 'mlp_dim': 8, 'heads': 4},
   patches={'32': 8, '16': 4, '14': 4},
   hybrid_blocks={'32': (2, 2), '16': (4,)},
   # With it, R50x1 has a sixth of ViT-B/32's operations, but takes as long on a
@@ -179,11 +177,11 @@ MINI = Scale(
     'jft300m': Dataset(48_000, 7, 400),
   },
   augment=RESIZE,
-  resize=RESIZE,
   tuning_steps=80,
 )
 # The part of the user's own training data that is held out, in percent.
 HELD_OUT = 10
+_OWN_HELD_OUT = f'shuffled(train)[{100 - HELD_OUT}%:]'
 
 
 def _scenes(factors, train=1_000):
@@ -231,7 +229,7 @@ def make(argument, scale: Scale):
   _set_model(config, models.paper_name(args['model']), scale)
   config.image_size = (scale.image_size, scale.image_size)
   config.data.batch_size = scale.batch_size
-  config.data.preprocess = scale.resize
+  config.data.preprocess = RESIZE
   config.log.tensorboard = False
   if args['data'] in scale.datasets:
     _set_pretraining(config, scale.datasets[args['data']], args, scale)
@@ -251,9 +249,9 @@ def make(argument, scale: Scale):
 
 def _task(name, own):
   """Returns a task's data spec, training split and test split."""
-  if own and name == 'imagenet':
-    return own, f'shuffled(train)[{100 - HELD_OUT}%:]', 'test'
-  return TASKS[name]
+  return (
+    (own, _OWN_HELD_OUT, 'test') if own and name == 'imagenet' else TASKS[name]
+  )
 
 
 def _set_model(config, name, scale):
@@ -289,7 +287,6 @@ def _set_pretraining(config, dataset, args, scale):
   _set_data(config, dataset, args, scale)
   epochs = args.get('epochs', dataset.epochs)
   config.total_steps = round(dataset.steps * epochs / dataset.epochs)
-  warmup = config.total_steps // 10
   most = max(config.total_steps, 1)
   often = args.get('evals', min(5, most))
   if not 1 <= often <= most:
@@ -297,55 +294,54 @@ def _set_pretraining(config, dataset, args, scale):
       f'evals={often}, expected 1 to {most}, the steps. {scale.usage}'
     )
   every = config.total_steps // often
-  config.loss = config_lib.sigmoid()
-  if 'of' not in args:
-    config.model.head_bias = -1.4  # The log-odds of 6 labels out of 31.
-  if args.get('optimizer', 'adam') == 'adam':
-    config.optimizer = config_lib.adam(weight_decay=scale.weight_decay)
+  warmup = dict(warmup_steps=config.total_steps // 10)
+  kind = 'classification'
+  if args.get('objective') == 'masked_patch':
+    # As in configs/masked_patch.py.
+    kind = 'masked_patch'
+    config.loss = config_lib.masked_patch()
+    config.optimizer = config_lib.adam()
     config.schedule = config_lib.schedule(
-      'linear',
-      peak=scale.rate(
-        pretrain.JFT.peak.get(config.model.name, pretrain.JFT.others)
-      ),
-      warmup_steps=warmup,
+      'cosine', peak=scale.rate(2e-4), **warmup
     )
-  else:
+    config.model.head_bias = 0.0
+    config.model.dropout_rate = None
+  elif args.get('optimizer') == 'sgd':
     config.optimizer = config_lib.sgd(weight_decay=1e-4)
     config.schedule = config_lib.schedule(
       'staircase',
       peak=0.1,
-      warmup_steps=warmup,
       boundaries=pretrain.SGD_BOUNDARIES,
       factor=0.1,
+      **warmup,
     )
-  validation = dict(split=_held_out(args), preprocess=scale.resize, every=every)
-  config.evals.validation = config_lib.evaluation(**validation)
+  else:
+    papers = pretrain.JFT.peak.get(config.model.name, pretrain.JFT.others)
+    config.optimizer = config_lib.adam(weight_decay=scale.weight_decay)
+    config.schedule = config_lib.schedule(
+      'linear', peak=scale.rate(papers), **warmup
+    )
+  config.evals.validation = config_lib.evaluation(
+    _OWN_HELD_OUT if 'of' in args else 'train[49000:]',
+    kind,
+    preprocess=RESIZE,
+    every=every,
+  )
   # Accuracy saturates with six labels per image.
   config.checkpoint.best = 'validation/loss'
-  if args.get('objective') == 'masked_patch':
-    # As in configs/masked_patch.py.
-    config.loss = config_lib.masked_patch()
-    config.optimizer = config_lib.adam()
-    config.schedule = config_lib.schedule(
-      'cosine', peak=scale.rate(2e-4), warmup_steps=warmup
-    )
-    config.model.head_bias = 0.0
-    config.model.dropout_rate = None
-    config.evals.validation = config_lib.evaluation(
-      **validation, kind='masked_patch'
-    )
   several = args.get('few_shot') == 'average'
   for name in FEW_SHOT if several else FEW_SHOT[:1]:
     task = _task(name, args.get('of', ''))
     if name == 'imagenet':
-      config.evals.few_shot = _few_shot(*task, every, scale)
+      config.evals.few_shot = _few_shot(*task, every)
     else:
       # The average needs only the end of a run, so these have no curve.
-      config.evals[f'few_shot_{name}'] = _few_shot(*task, 0, scale)
+      config.evals[f'few_shot_{name}'] = _few_shot(*task, 0)
 
 
 def _set_data(config, dataset, args, scale):
   """Sets the training data: a part of the scenes, or of the user's own data."""
+  config.loss = config_lib.sigmoid()
   if 'of' in args:
     whole = scale.datasets['jft300m'].scenes
     images = args.get('subset', dataset.scenes)
@@ -354,6 +350,7 @@ def _set_data(config, dataset, args, scale):
     config.data.train_split = f'shuffled(train)[:{percent}%]'
     config.data.preprocess = scale.augment
     return
+  config.model.head_bias = -1.4  # The log-odds of 6 labels out of 31.
   config.data.dataset = 'shapes:all'
   config.data.max_labels = 6
   config.data.train_split = f'train[:{dataset.scenes}]'
@@ -363,34 +360,30 @@ def _set_data(config, dataset, args, scale):
     )
 
 
-def _held_out(args):
-  """Returns the split for early stopping (Figure 4)."""
-  return (
-    f'shuffled(train)[{100 - HELD_OUT}%:]' if 'of' in args else 'train[49000:]'
-  )
-
-
-def _few_shot(spec, train, test, every, scale):
+def _few_shot(spec, train, test, every):
   """Returns a five-shot evaluation on a task's data."""
   if spec.startswith('shapes:'):
     train = 'validation'  # The whole split, as there are up to 72 classes.
-  elif test == 'test' and spec != 'digits':
+  elif spec != 'digits':
     train = 'train'  # The user's own data: a part may lack classes.
   return config_lib.evaluation(
     test,
     'few_shot',
     train_split=train,
     dataset=spec,
-    preprocess=scale.resize if spec != 'digits' else 'resize',
+    preprocess=_resize(spec),
     shots=(5,),
     every=every,
   )
 
 
+def _resize(spec):
+  return 'resize' if spec == 'digits' else RESIZE
+
+
 def _set_transfer(config, scale, spec, train, test):
   config.data.dataset = spec
-  if spec == 'digits':
-    config.data.preprocess = 'resize'
+  config.data.preprocess = _resize(spec)
   config.data.train_split = train
   config.total_steps = scale.tuning_steps
   config.optimizer = config_lib.sgd(clip_norm=1.0)

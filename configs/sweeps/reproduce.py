@@ -32,6 +32,7 @@ from vit_jax.configs import midi, mini
 from vit_jax.configs.sweeps import finetune
 from vit_jax.paper import items, numbers, runs
 from vit_jax.paper.items.beyond import near_duplicates
+from vit_jax.paper.items.tables import table4
 from vit_jax.paper.runs import Node, Pretraining, Transfer, Vtab
 from vit_jax.sweep import Study, Sweep, make_run
 from vit_jax.sweep.spec import Run, Value
@@ -43,14 +44,7 @@ USAGE = (
   '[,seeds=N][,first_seed=N][,clean=DIR], with'
   f' ITEM one of {", ".join(items.ITEMS)}, or all.'
 )
-# The paper's data sets -> their names in configs.
-TASKS = {
-  numbers.IMAGENET: 'imagenet2012',
-  numbers.CIFAR10: 'cifar10',
-  numbers.CIFAR100: 'cifar100',
-  numbers.PETS: 'pets',
-  numbers.FLOWERS: 'flowers',
-}
+TASKS = table4.TASKS
 # Task -> its data spec, and the split that is reported.
 _TESTS = {
   task: (row.spec, row.test)
@@ -70,61 +64,55 @@ MINIATURES = {
 }
 
 
+# Scale -> the options that only some scales have.
+_OPTIONS = {
+  'paper': ('jft', 'imagenet21k', 'clean'),
+  'mini': ('data',),
+  'midi': ('data',),
+}
+
+
 def get_sweep(argument=None) -> Sweep:
   """Returns the sweep of `ITEM[+ITEM...][,scale=SCALE]`."""
   args = config_lib.parse_argument(
     argument,
     positional=('items',),
     options={
-      **{'scale': str, 'jft': str, 'imagenet21k': str, 'data': str},
-      **{'seeds': int, 'first_seed': int, 'clean': str},
+      **{'scale': runs.SCALES, 'seeds': int, 'first_seed': int},
+      **{'jft': str, 'imagenet21k': str, 'clean': str, 'data': str},
     },
     usage=USAGE,
   )
   scale = args.get('scale', 'paper')
-  if scale not in runs.SCALES:
+  general = {'items', 'scale', 'seeds', 'first_seed'}
+  for option in args.keys() - general - {*_OPTIONS[scale]}:
     raise ValueError(
-      f'scale={scale!r} is unknown; choose one of {list(runs.SCALES)}. {USAGE}'
+      f'{option}={args[option]} does not go with scale={scale}: leave it out.'
+      f' {USAGE}'
     )
-  seeds = args.get('seeds', 1 if scale == 'paper' else 3)
-  chosen = items.find(args['items'].split('+'))
-  nodes = runs.with_needs(
-    node for item in chosen for node in item.nodes(scale, seeds)
-  )
-  specs = {
-    data: args[option]
-    for data, option in (
-      (numbers.JFT, 'jft'),
-      (numbers.IMAGENET21K, 'imagenet21k'),
-    )
-    if option in args
-  }
-  if 'clean' in args and scale != 'paper':
-    raise ValueError(
-      f'clean={args["clean"]} is about the test images of the paper: leave it'
-      f' out with scale={scale}. {USAGE}'
-    )
-  if specs and scale != 'paper':
-    raise ValueError(
-      f'scale={scale} has other data, so leave {list(specs)} out. {USAGE}'
-    )
-  if ',' in args.get('data', ''):
-    raise ValueError(f'data={args["data"]} must not contain a comma. {USAGE}')
   data = args.get('data', '')
   if scale == 'midi' and not data:
     raise ValueError(
       'scale=midi trains on your photographs: add data=SPEC (--data=SPEC of'
       f' vit_jax.reproduce), such as folder:/data/cifar10. {USAGE}'
     )
-  if scale != 'paper':
-    studies = [in_miniature(node, data, scale) for node in nodes]
-  elif data:
-    raise ValueError(f'data={data} is only for scale=mini and midi. {USAGE}')
-  else:
-    lists = (
-      near_duplicates.lists(args['clean'], _TESTS) if 'clean' in args else {}
-    )
+  seeds = args.get('seeds', 1 if scale == 'paper' else 3)
+  nodes = runs.with_needs(
+    node
+    for item in items.find(args['items'].split('+'))
+    for node in item.nodes(scale, seeds)
+  )
+  if scale == 'paper':
+    specs = {
+      numbers.JFT: args.get('jft', ''),
+      numbers.IMAGENET21K: args.get('imagenet21k', ''),
+    }
+    lists = {}
+    if 'clean' in args:
+      lists = near_duplicates.lists(args['clean'], _TESTS)
     studies = [at_paper_scale(node, specs, lists) for node in nodes]
+  else:
+    studies = [in_miniature(node, data, scale) for node in nodes]
   first = args.get('first_seed', 0)
   return Sweep([_shifted(study, first) for study in studies if study])
 
@@ -132,34 +120,28 @@ def get_sweep(argument=None) -> Sweep:
 def _shifted(study: Study, first: int) -> Study:
   """Returns a study whose runs count their seeds from `first`."""
 
-  def shifted(run: Run) -> Run:
-    seed = run.overrides.get('seed', 0) + first
-    return dataclasses.replace(run, overrides={**run.overrides, 'seed': seed})
+  def shifted(several: Sequence[Run]) -> list[Run]:
+    return [
+      dataclasses.replace(
+        run,
+        overrides={
+          **run.overrides,
+          'seed': run.overrides.get('seed', 0) + first,
+        },
+      )
+      for run in several
+    ]
 
   if not first:
     return study
+  finals = study.finals
   return dataclasses.replace(
     study,
-    candidates=[shifted(run) for run in study.candidates],
-    finals=(lambda winner: [shifted(run) for run in study.finals_of(winner)])
-    if study.candidates
-    else [shifted(run) for run in study.finals_of(None)],
+    candidates=shifted(study.candidates),
+    finals=(lambda winner: shifted(finals(winner)))
+    if callable(finals)
+    else shifted(finals),
   )
-
-
-def _pretraining(
-  node: Pretraining,
-  config: str,
-  overrides: Mapping[str, Value] | None = None,
-) -> Study:
-  """Returns a study of one pre-training run."""
-  run = make_run(
-    _folder(node),
-    config,
-    {**(overrides or {}), 'seed': node.seed},
-    run='pretraining',
-  )
-  return Study(node.name, finals=[run])
 
 
 def _folder(node: Node) -> str:
@@ -167,9 +149,18 @@ def _folder(node: Node) -> str:
   return node.name.replace(', ', ',').replace(' ', '-')
 
 
+def _pretraining(
+  node: Pretraining, config: str, overrides: Mapping[str, Value]
+) -> Study:
+  """Returns a study of one pre-training run."""
+  overrides = {**overrides, 'seed': node.seed}
+  run = make_run(_folder(node), config, overrides, run='pretraining')
+  return Study(node.name, finals=[run])
+
+
 def _weights(node: Transfer | Vtab) -> str:
   """Returns the reference to the run that a transfer starts from."""
-  [run] = _pretraining(node.pretraining, '').finals_of(None)
+  [run] = _pretraining(node.pretraining, '', {}).finals
   return f'run:{run.name}'
 
 
@@ -180,18 +171,13 @@ def _tuned(
   overrides: Mapping[str, Value],
 ) -> Study:
   """Returns a study without candidates; its runs differ only in the seed."""
+  overrides = {**overrides, 'init.checkpoint': _weights(node)}
+  # Fine-tuning runs of several pre-trainings must not share their seeds: they
+  # would not be independent.
+  first = seeds * node.pretraining.seed
   finals = [
     make_run(
-      _folder(node),
-      config,
-      {
-        **overrides,
-        'init.checkpoint': _weights(node),
-        # Fine-tuning runs of several pre-trainings must not share their seeds:
-        # they would not be independent.
-        'seed': seeds * node.pretraining.seed + seed,
-      },
-      seed=seed,
+      _folder(node), config, {**overrides, 'seed': first + seed}, seed=seed
     )
     for seed in range(seeds)
   ]
@@ -312,8 +298,10 @@ def _followed(scale: str) -> frozenset[Node]:
   for item in items.ITEMS.values():
     if item.curves:
       found.update(item.shown(scale))
-    for claim in item.claims(scale):
-      found.update(m.start for m in claim.means() if m.measure.curves)
+    asked = [mean for claim in item.claims(scale) for mean in claim.means()]
+    for mean in (*item.means(scale), *asked):
+      if mean.measure.curves:
+        found.add(mean.start)
   return frozenset(found)
 
 

@@ -85,7 +85,7 @@ def test_vtab_means_follow_from_table_9():
   for name, of_paper in numbers.vtab_means(column).items():
     found = claims.vtab(name).number(results, [START])
     assert found.values == pytest.approx((of_paper, of_paper + 1))
-  assert notes.vtab(results, [START]) == []
+  assert notes.vtab(results, START) == []
 
 
 def test_vtab_means_in_miniature_cover_the_tasks_with_a_stand_in():
@@ -102,7 +102,7 @@ def test_vtab_means_in_miniature_cover_the_tasks_with_a_stand_in():
   assert found['structured'] is None
   # The mean is over the tasks, not over the groups.
   assert found['mean'].mean == pytest.approx(55)
-  [note] = notes.vtab(results, [START, START])
+  [note] = notes.vtab(results, START)
   for part in ('3 of the 19', '2 of 7 Natural', '1 of 4', '0 of 8'):
     assert part in note
 

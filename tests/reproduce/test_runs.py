@@ -153,8 +153,8 @@ def test_scenes_are_rendered_once():
 @pytest.mark.parametrize(
   ('argument', 'message'),
   [
-    ('table5,data=folder:/a', 'data=folder:/a is only for scale=mini'),
-    ('table5,scale=mini,jft=folder:/a', 'scale=mini has other data, so leave'),
+    ('table5,data=folder:/a', 'data=folder:/a does not go with scale=paper'),
+    ('table5,scale=mini,jft=folder:/a', 'jft=.* does not go with scale=mini'),
     *(('table5,seeds=many', 'seeds'), ('table5,scale=midi', 'photographs')),
     ('table5,scale=small', "scale='small' is unknown.*'paper', 'mini'"),
   ],

@@ -22,7 +22,7 @@ import numpy as np
 from scipy import stats
 
 from vit_jax.paper import report
-from vit_jax.paper.claims import Claim, Mean, Summable
+from vit_jax.paper.claims import Claim, Mean, Sum
 from vit_jax.paper.runs import Results
 
 LEVEL = 0.05
@@ -150,7 +150,7 @@ def lookup(results: Results) -> Lookup:
   return values
 
 
-def test(sum_: Summable, values: Lookup) -> Outcome | None:
+def test(sum_: Sum, values: Lookup) -> Outcome | None:
   """Tests a sum; None while a run is missing.
 
   Several numbers of one pre-training are not independent, so their weighted sum
@@ -253,7 +253,7 @@ def _evidence(
   return ' '.join(filter(None, [*sentences, claim.about]))
 
 
-def _tested(what: str, sum_: Summable, one: Outcome) -> str:
+def _tested(what: str, sum_: Sum, one: Outcome) -> str:
   digits = max(mean.measure.digits for w, mean in sum_.terms if w)
   sentence = f'{what[:1].upper()}{what[1:]}: {one.estimate:+.{digits}f}'
   if one.interval:

@@ -240,35 +240,29 @@ def across(found: Sequence[Number | None]) -> Number | None:
 # Sums of means. ---------------------------------------------------------------
 
 
-class Summable:
-  """What has `terms`: (weight, mean), and each mean once."""
+class Sum:
+  """A weighted sum of means, from (weight, mean), each mean once."""
 
-  terms: tuple[tuple[float, 'Mean'], ...]
+  def __init__(self, terms: Sequence[tuple[float, 'Mean']]):
+    self.terms = terms
 
-  def __add__(self, other: 'Summable') -> 'Sum':
+  def __add__(self, other: 'Sum') -> 'Sum':
     weights: dict[Mean, float] = {}
     for weight, mean in (*self.terms, *other.terms):
       weights[mean] = weights.get(mean, 0.0) + weight
-    return Sum(tuple((weight, mean) for mean, weight in weights.items()))
+    return Sum([(weight, mean) for mean, weight in weights.items()])
 
   def __mul__(self, factor: float) -> 'Sum':
-    return Sum(tuple((factor * weight, mean) for weight, mean in self.terms))
+    return Sum([(factor * weight, mean) for weight, mean in self.terms])
 
   __rmul__ = __mul__
 
-  def __sub__(self, other: 'Summable') -> 'Sum':
+  def __sub__(self, other: 'Sum') -> 'Sum':
     return self + -1.0 * other
 
 
 @dataclasses.dataclass(frozen=True)
-class Sum(Summable):
-  """A weighted sum of means."""
-
-  terms: tuple[tuple[float, 'Mean'], ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Mean(Summable):
+class Mean(Sum):
   """The mean of a measure over pre-trainings that differ in their seed.
 
   Attributes:
@@ -280,8 +274,8 @@ class Mean(Summable):
   start: Pretraining
 
   @property
-  def terms(self) -> tuple[tuple[float, 'Mean'], ...]:
-    return ((1.0, self),)
+  def terms(self) -> Sequence[tuple[float, 'Mean']]:
+    return [(1.0, self)]
 
   def number(self, results: Results) -> Number | None:
     """Returns a value for each run, of all seeds; None while one is missing."""
@@ -298,9 +292,9 @@ class Mean(Summable):
     return any(map(results.has, self.measure.nodes(self.start)))
 
 
-def average(sums: Sequence[Summable]) -> Sum:
+def average(sums: Sequence[Sum]) -> Sum:
   """Returns the mean of sums."""
-  return (1 / len(sums)) * functools.reduce(Summable.__add__, sums)
+  return (1 / len(sums)) * functools.reduce(Sum.__add__, sums)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -321,7 +315,7 @@ class Claim:
 
   key: str
   statement: str
-  contrasts: Mapping[str, Summable]
+  contrasts: Mapping[str, Sum]
   about: str = ''
   more: Callable[[Callable], str] | None = None
   not_in_miniature: str = ''

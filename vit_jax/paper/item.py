@@ -1,19 +1,18 @@
 """The type of an item of the reproduction, and its usual kinds.
 
-`of_means` and `table` show means over runs, `figure` draws marks. What these
-take as `claims`, `cells` and `notes` is either a function or, where nothing
-depends on its argument, what that would return.
+`table` shows means over runs, `figure` draws marks. What is given as `claims`,
+`notes`, `cells` or `caption` is either a function or, where nothing depends on
+its argument, what that would return.
 """
 
 import dataclasses
 import pathlib
-import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from vit_jax.paper import plots
-from vit_jax.paper.claims import Claim, Mean
-from vit_jax.paper.numbers import Printed, Value
+from vit_jax.paper.claims import Claim, Mean, Measure
+from vit_jax.paper.numbers import Value
 from vit_jax.paper.report import Block, Cell, Missing, Section, Table
 from vit_jax.paper.runs import (
   SCALES,
@@ -24,17 +23,10 @@ from vit_jax.paper.runs import (
   with_start,
 )
 
-
-def _nothing(_: Any) -> Sequence:
-  return ()
-
-
 # What an item's section consists of; a text is a note.
 Part = Block | Missing | str
 # (row, column) -> what is shown there.
 Cells = Mapping[tuple[str, str], Mean]
-Notes = Callable[[Results], Sequence[str]] | Sequence[str]
-Claims = Callable[[str], Sequence[Claim]] | Sequence[Claim]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +43,9 @@ class Item:
       their seed, the first.
     claims: scale -> the paper's claims about it.
     notes: returns what a reader must know.
-    curves: whether it needs metrics from during its pre-trainings, to show or
-      to choose a step by, instead of those of their end only.
+    miniature: what a reader of another scale than the paper's must also know.
+    curves: whether it shows metrics from during its pre-trainings, instead of
+      those of their end only.
     means: scale -> means that it shows, beside those of its claims. What they
       need from weights is measured.
     measure: measures what no run does: `(results, folder, data)`, called after
@@ -69,16 +62,21 @@ class Item:
   name: str
   title: str
   blocks: Callable[[Results, pathlib.Path], Iterable[Part]]
-  shown: Callable[[str], Sequence[Node]] = _nothing
-  claims: Callable[[str], Sequence[Claim]] = _nothing
-  notes: Callable[[Results], Sequence[str]] = _nothing
+  shown: Callable[[str], Sequence[Node]] = lambda scale: ()
+  claims: Callable[[str], Sequence[Claim]] | Sequence[Claim] = ()
+  notes: Callable[[Results], Sequence[str]] | Sequence[str] = ()
+  miniature: Sequence[str] = ()
   curves: bool = False
-  means: Callable[[str], Sequence[Mean]] = _nothing
+  means: Callable[[str], Sequence[Mean]] = lambda scale: ()
   measure: Callable[[Results, pathlib.Path, str], None] | None = None
   measured: Callable[[str, pathlib.Path], tuple[int, int]] | None = None
   lacking: str = ''
   beyond: bool = False
   scales: tuple[str, ...] = SCALES
+
+  def __post_init__(self):
+    for field in ('claims', 'notes'):
+      object.__setattr__(self, field, _function(getattr(self, field)))
 
   def render(self, results: Results, pictures: pathlib.Path) -> Section:
     """Returns its section, without the answers to its claims."""
@@ -86,12 +84,15 @@ class Item:
     count = self.measured and self.measured(
       results.scale, pictures.parent / 'measured'
     )
-    texts = [part for part in found if isinstance(part, str)]
+    notes = [*self.notes(results)]
+    if not results.comparable:
+      notes += self.miniature
+    notes += [part for part in found if isinstance(part, str)]
     return Section(
       self.name,
       self.title,
       [part for part in found if not isinstance(part, str | Missing)],
-      notes=[*self.notes(results), *texts],
+      notes=notes,
       measured=count,
       missing=[part.text for part in found if isinstance(part, Missing)],
     )
@@ -118,15 +119,9 @@ class Item:
     if scale not in self.scales:
       return []
     counts = self.counts(scale, seeds)
-    several = [
-      *self.shown(scale),
-      *(
-        node
-        for claim in self.asked(scale)
-        for mean in claim.means()
-        for node in mean.measure.nodes(mean.start)
-      ),
-    ]
+    several = [*self.shown(scale)]
+    for claim in self.asked(scale):
+      several += nodes_of(claim.means())
     found = {
       with_start(node, start): None
       for node in several
@@ -147,120 +142,73 @@ def cell(shown: Mean | None, printed: Value | None, results: Results) -> Cell:
   return Cell(shown.number(results), printed, shown.expected(results))
 
 
-def of_means(
+def grid(rows: Mapping[str, Any], columns: Mapping[str, Measure]) -> Cells:
+  """Returns each column's measure of each row's pre-training."""
+  return {
+    (row, column): measure(start)
+    for row, start in rows.items()
+    for column, measure in columns.items()
+  }
+
+
+def nodes_of(means: Iterable[Mean]) -> list[Node]:
+  """Returns the runs behind means, each once."""
+  found = {
+    node: None for mean in means for node in mean.measure.nodes(mean.start)
+  }
+  return [*found]
+
+
+def table(
   name: str,
   title: str,
   cells: Callable[[str], Cells] | Cells,
   *,
-  heading: str,
-  paper: Mapping[str, Value] = types.MappingProxyType({}),
-  claims: Claims = (),
-  notes: Notes = (),
+  heading: str = '',
+  paper: Mapping[tuple[str, str], Value] | None = None,
+  digits: int = 2,
+  computed: Callable[[Results], Mapping[tuple[str, str], Cell]] = lambda _: {},
   more: Callable[
     [Results, pathlib.Path, Table], Iterable[Part]
   ] = lambda *_: (),
   extra: Sequence[Node] = (),
-  curves: bool = False,
-  beyond: bool = False,
+  **options: Any,
 ) -> Item:
-  """Makes an item that is a table of ours, which the paper does not print.
+  """Makes an item that is a table of means over runs.
+
+  Rows and columns are in the order of their first cells, the paper's first.
 
   Args:
     name: of the item. This and others are attributes of `Item`.
     title: of the item.
-    cells: scale -> (row, column) -> what is shown.
-    heading: what the numbers are.
-    paper: row -> what the paper prints of it.
-    claims: see `Item`.
-    notes: see `Item`.
+    cells: scale -> (row, column) -> what we show there; see `grid`.
+    heading: what the numbers are; '': as the title says.
+    paper: (row, column) -> what the paper prints; None: nothing.
+    digits: after the decimal point.
+    computed: returns cells that follow without runs.
     more: returns further blocks, from `Item.blocks`' arguments and the table.
     extra: runs that it shows beside those of the table.
-    curves: see `Item`.
-    beyond: see `Item`.
+    **options: further attributes of `Item`.
   """
-  cells = _function(cells)
+  cells, paper = _function(cells), paper or {}
 
   def blocks(results: Results, pictures: pathlib.Path) -> Iterable[Part]:
-    shown = {
-      place: cell(mean, paper.get(place[0]), results)
-      for place, mean in cells(results.scale).items()
-    }
-    rows = [*dict.fromkeys(row for row, _ in shown)]
-    columns = [*dict.fromkeys(column for _, column in shown)]
-    yield (block := Table(heading, rows, columns, shown))
+    ours = cells(results.scale)
+    found = {
+      place: cell(ours.get(place), paper.get(place), results)
+      for place in (*paper, *ours)
+    } | computed(results)
+    rows, columns = (dict.fromkeys(place[i] for place in found) for i in (0, 1))
+    yield (block := Table(heading or title, [*rows], [*columns], found, digits))
     yield from more(results, pictures, block)
 
   return Item(
     name,
     title,
     blocks,
-    lambda scale: [*extra, *nodes_of(cells(scale))],
-    _function(claims),
-    _function(notes),
-    curves,
-    lambda scale: [*cells(scale).values()],
-    beyond=beyond,
-  )
-
-
-def nodes_of(cells: Cells) -> list[Node]:
-  """Returns the runs behind the cells of a table, each once."""
-  found = {
-    node: None
-    for mean in cells.values()
-    for node in mean.measure.nodes(mean.start)
-  }
-  return [*found]
-
-
-def table(
-  paper: Printed,
-  cells: Callable[[str], Cells] | Cells,
-  *,
-  digits: int = 2,
-  claims: Claims = (),
-  notes: Notes = (),
-  extra: Callable[[Results], Mapping[tuple[str, str], Cell]] = lambda _: {},
-) -> Item:
-  """Makes an item that is a table of the paper.
-
-  Args:
-    paper: the printed table.
-    cells: scale -> (row, column) -> what we show there; other cells show only
-      what is printed.
-    digits: after the decimal point.
-    claims: see `Item`.
-    notes: see `Item`.
-    extra: returns more cells; their labels become more rows, if they are no
-      columns.
-  """
-  cells = _function(cells)
-
-  def blocks(results: Results, pictures: pathlib.Path) -> Iterable[Part]:
-    ours, more = cells(results.scale), extra(results)
-    found = {
-      place: cell(ours.get(place), paper.cells.get(place), results)
-      for place in dict.fromkeys([*paper.cells, *ours])
-    }
-    yield Table(
-      paper.title,
-      [*dict.fromkeys([*paper.rows, *(row for row, _ in more)])],
-      [*dict.fromkeys([*paper.columns, *(column for _, column in more)])],
-      {
-        place: one
-        for place, one in (found | more).items()
-        if one.ours or one.paper
-      },
-      digits,
-    )
-
-  return Item(
-    paper.name,
-    paper.title,
-    blocks,
-    lambda scale: nodes_of(cells(scale)),
-    _function(claims),
-    _function(notes),
+    lambda scale: [*extra, *nodes_of(cells(scale).values())],
+    means=lambda scale: [*cells(scale).values()],
+    **options,
   )
 
 
@@ -271,10 +219,7 @@ def figure(
   draw: Callable[[Sequence[plots.Mark], Results], Any],
   *,
   caption: Callable[[Results], str] | str,
-  shown: Callable[[str], Sequence[Node]],
-  claims: Claims = (),
-  notes: Notes = (),
-  curves: bool = False,
+  **options: Any,
 ) -> Item:
   """Makes an item that is one drawn figure.
 
@@ -284,10 +229,7 @@ def figure(
     marks: returns its points or bars.
     draw: returns the figure from its marks, by `plots.lines` or `plots.bars`.
     caption: what to look at, and what the paper found.
-    shown: see `Item`.
-    claims: see `Item`.
-    notes: see `Item`.
-    curves: see `Item`.
+    **options: further attributes of `Item`.
   """
 
   def blocks(results: Results, pictures: pathlib.Path) -> Iterable[Part]:
@@ -295,6 +237,4 @@ def figure(
     drawn = draw(found, results)
     yield plots.save(name, title, below, drawn, found, pictures, results)
 
-  return Item(
-    name, title, blocks, shown, _function(claims), _function(notes), curves
-  )
+  return Item(name, title, blocks, **options)

@@ -8,7 +8,7 @@ import pytest
 
 from vit_jax import accounting
 from vit_jax.inference_speed import networks, store
-from vit_jax.paper.items import speeds
+from vit_jax.paper.items import speed_claims, speeds
 from vit_jax.paper.items.figures import figure12
 from vit_jax.paper.page import texts
 from vit_jax.paper.report import Claim, Picture
@@ -90,7 +90,7 @@ def _answers(speed, batch=lambda model: 100, scale='paper', left_out=()):
       if (model, size) not in left_out
     ),
   )
-  return figure12.of_measured(found, scale)
+  return speed_claims.of_measured(found, scale)
 
 
 def _by_pixels(model, size):
@@ -112,9 +112,9 @@ def test_similar_models_have_about_the_same_operations(scale):
     for vit, resnet in itertools.product({*macs} - {*resnets}, resnets)
     if 1 / 1.6 < macs[vit] / macs[resnet] < 1.6
   }
-  assert found == {*figure12.SIMILAR[scale]}
+  assert found == {*speed_claims.SIMILAR[scale]}
   vits = sorted({*macs} - {*resnets}, key=macs.get)
-  assert vits[-2:] == [*figure12.LARGEST]
+  assert vits[-2:] == [*speed_claims.LARGEST]
 
 
 @pytest.mark.parametrize('scale', networks.SCALES)
@@ -163,7 +163,7 @@ def test_the_fourth_power_is_only_of_the_largest(largest, elsewhere, answer):
 
 
 def test_claims_without_their_measurements_are_missing():
-  for claim in figure12.of_measured(None, 'mini'):
+  for claim in speed_claims.of_measured(None, 'mini'):
     assert claim.answer == 'missing'
   found = _answers(_by_pixels, left_out=[('BiT-R50x1', 384)])
   assert [c.answer for c in found] == ['missing', 'not seen', 'not seen']

@@ -57,12 +57,12 @@ def test_memory_an_image_is_without_the_state(tmp_path):
   memory.measure('paper', tmp_path, compiler)
   found = memory.read(tmp_path, 'paper')
   assert [*found] == [*memory.MODELS]
-  assert found['ViT-B/32'].per_image == 0.125
+  assert memory.per_image(found['ViT-B/32']) == 0.125
   assert [b for m, b in compiler.asked if m == 'ViT-B/32'] == [512, 256]
   # 16 images take 9 + 4 GiB, which leaves room; 32 take 9 + 8 GiB.
-  assert [*found['ViT-H/14'].plans] == [16, 8]
-  assert found['ViT-H/14'].per_image == 0.25
-  assert found['BiT-R152x4'].per_image == 0.75
+  assert [*found['ViT-H/14']] == [16, 8]
+  assert memory.per_image(found['ViT-H/14']) == 0.25
+  assert memory.per_image(found['BiT-R152x4']) == 0.75
 
 
 def test_an_interruption_loses_no_compilation(tmp_path):
@@ -144,4 +144,4 @@ def test_the_real_compiler_states_the_memory_of_an_image(tmp_path, monkeypatch):
   memory.measure('mini', tmp_path)
   found = memory.read(tmp_path, 'mini')['ViT-B/32']
   # A miniature of 2 blocks and 10 tokens: less than a thousandth of 16 GiB.
-  assert 0 < found.per_image < 0.001
+  assert 0 < memory.per_image(found) < 0.001

@@ -117,28 +117,27 @@ def described(settings: store.Settings) -> str:
     how = "Speed is the TPU compiler's estimate"
     if settings.correction != 1:
       how += f', times {settings.correction:g}'
-  sizes = ''
+  found = (
+    f'{how}, in {settings.dtype}, at the fastest batch size. A batch fits if,'
+    ' by the compiler, its program takes at most'
+    f' {settings.memory_bytes / 2**30:.2f} GiB.'
+  )
   if settings.scale == 'mini':
-    sizes = (
+    found += (
       ' In miniature, the models are those of configs/mini.py, and the images'
       ' are smaller in proportion.'
     )
-  return (
-    f'{how}, in {settings.dtype}, at the fastest batch size. A batch fits if,'
-    ' by the compiler, its program takes at most'
-    f' {settings.memory_bytes / 2**30:.2f} GiB.{sizes}'
-  )
+  return found
 
 
 def missing(folder: pathlib.Path, scale: str) -> str:
   """Returns what to do if nothing is measured yet."""
-  scale = timed(scale)
-  own = [] if scale == 'paper' else [f'--{scale}']
+  words = [] if timed(scale) == 'paper' else ['--mini']
   return (
-    f'Speeds are not measured yet at the scale {scale!r}. The item figure12'
-    ' measures them on this machine. To measure on another machine, run'
-    f' {_command([*own, f"--to={LOCAL}"])} there, and copy the file to'
+    f'Speeds are not measured yet at the scale {timed(scale)!r}. The item'
+    ' figure12 measures them on this machine. To measure on another machine,'
+    f' run {_command([*words, f"--to={LOCAL}"])} there, and copy the file to'
     f' {folder / LOCAL} here. Or let the TPU compiler estimate the speed of a'
     ' TPU v3, without measuring:'
-    f' {_command([*own, "--device=v3", f"--to={folder / V3}"])}'
+    f' {_command([*words, "--device=v3", f"--to={folder / V3}"])}'
   )

@@ -6,12 +6,12 @@ optimizer's state are in both and cancel. The instructions, whose size depends
 on the batch, are not counted. No TPU is needed, and nothing runs.
 """
 
-import dataclasses
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 
 from vit_jax.paper import planning
+from vit_jax.paper.items.speeds import timed
 from vit_jax.plan import devices
 from vit_jax.sweep.spec import Run
 
@@ -40,53 +40,21 @@ INSTALL = (
   f'{NAME} needs the TPU compiler, but no TPU: pip install'
   ' "vit-paper-jax[plan]" installs it on x86-64 Linux.'
 )
+# What is known of a model: images on a core -> the JSON of `vit_jax.plan`, of
+# two batches, the larger one first.
+Plans = Mapping[int, planning.Plan]
 
 
-@dataclasses.dataclass(frozen=True)
-class Memory:
-  """What the compiler says of a model.
-
-  Attributes:
-    plans: images on a core -> the JSON of `vit_jax.plan`, of two batches.
-  """
-
-  plans: Mapping[int, planning.Plan]
-
-  @property
-  def per_image(self) -> float:
-    """GiB that one more image on a core takes."""
-    (many, full), (few, less) = self.plans.items()
-    return (_data(full) - _data(less)) / (many - few)
-
-  @property
-  def gmacs(self) -> float:
-    """Multiply-adds of an image's forward pass, in 10^9."""
-    return next(iter(self.plans.values()))['forward_gmacs']
-
-  @property
-  def parameters(self) -> float:
-    """In millions."""
-    return next(iter(self.plans.values()))['params'] / 1e6
-
-
-def _data(plan: planning.Plan) -> float:
-  """Returns the GiB of a core without the instructions."""
-  return plan['hbm_gib'] - plan['hbm']['program']
-
-
-def scale_of(scale: str) -> str:
-  """Returns the scale of the models: all but the paper's are miniatures."""
-  return 'paper' if scale == 'paper' else 'mini'
+def per_image(plans: Plans) -> float:
+  """Returns the GiB that one more image on a core takes."""
+  many, few = plans
+  # A core without the instructions.
+  full, less = (p['hbm_gib'] - p['hbm']['program'] for p in plans.values())
+  return (full - less) / (many - few)
 
 
 def _run(model: str, images: int, scale: str) -> Run:
-  """Returns the pre-training whose step is compiled.
-
-  Args:
-    model: one of `MODELS`.
-    images: on a core.
-    scale: a key of `BATCHES`.
-  """
+  """Returns the pre-training whose step is compiled, with images on a core."""
   config = f'{FILES[scale]}:{model},jft300m'
   return Run(NAME, config, {'data.batch_size': CORES * images})
 
@@ -94,10 +62,7 @@ def _run(model: str, images: int, scale: str) -> Run:
 def _with_room(
   plans: Sequence[planning.Plan], model: str, scale: str
 ) -> dict[int, planning.Plan]:
-  """Returns images on a core -> plan, of the first two batches with room.
-
-  It has fewer while they are not compiled.
-  """
+  """Returns the first two batches with room; fewer if they aren't compiled."""
   found = {
     images: planning.find(plans, _run(model, images, scale), TOPOLOGY)
     for images in BATCHES[scale]
@@ -124,7 +89,7 @@ def measure(
     ValueError: there is no TPU compiler, or it failed; the latter is raised
       after all other models are compiled.
   """
-  scale, where = scale_of(scale), folder / NAME
+  scale, where = timed(scale), folder / NAME
   if planner is None:
     planner = _plan
     done, total = progress(scale, folder)
@@ -137,7 +102,11 @@ def measure(
         if len(_with_room(planning.read(where), model, scale)) < 2:
           print(f'{model}, {images} images on a core', file=sys.stderr)
           planning.compile_missing(
-            [_run(model, images, scale)], where, TOPOLOGY, _silent, planner
+            [_run(model, images, scale)],
+            where,
+            TOPOLOGY,
+            lambda line: None,
+            planner,
           )
     except ValueError as error:
       failed.append(f'{NAME}: {error}')
@@ -150,11 +119,7 @@ def _plan(words: Sequence[str]) -> planning.Plan:
   return planning.plan([*words, '--nosearch'])
 
 
-def _silent(line: str) -> None:
-  """Takes lines on the progress of one of many compilations."""
-
-
-def read(folder: pathlib.Path, scale: str) -> dict[str, Memory]:
+def read(folder: pathlib.Path, scale: str) -> dict[str, Plans]:
   """Returns the models of which two batches are compiled.
 
   Args:
@@ -165,10 +130,8 @@ def read(folder: pathlib.Path, scale: str) -> dict[str, Memory]:
     ValueError: the file is damaged.
   """
   plans = planning.read(folder / NAME)
-  found = {model: _with_room(plans, model, scale_of(scale)) for model in MODELS}
-  return {
-    model: Memory(pair) for model, pair in found.items() if len(pair) == 2
-  }
+  found = {model: _with_room(plans, model, timed(scale)) for model in MODELS}
+  return {model: pair for model, pair in found.items() if len(pair) == 2}
 
 
 def progress(scale: str, folder: pathlib.Path) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import functools
 
 from vit_jax.paper.claims import Claim, inside
 from vit_jax.paper.inside import maps, shifting, weights
-from vit_jax.paper.item import Cells, of_means
+from vit_jax.paper.item import grid, table
 from vit_jax.paper.items.figures import figure4
 
 
@@ -29,26 +29,25 @@ def at_place(workdir: str) -> float:
   return _moved(workdir)[1]
 
 
-_ALONG, _AT_PLACE = (
-  inside(f'{__name__}:{function.__name__}', name, 1)
-  for function, name in (
-    (along, 'change of features that move with the image, in percent'),
-    (at_place, 'change of features at the same place, in percent'),
-  )
-)
-
-
-def _cells(scale: str) -> Cells:
-  return {
-    (row, column): measure(start)
-    for row, start in figure4.few_and_all(scale).items()
-    for column, measure in (('moved along', _ALONG), ('same place', _AT_PLACE))
-  }
+_COLUMNS = {
+  'moved along': inside(
+    f'{__name__}:along',
+    'change of features that move with the image, in percent',
+    1,
+  ),
+  'same place': inside(
+    f'{__name__}:at_place',
+    'change of features at the same place, in percent',
+    1,
+  ),
+}
 
 
 def _claims(scale: str) -> list[Claim]:
   vit, resnet = figure4.rivals(scale)
-  few, every, _, of_resnet = map(_ALONG, figure4.few_and_all(scale).values())
+  few, every, _, of_resnet = map(
+    _COLUMNS['moved along'], figure4.few_and_all(scale).values()
+  )
   return [
     Claim(
       'resnet_is_equivariant',
@@ -65,21 +64,18 @@ def _claims(scale: str) -> list[Claim]:
   ]
 
 
-_NOTE = (
-  'Images are rolled by a patch of 32 px at 224 px, once in each direction.'
-  " This is one place of the ViT's map of features, and of that of the"
-  " ResNet's last stage; in a miniature, of an earlier stage. A change of 100"
-  ' is as large as the difference of features of different images. Places at'
-  ' the border do not count.'
-)
-
-
-ITEM = of_means(
+ITEM = table(
   'equivariance',
   'Features of shifted images, by number of pre-training images',
-  _cells,
+  lambda scale: grid(figure4.few_and_all(scale), _COLUMNS),
   heading='Change in percent',
   claims=_claims,
-  notes=[_NOTE],
+  notes=[
+    'Images are rolled by a patch of 32 px at 224 px, once in each direction.'
+    " This is one place of the ViT's map of features, and of that of the"
+    " ResNet's last stage; in a miniature, of an earlier stage. A change of 100"
+    ' is as large as the difference of features of different images. Places at'
+    ' the border do not count.'
+  ],
   beyond=True,
 )

@@ -55,11 +55,10 @@ _TABLES = {
 }
 _NOTE = (
   'The paper removes near-duplicates of test images from the pre-training'
-  ' data. It does not ask how much they would change the accuracy. Here,'
-  ' pre-training keeps all images. Instead, the test leaves out the test'
-  ' images that have near-duplicates in the pre-training data. The images'
-  ' that are left out may also be easier or harder for other reasons, so a'
-  ' change in accuracy need not come from near-duplicates alone.'
+  ' data. Here, pre-training keeps all images. Instead, the test leaves out the'
+  ' test images that have near-duplicates in the pre-training data. These'
+  ' images may also be easier or harder for other reasons, so a change in'
+  ' accuracy need not come from near-duplicates alone.'
 )
 
 
@@ -144,11 +143,6 @@ def lists(
         raise ValueError(
           f'{found[data, task]} and {path} are both of {spec}: leave one in'
           f' {path.parent}.'
-        )
-      if any(letter in str(path) for letter in ',()'):
-        raise ValueError(
-          f'--clean: the path {path} must not contain a comma or a parenthesis,'
-          ' as it becomes a part of --config=FILE:ARGUMENT. Move the folder.'
         )
       found[data, task] = str(path)
   if not found:

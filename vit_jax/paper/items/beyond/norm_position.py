@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from vit_jax.paper import plots
 from vit_jax.paper.claims import Claim, Sum
-from vit_jax.paper.item import Cells, of_means
-from vit_jax.paper.items.figures.figure8 import depth, measure, shape
+from vit_jax.paper.item import Cells, table
+from vit_jax.paper.items.figures import figure8
 from vit_jax.paper.report import Picture, Table
 from vit_jax.paper.runs import Pretraining, Results
 
@@ -19,32 +19,26 @@ _NAME = 'norm_position'
 _TITLE = 'LayerNorm before or after attention and MLP, by depth'
 _SHALLOW, _DEEP = 8, 64  # Blocks, as in Figure 8.
 _PRE, _POST = 'LayerNorm first', 'LayerNorm last'
-_CAPTION = (
-  'Expected from the literature: in shallow models, LayerNorm first and'
-  ' LayerNorm last are similar. In deep models, LayerNorm first is ahead.'
-)
 _NOTES = (
-  'The paper does not study the place of LayerNorm. Its models have "LayerNorm'
-  ' first": in each block, one before attention and one before the MLP. They'
-  ' have one more LayerNorm after the last block. The claims are from the'
-  ' literature on machine translation with Transformers: Wang et al. 2019'
-  ' (arXiv:1906.01787) and Xiong et al. 2020 (arXiv:2002.04745).',
-  '"LayerNorm last" is the design of the original Transformer (Vaswani et al.'
-  ' 2017, arXiv:1706.03762): a LayerNorm follows each residual sum. There is no'
-  ' further LayerNorm after the last block.',
-  'The models are those of Figure 8. All have the learning rate and the warm-up'
-  ' that Table 3 has for ViT-L/32. Models with LayerNorm last may need another'
-  ' learning rate. So the table compares both designs at equal settings, not'
-  ' each at its best settings.',
+  'The models of the paper have "LayerNorm first": in each block, one before'
+  ' attention and one before the MLP, and one more after the last block.'
+  ' "LayerNorm last" is the design of the original Transformer (Vaswani et al.'
+  ' 2017, arXiv:1706.03762): a LayerNorm follows each residual sum, and there'
+  ' is none after the last block. The claims are from the literature on machine'
+  ' translation: Wang et al. 2019 (arXiv:1906.01787) and Xiong et al. 2020'
+  ' (arXiv:2002.04745).',
+  'The models are those of Figure 8, with the learning rate and the warm-up of'
+  ' ViT-L/32 in Table 3. Models with LayerNorm last may need another learning'
+  ' rate. So the table compares both designs at equal settings, not each at its'
+  ' best settings.',
 )
-_BLOCKS = {'mini': '2 and 5', 'midi': '2 and 16'}
 
 
 def _start(position: str, blocks: int) -> Pretraining:
   """Returns the first run of a place of LayerNorm and a number of blocks."""
   if position == _PRE:
-    return depth(blocks)
-  return shape(
+    return figure8.depth(blocks)
+  return figure8.shape(
     f'depth {blocks}, post-LayerNorm', depth=blocks, norm_position='post'
   )
 
@@ -57,9 +51,10 @@ _STARTS = {
 
 
 def _claims(scale: str) -> list[Claim]:
+  measure = figure8.measure(scale)
+
   def lead(blocks: int) -> Sum:
-    first, last = (_STARTS[place, blocks] for place in (_PRE, _POST))
-    return measure(scale)(first) - measure(scale)(last)
+    return measure(_STARTS[_PRE, blocks]) - measure(_STARTS[_POST, blocks])
 
   half = 0.5 * lead(_DEEP)
   return [
@@ -94,16 +89,16 @@ def _claims(scale: str) -> list[Claim]:
 
 def _cells(scale: str) -> Cells:
   return {
-    (f'{blocks} blocks', position): measure(scale)(start)
+    (f'{blocks} blocks', position): figure8.measure(scale)(start)
     for (position, blocks), start in _STARTS.items()
   }
 
 
 def _drawn(
-  results: Results, pictures: pathlib.Path, table: Table
+  results: Results, pictures: pathlib.Path, shown: Table
 ) -> Iterator[Picture]:
   marks = plots.marks_of(
-    (position, blocks, table.cells[f'{blocks} blocks', position].ours)
+    (position, blocks, shown.cells[f'{blocks} blocks', position].ours)
     for position, blocks in _STARTS
   )
   figure = plots.lines(
@@ -118,21 +113,23 @@ def _drawn(
     x_ticks=sorted({mark.x for mark in marks}),
     height=3.5,
   )
-  yield plots.save(_NAME, _TITLE, _CAPTION, figure, marks, pictures, results)
+  caption = 'The lead of LayerNorm first is expected in deep models.'
+  yield plots.save(_NAME, _TITLE, caption, figure, marks, pictures, results)
 
 
 def _notes(results: Results) -> list[str]:
   if results.comparable:
     return [*_NOTES]
+  shallow, deep = (figure8.DEPTHS[results.scale][n] for n in (_SHALLOW, _DEEP))
   return [
     *_NOTES,
-    f'Here, {_SHALLOW} and {_DEEP} blocks become {_BLOCKS[results.scale]}. On'
-    ' text, models with LayerNorm last became unstable from about ten blocks'
-    ' on (Takase et al. 2022).',
+    f'Here, {_SHALLOW} and {_DEEP} blocks become {shallow} and {deep}. On text,'
+    ' models with LayerNorm last became unstable from about ten blocks on'
+    ' (Takase et al. 2022).',
   ]
 
 
-ITEM = of_means(
+ITEM = table(
   _NAME,
   _TITLE,
   _cells,

@@ -2,15 +2,11 @@
 
 from typing import Any
 
-from vit_jax import config as config_lib
 from vit_jax.paper.claims import Claim
 from vit_jax.paper.inside import NUMBERS, Panel
-from vit_jax.paper.items.figures.from_weights import (
-  LARGE,
-  item,
-  small_positions,
-)
-from vit_jax.paper.runs import Pretraining, Results, structure
+from vit_jax.paper.items.figures import from_weights
+from vit_jax.paper.items.figures.from_weights import LARGE, small_positions
+from vit_jax.paper.runs import Pretraining, structure
 
 
 def _lower(rate: str) -> dict[str, Any]:
@@ -19,27 +15,28 @@ def _lower(rate: str) -> dict[str, Any]:
   return {'options': options, 'label': f'LR {rate}, WD 0.01'}
 
 
-# Structure -> the runs: at a lower rate and decay, at Table 3's, and for twice
-# as long.
+# Structure -> settings by the paper's numbers -> the run: at half of the
+# model's rate in Table 3 and a lower decay, at Table 3's, and twice as long.
 STARTS = {
-  'paper': (
-    # Half of the rate of ViT-L/16.
-    Pretraining('ViT-L/16', epochs=7, **_lower('2e-4')),
-    Pretraining('ViT-L/16', epochs=7),
-    LARGE,
-  ),
-  'mini': (
-    # Half of the rate of ViT-B/16.
-    small_positions(28, **_lower('4e-4')),
-    small_positions(28),
-    small_positions(56),
-  ),
+  'paper': {
+    '7 epochs, LR 2e-4, WD 0.01': Pretraining(
+      'ViT-L/16', epochs=7, **_lower('2e-4')
+    ),
+    '7 epochs, LR 4e-4, WD 0.1': Pretraining('ViT-L/16', epochs=7),
+    '14 epochs, LR 4e-4, WD 0.1': LARGE,
+  },
+  'mini': {
+    '28 epochs, LR 4e-4, WD 0.01': small_positions(28, **_lower('4e-4')),
+    '28 epochs, LR 8e-4, WD 0.1': small_positions(28),
+    '56 epochs, LR 8e-4, WD 0.1': small_positions(56),
+  },
 }
 _DIRECTION = 'The paper does not say in which direction; we chose it.'
 
 
 def _claims(scale: str) -> list[Claim]:
-  lower, short, long = map(NUMBERS['position_waves'], STARTS[structure(scale)])
+  starts = STARTS[structure(scale)].values()
+  lower, short, long = map(NUMBERS['position_waves'], starts)
   return [
     Claim(
       'rate_and_decay',
@@ -62,31 +59,16 @@ def _claims(scale: str) -> list[Claim]:
   ]
 
 
-def _settings(start: Pretraining, results: Results) -> str:
-  """Returns a run's own length, rate and decay; its name if unfinished."""
-  folder = results.folder(start)
-  config = folder and config_lib.load(folder)
-  if not config:
-    return start.name
-  length = f'{start.epochs:g} epochs'
-  if not results.comparable:  # The epochs are only the paper's.
-    length = f'{config["total_steps"]:,} steps'
-  rate, decay = config['schedule']['peak'], config['optimizer']['weight_decay']
-  return f'{length}, LR {rate:g}, WD {decay:g}'
-
-
-ITEM = item(
+ITEM = from_weights.item(
   'figure10',
   'Position embeddings by hyper-parameters',
   lambda results: [
-    Panel('position_similarity', _settings(start, results), start)
-    for start in STARTS[results.structure]
+    Panel('position_similarity', title, start)
+    for title, start in STARTS[results.structure].items()
   ],
-  lambda structure: STARTS[structure],
-  'All panels show the same model, trained with other settings. The title of'
-  ' a panel has the length of the training, the learning rate (LR) and the'
-  " weight decay (WD). The paper's finding: the pattern of the position"
-  ' embeddings depends on these settings.',
-  _claims,
-  positions=True,
+  'The same model, trained with other settings: the learning rate (LR), the'
+  ' weight decay (WD), and the length of the training. In miniature, the titles'
+  " have the paper's numbers, and the runs' own are smaller in proportion.",
+  claims=_claims,
+  miniature=[from_weights.MINI_POSITIONS],
 )

@@ -7,7 +7,6 @@ ITEM = item(
   'figure14',
   'What attention attends to, in more images',
   lambda results: [Panel('rollout', LARGE.model, LARGE, IMAGES)],
-  lambda structure: [LARGE],
   'As Figure 6, for more images. They are taken at equal intervals from the'
   ' held-out images.',
 )

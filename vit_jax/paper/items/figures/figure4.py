@@ -1,13 +1,7 @@
 """Figure 4: few-shot accuracy by number of pre-training images (4.3)."""
 
-from vit_jax.paper import cost, plots
-from vit_jax.paper.claims import (
-  EARLY_STOPPED,
-  PLATEAU,
-  Claim,
-  Sum,
-  not_in_miniature,
-)
+from vit_jax.paper import claims, cost, plots
+from vit_jax.paper.claims import EARLY_STOPPED, Claim, Sum
 from vit_jax.paper.item import figure
 from vit_jax.paper.items.tables import table6
 from vit_jax.paper.runs import Pretraining, Results, structure
@@ -31,29 +25,12 @@ _LARGE = ('ViT-L/16', 'BiT-R152x2')
 _COUNTS = {
   'paper': 'Models that no claim needs have one run for each point.',
   'mini': 'In miniature, the curves of ViT-L/16 and BiT-R152x2 have only the'
-  ' points that the claims need. The paper compares ViT-B/32 with'
-  f' {RESNET["paper"]}. In miniature, this ResNet has far less'
-  ' compute than ViT-B/32. So the claims compare ViT-B/32 with'
-  f' {RESNET["mini"]}. We chose {RESNET["mini"]}'
-  ' after the first runs of this figure (LOG.md). In miniature, all'
-  ' numbers of images are divided by the same factor. We still call them 9M,'
-  ' 30M, 90M and 300M, as in the paper.',
+  f' points that the claims need. The paper compares ViT-B/32 with'
+  f' {RESNET["paper"]}, which has far less compute in miniature. So the claims'
+  f' compare ViT-B/32 with {RESNET["mini"]}, which we chose after the first'
+  ' runs of this figure (LOG.md). All numbers of images are divided by the same'
+  ' factor; we still call them 9M, 30M, 90M and 300M, as in the paper.',
 }
-_CAPTION = (
-  "The paper's finding: with few images, ResNets are ahead, but they level"
-  ' off. With more images, ViTs overtake them. Larger ViTs need more images'
-  ' to overtake the ResNets. We pre-train each model on random subsets of'
-  ' JFT-300M, of several sizes, and on all of it. The settings are the same'
-  ' each time. We show the few-shot accuracy at'
-  ' the step of the pre-training where the model was most accurate on'
-  ' held-out pre-training images (early stopping, as in the paper).'
-)
-_STEPS = (
-  'The paper does not say for how many steps it pre-trained on the'
-  ' subsets of JFT-300M. Here, a model that is pre-trained on a subset'
-  ' takes as many steps as one that is pre-trained on all images.'
-)
-_SAME_IMAGES = 'All pre-trainings on a part of the images see the same part.'
 
 
 def start(model: str, images: int | None = None) -> Pretraining:
@@ -84,19 +61,19 @@ def few_and_all(scale: str) -> dict[str, Pretraining]:
   }
 
 
+def _lead(one: str, other: str, images: int | None) -> Sum:
+  first, second = (EARLY_STOPPED(start(m, images)) for m in (one, other))
+  return first - second
+
+
+def _gain(model: str) -> Sum:
+  """Returns what a model gains from 9M images to all."""
+  return EARLY_STOPPED(start(model)) - EARLY_STOPPED(start(model, _FEW))
+
+
 def _claims(scale: str) -> list[Claim]:
   """What changes as models see more different images."""
   (small, resnet), large = rivals(scale), 'ViT-L/32'
-
-  def lead(one: str, other: str, images: int | None) -> Sum:
-    return EARLY_STOPPED(start(one, images)) - EARLY_STOPPED(
-      start(other, images)
-    )
-
-  def gain(model: str) -> Sum:
-    """Returns what a model gains from 9M images to all."""
-    return EARLY_STOPPED(start(model)) - EARLY_STOPPED(start(model, _FEW))
-
   found = []
   for key, bit, vit in (
     ('small', resnet, small),
@@ -107,15 +84,16 @@ def _claims(scale: str) -> list[Claim]:
         f'resnet_first_{key}',
         f'After pre-training on 9M images, {bit} is ahead of {vit} (4.3,'
         ' Figure 4).',
-        {f'lead of {bit} on 9M images': lead(bit, vit, _FEW)},
-        f'{computes(scale, bit, vit)} {_SAME_IMAGES}',
+        {f'lead of {bit} on 9M images': _lead(bit, vit, _FEW)},
+        f'{computes(scale, bit, vit)} All pre-trainings on a part of the images'
+        ' see the same part.',
       ),
       Claim(
         f'vit_later_{key}',
         f'After pre-training on 90M images, and on all images, {vit} is ahead'
         f' of {bit} (4.3, Figure 4).',
         {
-          f'lead of {vit} on {_NAMES[images]}': lead(vit, bit, images)
+          f'lead of {vit} on {_NAMES[images]}': _lead(vit, bit, images)
           for images in (_MANY, _ALL)
         },
       ),
@@ -125,25 +103,25 @@ def _claims(scale: str) -> list[Claim]:
       'resnets_level_off',
       'ResNets level off sooner than ViTs: from 9M images to all images,'
       f' {resnet} gains less than {small} (4.3, Figure 4).',
-      {f'gain of {small} minus that of {resnet}': gain(small) - gain(resnet)},
+      {f'gain of {small} minus that of {resnet}': _gain(small) - _gain(resnet)},
     ),
     Claim(
       'larger_needs_data',
       f'A larger ViT pays off only with more images: the lead of {large} over'
       f' {small} grows from 9M images to all images (4.3, Figure 4).',
       {
-        'growth of the lead': lead(large, small, _ALL)
-        - lead(large, small, _FEW)
+        'growth of the lead': _lead(large, small, _ALL)
+        - _lead(large, small, _FEW)
       },
     ),
     Claim(
       'data_help',
       'Each model is better after pre-training on all images than after'
       ' pre-training on 9M images (4.3, Figure 4).',
-      {f'gain of {model}': gain(model) for model in (small, large, resnet)},
+      {f'gain of {model}': _gain(model) for model in (small, large, resnet)},
     ),
   ]
-  return not_in_miniature(PLATEAU, found)
+  return claims.not_in_miniature(claims.PLATEAU, found)
 
 
 def _starts(scale: str) -> dict[tuple[str, int | None], Pretraining]:
@@ -179,9 +157,16 @@ ITEM = figure(
     x_ticks=sorted({mark.x for mark in marks}),
     height=3.5,
   ),
-  caption=_CAPTION,
+  caption='Models are pre-trained on random subsets of JFT-300M and on all of'
+  ' it, with the same settings. The few-shot accuracy is that of the step that'
+  ' was most accurate on held-out pre-training images (early stopping, as in'
+  ' the paper).',
   shown=lambda scale: [*_starts(scale).values()],
   claims=_claims,
-  notes=lambda results: [_COUNTS[results.structure], _STEPS],
+  notes=lambda results: [
+    _COUNTS[results.structure],
+    'The paper does not say for how many steps it pre-trained on the subsets of'
+    ' JFT-300M. Here, they are as many as on all images.',
+  ],
   curves=True,
 )

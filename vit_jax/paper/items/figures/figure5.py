@@ -5,17 +5,9 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from vit_jax.paper import cost, plots
+from vit_jax.paper import claims, cost, plots
 from vit_jax.paper.answers import Outcome
-from vit_jax.paper.claims import (
-  AVERAGE5,
-  PLATEAU,
-  Claim,
-  Sum,
-  average,
-  not_in_miniature,
-  tuned,
-)
+from vit_jax.paper.claims import AVERAGE5, Claim, Sum, tuned
 from vit_jax.paper.item import figure
 from vit_jax.paper.items.figures.figure3 import ERROR_BARS
 from vit_jax.paper.items.tables import table6
@@ -25,6 +17,8 @@ from vit_jax.paper.runs import Results
 
 # The hybrids with the least and the most compute in Table 6.
 _SMALL, _LARGE = 'R50+ViT-B/32, 7 epochs', 'R50+ViT-L/16, 14 epochs'
+_VITS = [r for r, s in STARTS.items() if family(s.model) == 'Transformer']
+_RESNETS = [r for r, s in STARTS.items() if family(s.model) == 'ResNet']
 # How much more compute ResNets need at least (4.4: 2 to 4 times).
 _RATIO = 2.0
 # The largest ratio at which all ViTs must be comparable to measure the ratio.
@@ -42,30 +36,22 @@ def _claims(scale: str) -> list[Claim]:
   """
   compute = {row: table6.compute(one, scale) for row, one in STARTS.items()}
   rows = {row: AVERAGE5(start) for row, start in STARTS.items()}
-
-  def of(kind: str) -> dict[float, Sum]:
-    return {
-      compute[row]: rows[row]
-      for row, start in STARTS.items()
-      if family(start.model) == kind
-    }
-
-  vits, resnets = of('Transformer'), of('ResNet')
+  vits, resnets = (
+    {compute[row]: rows[row] for row in several}
+    for several in (_VITS, _RESNETS)
+  )
 
   def leads(ratio: float) -> dict[str, Sum]:
     """Returns the lead of each ViT over ResNets with more compute."""
-    return {
-      row: accuracy - other
-      for row, accuracy in rows.items()
-      if family(STARTS[row].model) == 'Transformer'
-      if (other := interpolate(resnets, ratio * compute[row]))
-    }
+    others = {row: interpolate(resnets, ratio * compute[row]) for row in _VITS}
+    return {row: rows[row] - other for row, other in others.items() if other}
 
   small, large = (
     rows[row] - interpolate(vits, compute[row]) for row in (_SMALL, _LARGE)
   )
   upper = dict(sorted(vits.items())[len(vits) // 2 - 1 :])
-  claims = [
+  twice = leads(_RATIO)
+  found = [
     Claim(
       'vits_ahead',
       'At equal compute, ViTs are ahead of ResNets. A curve goes through the'
@@ -84,8 +70,8 @@ def _claims(scale: str) -> list[Claim]:
       f' ahead of ResNets that have {_RATIO:g} times as much compute (4.4,'
       ' Figure 5).',
       {
-        f'mean lead of {"; ".join(leads(_RATIO))} over ResNets with'
-        f' {_RATIO:g} times the compute': average([*leads(_RATIO).values()])
+        f'mean lead of {"; ".join(twice)} over ResNets with {_RATIO:g} times'
+        ' the compute': claims.average([*twice.values()])
       },
       more=functools.partial(_ratio, leads),
     ),
@@ -112,7 +98,7 @@ def _claims(scale: str) -> list[Claim]:
       {'points per doubling of the compute': slope(upper)},
     ),
   ]
-  return not_in_miniature(PLATEAU, claims)
+  return claims.not_in_miniature(claims.PLATEAU, found)
 
 
 def interpolate(points: Mapping[float, Sum], compute: float) -> Sum | None:
@@ -140,11 +126,11 @@ def slope(points: Mapping[float, Sum]) -> Sum:
   xs = [math.log2(compute) for compute in points]
   middle = math.fsum(xs) / len(xs)
   scale = math.fsum((x - middle) ** 2 for x in xs)
-  weighted = [
+  first, *rest = (
     (x - middle) / scale * accuracy
     for x, accuracy in zip(xs, points.values(), strict=True)
-  ]
-  return functools.reduce(Sum.__add__, weighted)
+  )
+  return sum(rest, start=first)
 
 
 def _ratio(
@@ -167,7 +153,7 @@ def _ratio(
   for ratio in _RATIOS:
     found = leads(ratio)
     if vits and {*vits} <= {*found}:
-      outcome = test(average([found[vit] for vit in vits]))
+      outcome = test(claims.average([found[vit] for vit in vits]))
       if outcome and outcome.interval:
         low, high = outcome.interval
         ends[ratio] = (low, outcome.estimate, high)
@@ -191,25 +177,25 @@ def _end(leads: Mapping[float, Sequence[float]], which: int) -> str:
 
 
 def _marks(results: Results) -> list[plots.Mark]:
-  panels = {'Average-5': AVERAGE5, IMAGENET: tuned(IMAGENET)}
   ours, papers = [], []
   for row, start in STARTS.items():
-    series = FAMILIES[family(start.model)]
+    series, printed = FAMILIES[family(start.model)], table6.PAPER.row(row)
     compute = cost.compute_of(results, start)
     exaflops = table6.PAPER[row, EXAFLOPS]
-    printed = {
-      'Average-5': Value(
-        average5(table6.PAPER.row(row)), note='derived from Table 6'
-      ),
-      IMAGENET: table6.PAPER[row, IMAGENET].noted('Table 6'),
-    }
     where = '; '.join(filter(None, ['Table 6', exaflops.note]))
-    for panel, measure in panels.items():
+    for panel, measure, papers_own in (
+      (
+        'Average-5',
+        AVERAGE5,
+        Value(average5(printed), note='derived from Table 6'),
+      ),
+      (IMAGENET, tuned(IMAGENET), table6.PAPER[row, IMAGENET].noted('Table 6')),
+    ):
       if compute is not None:
         number = measure(start).by_start(results)
         ours += plots.Mark.of(series, compute, number, panel, row)
       papers += plots.Mark.of(
-        series, exaflops.value, printed[panel], panel, row, x_note=where
+        series, exaflops.value, papers_own, panel, row, x_note=where
       )
   # In miniature, the paper's points would be in another unit.
   return ours + papers if results.comparable else ours
@@ -219,18 +205,6 @@ def _short(run: str) -> str:
   """Returns `L/16, 14 ep.` for `ViT-L/16, 14 epochs`; 7 epochs are usual."""
   name = run.replace('ViT-', '').removeprefix('BiT-')
   return name.removesuffix(', 7 epochs').replace(' epochs', ' ep.')
-
-
-def _caption(results: Results) -> str:
-  models = "the paper's models" if results.comparable else 'our smaller models'
-  return (
-    "The paper's finding: for the same accuracy, ViTs need 2 to 4 times less"
-    ' compute than ResNets. With little compute, hybrids are ahead of ViTs.'
-    ' The compute of a pre-training is the number of operations of a forward'
-    ' pass on one image, times 3 to include the backward pass, times the'
-    ' number of images seen. We calculate the operations from the layers of'
-    f' {models}.{ERROR_BARS}'
-  )
 
 
 ITEM = figure(
@@ -248,7 +222,9 @@ ITEM = figure(
     names=_short,
     height=3.2,
   ),
-  caption=_caption,
+  caption='The compute of a pre-training is the number of operations of a'
+  ' forward pass on one image, times 3 to include the backward pass, times the'
+  f' number of images seen. {ERROR_BARS}',
   shown=lambda scale: [n for of in STARTS.values() for n in AVERAGE5.nodes(of)],
   claims=_claims,
 )

@@ -3,16 +3,11 @@
 from vit_jax.paper.inside import Panel
 from vit_jax.paper.items.figures.from_weights import LARGE, item
 
-# Number of images, which follows from the figure's page in the paper.
-_IMAGES = 6
-
 ITEM = item(
   'figure6',
   'What attention attends to',
-  lambda results: [Panel('rollout', LARGE.model, LARGE, _IMAGES)],
-  lambda structure: [LARGE],
-  "The paper's finding: the model attends to the parts of an image that"
-  ' matter for its class. The maps show attention rollout (D.8): in each'
-  ' block, attention weights are averaged over the heads; then the averages'
-  ' of all blocks are multiplied.',
+  # The number of images follows from the figure's page in the paper.
+  lambda results: [Panel('rollout', LARGE.model, LARGE, 6)],
+  'The maps show attention rollout (D.8): in each block, attention weights are'
+  ' averaged over the heads; then the averages of all blocks are multiplied.',
 )

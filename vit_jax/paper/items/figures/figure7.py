@@ -5,6 +5,7 @@ from vit_jax.paper.inside import NUMBERS, Panel
 from vit_jax.paper.items.figures.from_weights import (
   IMAGES,
   LARGE,
+  MINI_POSITIONS,
   item,
   small_positions,
 )
@@ -27,7 +28,15 @@ def _panels(results: Results) -> list[Panel]:
 
 
 def _claims(scale: str) -> list[Claim]:
-  studied = STUDIED[structure(scale)]
+  locality, lines, waves, filters = (
+    NUMBERS[kind](STUDIED[structure(scale)])
+    for kind in (
+      'position_locality',
+      'position_lines',
+      'position_waves',
+      'filter_share',
+    )
+  )
   return [
     Claim(
       'distance_grows',
@@ -54,29 +63,21 @@ def _claims(scale: str) -> list[Claim]:
       'near_is_similar',
       'Patches that are near each other have similar position embeddings (4.5,'
       ' Figure 7).',
-      {
-        'rank correlation of similarity and nearness': NUMBERS[
-          'position_locality'
-        ](studied)
-      },
+      {'rank correlation of similarity and nearness': locality},
     ),
     Claim(
       'lines',
       'Two patches in the same row or column have more similar position'
       ' embeddings than two patches that share neither, but are as far from'
       ' each other (4.5, Figure 7).',
-      {'excess of similarity': NUMBERS['position_lines'](studied)},
+      {'excess of similarity': lines},
     ),
     Claim(
       'waves',
       'Position embeddings vary smoothly over the image, like waves of a large'
       ' wavelength: such waves describe them better than they describe shuffled'
       ' position embeddings (4.5, D.4, Figure 7).',
-      {
-        'share of slow waves beyond that of shuffled positions': NUMBERS[
-          'position_waves'
-        ](studied)
-      },
+      {'share of slow waves beyond that of shuffled positions': waves},
       'The paper sees sinusoids on larger grids. Slow waves are here the lower'
       ' quarter of the two-dimensional cosine transform of the table.',
     ),
@@ -85,11 +86,7 @@ def _claims(scale: str) -> list[Claim]:
       'A few principal components explain more of the filters that embed'
       ' patches than of random filters: the filters are combinations of a few'
       ' patterns (4.5, Figure 7).',
-      {
-        'share of few components beyond that of random filters': NUMBERS[
-          'filter_share'
-        ](studied)
-      },
+      {'share of few components beyond that of random filters': filters},
       'Few are 28 components, as in the figure, or a tenth if fewer.',
     ),
   ]
@@ -99,12 +96,7 @@ ITEM = item(
   'figure7',
   'Filters, position embeddings and attention distance',
   _panels,
-  lambda structure: [STUDIED[structure], LARGE],
-  "The paper's finding: the first filters look like a basis for the structure"
-  ' of patches. Patches that are near each other, or in the same row or'
-  ' column, have similar position embeddings. The attention distance grows'
-  ' with the depth, but some heads look far already in the first blocks.'
-  f' Attention distances are means over {IMAGES} images.',
-  _claims,
-  positions=True,
+  f'Attention distances are means over {IMAGES} images.',
+  claims=_claims,
+  miniature=[MINI_POSITIONS],
 )

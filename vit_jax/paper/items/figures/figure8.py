@@ -3,61 +3,41 @@
 import math
 
 from vit_jax.configs import midi, mini
-from vit_jax.paper import cost, plots
-from vit_jax.paper.claims import (
-  AVERAGE_FIVE_SHOT,
-  FIVE_SHOT,
-  Claim,
-  Measure,
-  Sum,
-)
+from vit_jax.paper import claims, cost, plots
+from vit_jax.paper.claims import Claim, Measure, Sum
 from vit_jax.paper.item import figure
-from vit_jax.paper.runs import FEW_SHOT, Pretraining, Results, structure
+from vit_jax.paper.runs import FEW_SHOT, Pretraining, Results
 from vit_jax.sweep.spec import Value
 
 # The base model, from which all others differ in some dimension. The paper does
 # not print the heads; here they are as wide as in Table 1, except for ViT-H.
 SHAPE = {'depth': 8, 'width': 1024, 'mlp_dim': 2048, 'heads': 16}
 _DEPTHS = (4, SHAPE['depth'], 16, 32, 64)
-# Scale -> the paper's number of blocks -> that of a miniature.
-_OURS = {'mini': mini.MINI.depths, 'midi': midi.MIDI.depths}
-_DEPTHS_ABOUT = {
-  'paper': '',
-  'mini': 'In miniature, 4, 16 and 64 blocks are 1, 3 and 5, which count as 1.6'
-  ' and 0.7 doublings.',
+# Scale -> the paper's number of blocks -> ours.
+DEPTHS = {
+  'paper': {blocks: blocks for blocks in _DEPTHS},
+  'mini': mini.MINI.depths,
+  'midi': midi.MIDI.depths,
 }
-_CAPTION = (
-  "The paper's finding: more depth helps most, but less and less beyond 16"
-  ' blocks. More width helps least. Smaller patches help, although they'
-  ' add no parameters. Compute is relative to that of the ViT with 8 blocks,'
-  ' width 1024, MLP 2048 and patches of 32 px.'
-)
 _NOTES = (
   'The paper does not print the depths, widths and MLP sizes that it tried,'
   " nor the numbers of attention heads. At the paper's scale, we chose 4 to 64"
   ' blocks, MLP 1024 to 8192, width 512 to 2048, and patches of 32 and 16 px;'
-  ' each attention head has width 64. The series named "All" begins with the'
-  ' ViT of 8 blocks, width 1024 and MLP 2048, and halves or doubles all three'
-  ' at once. Each model is trained for 7 epochs. Points that no claim needs are'
-  ' from a single run.',
-  'Learning rates are from Table 3. A model with patches of 32 px has the rate'
-  ' of ViT-L/32. A model with patches of 16 px has the rate of ViT-L/16, which'
-  ' is lower.',
-  'One panel of the figure has the few-shot accuracy on ImageNet, the other an'
-  ' average over data sets. The paper does not say over which data sets. Here,'
-  ' the average is over all few-shot data sets, including ImageNet.',
+  ' each attention head has width 64. The series named "All" halves or doubles'
+  ' depth, width and MLP at once. Points that no claim needs are from a single'
+  ' run of 7 epochs.',
+  'Models have the learning rate of ViT-L/32 in Table 3; with patches of 16 px,'
+  ' they have that of ViT-L/16, which is lower.',
+  'The paper does not say over which data sets its average is. Here, it is over'
+  ' all few-shot data sets, including ImageNet.',
 )
-# Scale -> why it has the depths that it has.
-_WHY_DEPTHS = {
-  'mini': ' The second claim compares the gain per doubling of the depth. We'
-  " count with the miniature's own depths: from 1 to 3 blocks, the depth"
-  ' doubles 1.6 times (log2 of 3), and from 3 to 5 blocks 0.7 times. These runs'
-  ' have few steps. A miniature with more than 5 blocks would not learn in them'
-  ' where in an image the shapes are. In earlier runs, on images of 32 px, we'
-  ' had 1, 2, 4, 8 and 16 blocks. Their results contradicted the claim that'
-  ' deeper models are better, so we chose fewer blocks (LOG.md).',
-  'midi': '',
-}
+# Why the miniature has the depths that it has.
+_WHY_DEPTHS = (
+  ' A miniature with more than 5 blocks would not learn in its few steps where'
+  ' in an image the shapes are. In earlier runs, on images of 32 px, we had 1,'
+  ' 2, 4, 8 and 16 blocks. Their results contradicted the claim that deeper'
+  ' models are better, so we chose fewer blocks (LOG.md).'
+)
 
 
 def shape(label: str, model: str = 'ViT-L/32', **changes: Value) -> Pretraining:
@@ -102,19 +82,25 @@ _SERIES = {
 
 def measure(scale: str) -> Measure:
   """Returns the few-shot accuracy that claims are about."""
-  return AVERAGE_FIVE_SHOT if scale == 'mini' else FIVE_SHOT
+  return claims.AVERAGE_FIVE_SHOT if scale == 'mini' else claims.FIVE_SHOT
 
 
 def _claims(scale: str) -> list[Claim]:
   """How the dimensions of a ViT should be scaled."""
-  found, ours = measure(scale), _OURS.get(scale, {n: n for n in _DEPTHS})
-  narrow, wide, fine = map(found, (_NARROW, _WIDE, _FINE))
+  found, ours = measure(scale), DEPTHS[scale]
+  narrow, wide, fine, base = map(found, (_NARROW, _WIDE, _FINE, _BASE))
 
   def gain(less: int, more: int) -> Sum:
     """Returns what a doubling of the depth gains."""
     doublings = math.log2(ours[more] / ours[less])
     return (1 / doublings) * (found(depth(more)) - found(depth(less)))
 
+  counted = ''
+  if scale == 'mini':
+    counted = (
+      'In miniature, 4, 16 and 64 blocks are 1, 3 and 5, which count as 1.6'
+      ' and 0.7 doublings.'
+    )
   return [
     Claim(
       'depth',
@@ -136,7 +122,7 @@ def _claims(scale: str) -> list[Claim]:
           gain(4, 16) - gain(16, 64)
         )
       },
-      _DEPTHS_ABOUT[structure(scale)],
+      counted,
     ),
     Claim(
       'width',
@@ -148,12 +134,12 @@ def _claims(scale: str) -> list[Claim]:
         - 0.5 * (wide - narrow)
       },
       'Doubling the width costs more compute than doubling the depth, which'
-      f' favours the width. {_DEPTHS_ABOUT[structure(scale)]}'.strip(),
+      f' favours the width. {counted}'.strip(),
     ),
     Claim(
       'patches',
       'Smaller patches help, although they add no parameters (D.2, Figure 8).',
-      {'gain from patches of 32 px to 16 px': fine - found(_BASE)},
+      {'gain from patches of 32 px to 16 px': fine - base},
     ),
   ]
 
@@ -166,12 +152,12 @@ def _marks(results: Results) -> list[plots.Mark]:
       seeds = results.seeds(start)
       # In miniature, both are known only once the runs are finished.
       compute = base and cost.compute_of(results, start)
-      accuracies = {
-        'ImageNet 5shot': results.number(seeds, FEW_SHOT, scale=1.0),
-        'Average 5shot': results.average_few_shot(seeds, scale=1.0),
-      }
-      for panel, number in accuracies.items() if compute else ():
-        found += plots.Mark.of(dimension, compute / base, number, panel)
+      for panel, number in (
+        ('ImageNet 5shot', results.number(seeds, FEW_SHOT, scale=1.0)),
+        ('Average 5shot', results.average_few_shot(seeds, scale=1.0)),
+      ):
+        if compute:
+          found += plots.Mark.of(dimension, compute / base, number, panel)
   return found
 
 
@@ -180,16 +166,14 @@ def _notes(results: Results) -> list[str]:
     return [*_NOTES]
   papers, ours = (
     f'{", ".join(map(str, several))} and {last}'
-    for *several, last in (
-      _DEPTHS,
-      [_OURS[results.scale][blocks] for blocks in _DEPTHS],
-    )
+    for *several, last in (_DEPTHS, DEPTHS[results.scale].values())
   )
   return [
     *_NOTES,
     'Elsewhere in miniature, the depths of all ViTs are divided by the same'
-    f' number. Here, another rule holds: {papers} blocks become {ours}.'
-    f'{_WHY_DEPTHS[results.scale]}',
+    f' number. Here, {papers} blocks become {ours}.'
+    + _WHY_DEPTHS
+    * (results.scale == 'mini'),
   ]
 
 
@@ -206,7 +190,8 @@ ITEM = figure(
     log_x=True,
     height=3.2,
   ),
-  caption=_CAPTION,
+  caption='Compute is relative to that of the ViT with 8 blocks, width 1024,'
+  ' MLP 2048 and patches of 32 px.',
   shown=lambda scale: [one for starts in _SERIES.values() for one in starts],
   claims=_claims,
   notes=_notes,

@@ -15,20 +15,6 @@ _CURVES = {
 # In miniature, models without a class token learn positions later: with a
 # quarter of these epochs they know only colours (LOG.md).
 _EPOCHS = {'paper': 7, 'mini': 28}
-_CAPTION = (
-  "The paper's finding: the mean over patches (GAP) with a linear head"
-  ' works as well as a class token with a hidden layer, but needs a lower'
-  ' learning rate.'
-)
-_MINI = (
-  ' In miniature, the class token has a linear head, too. Each learning rate is'
-  " the paper's, times one common factor. Each curve is the mean of several"
-  ' runs.'
-)
-_MODEL = (
-  'The paper does not say which model it trained for Figure 9. Here it is'
-  ' ViT-B/16.'
-)
 
 
 def _starts(scale: str) -> dict[str, Pretraining]:
@@ -75,9 +61,13 @@ ITEM = figure(
     x_label='Epochs of training',
     y_label='Linear 5-shot ImageNet top-1 (%)',
   ),
-  caption=lambda results: _CAPTION + ('' if results.comparable else _MINI),
+  caption='The head of the class token has a hidden layer, that of the mean'
+  ' over patches (GAP) has none. In miniature, neither has one.',
   shown=lambda scale: [*_starts(scale).values()],
   claims=_claims,
-  notes=[_MODEL],
+  notes=[
+    'The paper does not say which model it trained for Figure 9. Here it is'
+    ' ViT-B/16.'
+  ],
   curves=True,
 )

@@ -6,31 +6,27 @@ runs' own held-out ones.
 
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from vit_jax.paper import inside
-from vit_jax.paper.claims import Claim
 from vit_jax.paper.inside import Panel
 from vit_jax.paper.item import Item
 from vit_jax.paper.report import Missing, Picture
-from vit_jax.paper.runs import Pretraining, Results, structure
+from vit_jax.paper.runs import Pretraining, Results
 
 # Number of images in mean distances, and in Figure 14.
 IMAGES = 128
-# Attention is studied in these.
+# Attention is studied in it.
 LARGE = Pretraining('ViT-L/16', epochs=14)
-HYBRID = Pretraining('R50+ViT-L/16', epochs=14)
-_MINI_POSITIONS = (
-  'Before training, position embeddings are random. In most miniatures, the'
-  ' random numbers are larger than in the paper (configs/mini.py). Such'
-  ' miniatures learn positions in fewer steps, but after training their'
-  ' position embeddings still look like noise. So the models whose position'
-  ' embeddings are shown here begin with numbers as small as in the paper.'
-  ' Their names say "small initial positions". With small initial numbers, a'
-  ' model needs more steps to learn positions. So these models are trained for'
-  ' four times as many steps as other miniatures. To save time, the position'
-  ' embeddings are those of miniatures of ViT-B/16, while the paper shows those'
-  ' of ViT-L. We decided all of this after other miniatures had shown only'
-  ' noise (LOG.md).'
+MINI_POSITIONS = (
+  'In most miniatures, the random initial position embeddings are larger than'
+  ' in the paper (configs/mini.py). Such miniatures learn positions in fewer'
+  ' steps, but after training their position embeddings still look like noise.'
+  ' So the models whose position embeddings are shown here begin with numbers'
+  ' as small as in the paper, and are trained for four times as many steps as'
+  ' other miniatures. To save time, they are miniatures of ViT-B/16, while the'
+  ' paper shows ViT-L. We decided all of this after other miniatures had shown'
+  ' only noise (LOG.md).'
 )
 
 
@@ -49,42 +45,49 @@ def small_positions(
   )
 
 
+def picture(
+  name: str,
+  title: str,
+  panels: Sequence[Panel],
+  caption: str,
+  results: Results,
+  folder: pathlib.Path,
+) -> Iterator[Picture | Missing]:
+  """Draws panels, see `inside.draw`; yields the blocks of an item."""
+  drawn, missing = inside.draw(name, panels, results, folder)
+  if drawn:
+    yield Picture(title, f'{folder.name}/{name}', caption)
+  yield from map(Missing, missing)
+
+
 def item(
   name: str,
   title: str,
   panels: Callable[[Results], Sequence[Panel]],
-  starts: Callable[[str], Sequence[Pretraining]],
   caption: str,
-  claims: Callable[[str], Sequence[Claim]] = lambda scale: (),
-  positions: bool = False,
+  **options: Any,
 ) -> Item:
   """Makes an item that is one picture from weights.
 
   Args:
     name: of the item.
     title: of the item.
-    panels: returns the panels, see `inside.draw`.
-    starts: returns the pre-trainings that it shows at a `structure`.
+    panels: returns the panels, see `inside.draw`; of the same runs, whether
+      these are finished or not.
     caption: below the picture.
-    claims: see `Item`.
-    positions: whether it shows position embeddings.
+    **options: further attributes of `Item`.
   """
 
-  def blocks(
-    results: Results, folder: pathlib.Path
-  ) -> Iterator[Picture | Missing]:
-    drawn, missing = inside.draw(name, panels(results), results, folder)
-    if drawn:
-      yield Picture(title, f'{folder.name}/{name}', caption)
-    yield from map(Missing, missing)
+  def shown(scale: str) -> list[Pretraining]:
+    nodes = (panel.node for panel in panels(Results([], {}, scale=scale)))
+    return [*dict.fromkeys(nodes)]
 
   return Item(
     name,
     title,
-    blocks,
-    lambda scale: [*dict.fromkeys(starts(structure(scale)))],
-    claims,
-    lambda results: (
-      [_MINI_POSITIONS] if positions and not results.comparable else []
+    lambda results, folder: picture(
+      name, title, panels(results), caption, results, folder
     ),
+    shown,
+    **options,
   )

@@ -3,10 +3,10 @@
 Our settings are read where a run would get them: from the modules that
 `models.build` makes, and from the configs and sweeps that a command line names,
 in the current folder. All models of a row must agree; if they do not, the cell
-lists the settings with their models.
+lists their settings.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -17,27 +17,8 @@ from vit_jax.paper.numbers import Printed, Value
 from vit_jax.paper.report import Setting, Settings
 from vit_jax.runtime import command_line
 
-# Configs by the name of a model, a run or a task.
-Configs = Mapping[str, ml_collections.ConfigDict]
+Configs = Sequence[ml_collections.ConfigDict]
 Read = Callable[[Any], Any]
-
-# Also on the page of a miniature.
-_SETTINGS = (
-  "These are the settings at the paper's scale, not in miniature, beside those"
-  ' that the paper prints. No runs are needed to compare them.'
-)
-# How settings of all rows are read from a config.
-COMMON: dict[str, Read] = {
-  'batch size': attrgetter('data.batch_size'),
-  'warmup steps': attrgetter('schedule.warmup_steps'),
-  'image size': lambda config: side(config),
-  'gradient clip': attrgetter('optimizer.clip_norm'),
-  'weight decay': attrgetter('optimizer.weight_decay'),
-  # Only some optimizers have these.
-  'Adam beta1': lambda config: config.optimizer.get('beta1', 'none'),
-  'Adam beta2': lambda config: config.optimizer.get('beta2', 'none'),
-  'momentum': lambda config: config.optimizer.get('momentum', 'none'),
-}
 
 
 def side(config: ml_collections.ConfigDict) -> int | str:
@@ -46,32 +27,40 @@ def side(config: ml_collections.ConfigDict) -> int | str:
   return height if height == width else f'{height}x{width}'
 
 
+def _of_optimizer(key: str) -> Read:
+  """Returns what reads a key that only some optimizers have."""
+  return lambda config: config.optimizer.get(key, 'none')
+
+
+# How settings of all rows are read from a config.
+COMMON: dict[str, Read] = {
+  'batch size': attrgetter('data.batch_size'),
+  'warmup steps': attrgetter('schedule.warmup_steps'),
+  'image size': side,
+  'gradient clip': attrgetter('optimizer.clip_norm'),
+  'weight decay': attrgetter('optimizer.weight_decay'),
+  'Adam beta1': _of_optimizer('beta1'),
+  'Adam beta2': _of_optimizer('beta2'),
+  'momentum': _of_optimizer('momentum'),
+}
+
+
 def config(name: str) -> ml_collections.ConfigDict:
   """Returns the config that `--config=NAME` gives a run."""
   return command_line.read_config([f'--config={name}'])
 
 
-def common(those: Mapping[str, Any], read: Read, paper: Value) -> Setting:
-  """Returns the setting that several share, or which of them has which one.
+def common(those: Iterable[Any], read: Read, paper: Value) -> Setting:
+  """Returns the setting that modules or configs share, or a list of theirs.
 
   Args:
-    those: name -> module or config.
+    those: the modules or configs.
     read: returns the setting of one.
     paper: as printed; if it is two with a slash between them, either agrees.
   """
-  groups: dict[Any, list[str]] = {}
-  for name, one in those.items():
-    groups.setdefault(read(one), []).append(name)
-  if len(groups) > 1:
-    who = {
-      value: ', '.join(names)
-      if len(names) < 3
-      else f'{len(names)} of {len(those)}'
-      for value, names in groups.items()
-    }
-    each = (f'{text(value)} ({names})' for value, names in who.items())
-    return Setting(', '.join(each), paper)
-  [ours] = groups
+  ours, *others = dict.fromkeys(map(read, those))
+  if others:
+    return Setting(', '.join(map(text, (ours, *others))), paper)
   if not isinstance(ours, int | float | str):
     ours = text(ours)  # Such as None for a setting that is not set.
   either = str(paper.value).split('/')
@@ -86,14 +75,22 @@ def text(value: Any) -> str:
 def of_all_rows(
   title: str,
   paper: Mapping[str, Value],
-  ours: Mapping[str, tuple[Configs, Read]],
+  configs: Configs,
+  special: Mapping[str, tuple[Configs, Read]],
 ) -> Settings:
-  """Tables the settings of all rows; `ours`: setting -> configs and reader."""
-  cells = {
-    (name, 'All rows'): common(*ours[name], value)
-    for name, value in paper.items()
-  }
-  return Settings(title, (*paper,), ('All rows',), cells)
+  """Tables the settings of all rows.
+
+  Args:
+    title: of the table.
+    paper: setting -> as printed.
+    configs: of all rows.
+    special: setting -> other configs and another reader.
+  """
+  cells = {}
+  for name, value in paper.items():
+    those, read = special.get(name) or (configs, COMMON[name])
+    cells[name, 'All rows'] = common(those, read, value)
+  return Settings(title, [*paper], ['All rows'], cells)
 
 
 def item(paper: Printed, blocks: Callable[[], Iterable[Part]]) -> Item:
@@ -102,5 +99,9 @@ def item(paper: Printed, blocks: Callable[[], Iterable[Part]]) -> Item:
     paper.name,
     paper.title,
     lambda results, pictures: blocks(),
-    notes=lambda results: [_SETTINGS],
+    # Also on the page of a miniature.
+    notes=[
+      "These are the settings at the paper's scale, not in miniature, beside"
+      ' those that the paper prints. No runs are needed to compare them.'
+    ],
   )

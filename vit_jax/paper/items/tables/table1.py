@@ -33,14 +33,6 @@ _FIELDS = {
   **{'Layers': 'depth', 'Hidden size': 'width'},
   **{'MLP size': 'mlp_dim', 'Heads': 'heads'},
 }
-_COUNTED = (
-  'We count the parameters of each model with its smallest patch, for images'
-  ' of 224 px, with a linear head of 1,000 classes. A count has a ✓ if'
-  ' rounding it up or down to whole millions gives the number of the paper.'
-  ' The paper does not say which patch it counts with, or whether with the'
-  ' head. No single choice gives all three of its numbers. For example, 307M'
-  ' is ViT-L/32 with the head.'
-)
 
 
 def _sizes() -> list[Settings | str]:
@@ -49,31 +41,34 @@ def _sizes() -> list[Settings | str]:
     modules = {name: models.build(name, num_classes=1000) for name in names}
     for column, field in _FIELDS.items():
       cells[row, column] = settings.common(
-        modules, attrgetter(field), PAPER[row, column]
+        modules.values(), attrgetter(field), PAPER[row, column]
       )
-    counts = {name: parameters(module) for name, module in modules.items()}
-    whole, _ = counts[names[0]]
+    counts = {name: _parameters(module) for name, module in modules.items()}
+    whole = counts[names[0]]
     printed = PAPER[row, 'Params']
     cells[row, 'Params'] = Setting(
       f'{whole:,}', printed, accepted=abs(whole - printed.value) < 1_000_000
     )
-    counted += [
-      f'{name}: {whole:,} with the head, {whole - head:,} without.'
-      for name, (whole, head) in counts.items()
-    ]
-  shown = Settings(PAPER.title, PAPER.rows, PAPER.columns, cells)
-  return [shown, _COUNTED, *counted]
+    counted += [f'{name} {count:,}' for name, count in counts.items()]
+  return [
+    Settings(PAPER.title, PAPER.rows, PAPER.columns, cells),
+    'We count the parameters of each model with its smallest patch, for images'
+    ' of 224 px, with a linear head of 1,000 classes. A count has a ✓ if'
+    ' rounding it up or down to whole millions gives the number of the paper.'
+    ' The paper does not say which patch it counts with, or whether with the'
+    ' head. No single choice gives all three of its numbers. Our counts:'
+    f' {"; ".join(counted)}.',
+  ]
 
 
-def parameters(module: nn.Module) -> tuple[int, int]:
-  """Returns a model's parameter counts for 224 px: in all, and of the head."""
-  params = jax.eval_shape(
+def _parameters(module: nn.Module) -> int:
+  """Returns a model's number of parameters, for 224 px."""
+  found = jax.eval_shape(
     module.init,
     jax.eval_shape(jax.random.key, 0),
     jax.ShapeDtypeStruct((1, 224, 224, 3), 'float32'),
-  )['params']
-  count = parameter_overview.count_parameters
-  return count(params), count(params['head'])
+  )
+  return parameter_overview.count_parameters(found['params'])
 
 
 ITEM = settings.item(PAPER, _sizes)

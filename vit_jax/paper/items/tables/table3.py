@@ -1,5 +1,6 @@
 """Table 3: the settings of pre-training (B.1), of configs/pretrain.py."""
 
+import itertools
 from operator import attrgetter
 
 import ml_collections
@@ -83,30 +84,28 @@ _COLUMNS: dict[str, settings.Read] = {
 def _pretraining() -> list[Settings | str]:
   cells, everything = {}, {}
   for row, (names, data) in zip(PAPER.rows, ROWS, strict=True):
-    found = {
-      name: settings.config(f'configs/pretrain.py:{name},{DATASETS[data]}')
+    found = [
+      settings.config(f'configs/pretrain.py:{name},{DATASETS[data]}')
       for name in names
-    }
+    ]
     for column, read in _COLUMNS.items():
       cells[row, column] = settings.common(found, read, PAPER[row, column])
-    everything |= {(name, data): config for name, config in found.items()}
-  configs = {', '.join(of): config for of, config in everything.items()}
-  of_all = {name: (configs, settings.COMMON[name]) for name in ALL}
-  of_all['gradient clip'] = (
-    {n: c for (n, data), c in everything.items() if data == IMAGENET},
-    settings.COMMON['gradient clip'],
-  )
-  clipped = sorted(
-    {data for (_, data), c in everything.items() if c.optimizer.clip_norm}
-  )
+    everything.setdefault(data, []).extend(found)
+  clip = settings.COMMON['gradient clip']
+  clipped = [data for data, of in everything.items() if any(map(clip, of))]
   return [
     Settings(PAPER.title, PAPER.rows, PAPER.columns, cells),
-    settings.of_all_rows('What all rows share', ALL, of_all),
+    settings.of_all_rows(
+      'What all rows share',
+      ALL,
+      [*itertools.chain(*everything.values())],
+      {'gradient clip': (everything[IMAGENET], clip)},
+    ),
     'Where the paper prints two numbers of epochs, the table shows the one that'
-    ' configs/pretrain.py has by default. The option epochs=N selects the'
+    ' configs/pretrain.py has by default; the option epochs=N selects the'
     ' other. ResNets have no dropout, which the table shows as a rate of 0.',
     'Pre-training clips gradients on these data sets only:'
-    f' {", ".join(clipped) or "none"}.',
+    f' {", ".join(sorted(clipped)) or "none"}.',
   ]
 
 

@@ -1,9 +1,8 @@
 """Table 6: accuracy and compute of models pre-trained on JFT-300M (C)."""
 
 from vit_jax.paper import cost
-from vit_jax.paper.item import table
-from vit_jax.paper.items import notes
-from vit_jax.paper.items.tables.table5 import measured
+from vit_jax.paper.item import grid, table
+from vit_jax.paper.items.tables.table5 import REAL_IN_MINIATURE, measured
 from vit_jax.paper.numbers import read_table
 from vit_jax.paper.report import Cell, Number
 from vit_jax.paper.runs import Pretraining, Results
@@ -98,7 +97,7 @@ def _computed(results: Results) -> dict[tuple[str, str], Cell]:
 
 
 def _notes(results: Results) -> list[str]:
-  found = notes.real(results)
+  found = []
   if results.comparable:
     found.append(
       'Our exaFLOPs are not measured: they are counted in the forward pass of'
@@ -111,13 +110,11 @@ def _notes(results: Results) -> list[str]:
 
 
 ITEM = table(
-  PAPER,
-  {
-    (row, task): measured(task)(start)
-    for row, start in STARTS.items()
-    for task in PAPER.columns
-    if task != EXAFLOPS
-  },
+  PAPER.name,
+  PAPER.title,
+  grid(STARTS, {t: measured(t) for t in PAPER.columns if t != EXAFLOPS}),
+  paper=PAPER.cells,
   notes=_notes,
-  extra=_computed,
+  miniature=[REAL_IN_MINIATURE],
+  computed=_computed,
 )

@@ -28,7 +28,6 @@ PAPER = read_table(
   """,
 )
 
-
 _CLAIM = Claim(
   'adam',
   'ResNets that were pre-trained with Adam are better after fine-tuning'
@@ -42,11 +41,13 @@ _CLAIM = Claim(
 )
 
 ITEM = table(
-  PAPER,
+  PAPER.name,
+  PAPER.title,
   {
     (task, column): (AVERAGE5 if task == 'Average' else tuned(task))(start)
     for task in PAPER.rows
     for column, start in STARTS.items()
   },
+  paper=PAPER.cells,
   claims=[_CLAIM],
 )

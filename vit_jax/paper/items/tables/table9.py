@@ -35,16 +35,15 @@ PAPER = read_table(
   """,
 )
 
-
 ITEM = table(
-  PAPER,
+  PAPER.name,
+  PAPER.title,
   {
     (row, column): vtab('mean' if row == 'Mean' else row)(start)
     for column, start in STARTS.items()
     for row in PAPER.rows
   },
+  paper=PAPER.cells,
   digits=1,
-  notes=lambda results: (
-    notes.images_21k(results) + notes.vtab(results, STARTS.values())
-  ),
+  notes=lambda results: notes.vtab(results, table2.LARGE),
 )

@@ -1,14 +1,8 @@
 """A new linear head against keeping the hidden layer in fine-tuning (B.1.1)."""
 
-from vit_jax.paper import numbers
-from vit_jax.paper.claims import (
-  AVERAGE5,
-  PLATEAU,
-  Claim,
-  not_in_miniature,
-  tuned,
-)
-from vit_jax.paper.item import Cells, of_means
+from vit_jax.paper import claims, numbers
+from vit_jax.paper.claims import AVERAGE5, Claim, tuned
+from vit_jax.paper.item import Cells, table
 from vit_jax.paper.runs import Pretraining
 
 _LABEL = 'hidden layer kept'
@@ -35,32 +29,23 @@ def _cells(scale: str) -> Cells:
 
 
 def _claims(scale: str) -> list[Claim]:
-  kept = tuned(*numbers.AVERAGE5, **_KEPT)
+  kept = tuned(*numbers.AVERAGE5, **_KEPT)(start(scale))
   claim = Claim(
     'linear_is_better',
     'In fine-tuning, it is a little more robust to replace the whole head by'
     ' one linear layer, which begins with zeros, than to keep the hidden'
     ' layer and replace only the last one. We compare the average accuracy'
     ' over five tasks (B.1.1).',
-    {
-      'lead of the one linear layer': AVERAGE5(start(scale))
-      - kept(start(scale))
-    },
+    {'lead of the one linear layer': AVERAGE5(start(scale)) - kept},
   )
-  return not_in_miniature(PLATEAU, [claim])
+  return claims.not_in_miniature(claims.PLATEAU, [claim])
 
 
-_NOTE = (
-  'The head of pre-training has a hidden layer with tanh. The last layer'
-  ' begins with zeros in both cases.'
-)
-
-
-ITEM = of_means(
+ITEM = table(
   'head',
   'The head of fine-tuning: one linear layer, or the hidden layer too',
   _cells,
   heading='Accuracy after fine-tuning, in percent',
   claims=_claims,
-  notes=[_NOTE],
+  notes=['The last layer begins with zeros in both cases.'],
 )

@@ -1,29 +1,17 @@
 """Masked patch prediction, without labels (Section 4.6, B.1.2)."""
 
-import pathlib
-from collections.abc import Iterator
-
 from vit_jax.configs import midi, mini
-from vit_jax.paper import inside
-from vit_jax.paper.claims import (
-  FIVE_SHOT,
-  Claim,
-  difference,
-  not_in_miniature,
-  of_run,
-  tuned,
-)
+from vit_jax.paper import claims
+from vit_jax.paper.claims import FIVE_SHOT, Claim, of_run, tuned
 from vit_jax.paper.inside import Panel
-from vit_jax.paper.item import Part, of_means
-from vit_jax.paper.items import notes
+from vit_jax.paper.item import grid, table
+from vit_jax.paper.items.figures import from_weights
 from vit_jax.paper.items.tables import table5
 from vit_jax.paper.numbers import IMAGENET, IMAGENET21K, JFT, Value
-from vit_jax.paper.report import Missing, Picture, Table
-from vit_jax.paper.runs import Pretraining, Results, pretraining
+from vit_jax.paper.runs import Pretraining, pretraining
 from vit_jax.sweep.spec import Value as Option
 
 _NAME, _MODEL = 'masked_patch', 'ViT-B/16'
-_IMAGES = 4  # Of the picture.
 
 
 def _masked(
@@ -43,27 +31,18 @@ def _masked(
 
 
 MASKED = _masked()
-_SCRATCH = pretraining(_MODEL, IMAGENET)
-_SUPERVISED = pretraining(_MODEL, JFT)
 # Row -> its pre-training.
 _ROWS = {
   'Masked patch prediction': MASKED,
-  'From scratch': _SCRATCH,
+  'From scratch': pretraining(_MODEL, IMAGENET),
   'Supervised, ImageNet-21k': pretraining(_MODEL, IMAGENET21K),
-  'Supervised, JFT-300M': _SUPERVISED,
+  'Supervised, JFT-300M': pretraining(_MODEL, JFT),
 }
 # The paper's accuracy on ImageNet in percent.
 PAPER = {
-  'Masked patch prediction': Value(79.9, note='Section 4.6', printed='79.9'),
-  **{
-    row: table5.PAPER[f'{data}: ImageNet', _MODEL].noted('Table 5')
-    for row, data in (
-      ('From scratch', IMAGENET),
-      ('Supervised, ImageNet-21k', IMAGENET21K),
-      ('Supervised, JFT-300M', JFT),
-    )
-  },
-}
+  row: table5.PAPER[f'{start.data}: ImageNet', _MODEL].noted('Table 5')
+  for row, start in _ROWS.items()
+} | {'Masked patch prediction': Value(79.9, None, 'Section 4.6', '79.9')}
 _TARGETS = {
   'downsized patches': _masked(label='4x4 colours', loss__target='downsized'),
   'all pixels': _masked(label='all pixels', loss__target='pixels'),
@@ -81,10 +60,10 @@ def _on_imagenet(scale: str) -> Pretraining:
   """Returns a pre-training of as many steps on ImageNet's images."""
   if scale == 'paper':
     return _masked(IMAGENET, None)
-  smaller = mini.MINI if scale == 'mini' else midi.MIDI
-  jft = smaller.datasets['jft300m']
-  imagenet = smaller.datasets['imagenet2012']
-  return _masked(IMAGENET, imagenet.epochs_of(14 * jft.steps / jft.epochs))
+  datasets = (mini.MINI if scale == 'mini' else midi.MIDI).datasets
+  jft = datasets['jft300m']
+  steps = 14 * jft.steps / jft.epochs
+  return _masked(IMAGENET, datasets['imagenet2012'].epochs_of(steps))
 
 
 _MINI = (
@@ -94,10 +73,8 @@ _MINI = (
 )
 # A wide margin is more than this multiple of the baseline's accuracy.
 _MARGIN = 2.0
-
-
 # Beyond a multiple of a constant's accuracy, on held-out images.
-_PREDICTED = difference(
+_PREDICTED = claims.difference(
   'right predictions in percent of the corrupted patches, minus'
   f' {_MARGIN:g} times those of the most frequent colour',
   of_run('accuracy', 'validation/accuracy'),
@@ -107,10 +84,10 @@ _PREDICTED = difference(
 
 
 def _claims(scale: str) -> list[Claim]:
-  masked, scratch, supervised, short, on_imagenet = map(
-    tuned(IMAGENET),
-    (MASKED, _SCRATCH, _SUPERVISED, _SHORT[scale], _on_imagenet(scale)),
+  masked, scratch, _, supervised, short, on_imagenet = map(
+    tuned(IMAGENET), (*_ROWS.values(), _SHORT[scale], _on_imagenet(scale))
   )
+  few_shot = FIVE_SHOT(MASKED)
   after = [
     Claim(
       'beats_scratch',
@@ -129,8 +106,7 @@ def _claims(scale: str) -> list[Claim]:
       ' patch: the few-shot accuracy is higher than with a 4x4 copy of the'
       ' patch, or with all of its pixels (B.1.2).',
       {
-        f'lead of the mean colour over {name}': FIVE_SHOT(MASKED)
-        - FIVE_SHOT(start)
+        f'lead of the mean colour over {name}': few_shot - FIVE_SHOT(start)
         for name, start in _TARGETS.items()
       },
     ),
@@ -138,7 +114,7 @@ def _claims(scale: str) -> list[Claim]:
       'half_masked',
       'Corrupting half of the patches gives a better few-shot accuracy than'
       ' corrupting 15% of them (B.1.2).',
-      {'lead of 50%': FIVE_SHOT(MASKED) - FIVE_SHOT(_FEWER)},
+      {'lead of 50%': few_shot - FIVE_SHOT(_FEWER)},
     ),
     Claim(
       'diminishing',
@@ -172,50 +148,31 @@ def _claims(scale: str) -> list[Claim]:
       {'margin': _PREDICTED(MASKED)},
       f'The factor {_MARGIN:g} is our choice.',
     ),
-    *not_in_miniature(_MINI, after),
+    *claims.not_in_miniature(_MINI, after),
   ]
 
 
-def _drawn(
-  results: Results, folder: pathlib.Path, table: Table
-) -> Iterator[Part]:
-  panel = Panel('masked_patches', _MODEL, MASKED, _IMAGES)
-  drawn, missing = inside.draw(_NAME, [panel], results, folder)
-  if drawn:
-    yield Picture(
-      'Predicted colours',
-      f'{folder.name}/{_NAME}',
-      'Held-out images in three forms: as the model sees them, with masked'
-      ' patches grey; with corrupted patches in the colours that it predicts;'
-      ' and unchanged.',
-    )
-  yield from map(Missing, missing)
-
-
-def _notes(results: Results) -> list[str]:
-  found = [
-    *notes.seen(results),
-    *notes.images_21k(results),
-    'A row may have several pre-trainings, each with several fine-tuning runs.'
-    ' The number is the mean over all these fine-tuning runs.',
-  ]
-  if not results.comparable:
-    found.append(
-      'The row "From scratch" is a model that is pre-trained with labels, but'
-      ' on ImageNet alone, as in Table 5. In miniature, only few images stand'
-      ' for ImageNet. With rendered scenes, these are 200 images.'
-    )
-  return found
-
-
-ITEM = of_means(
+ITEM = table(
   _NAME,
   'Pre-training by masked patch prediction',
-  {(row, IMAGENET): tuned(IMAGENET)(start) for row, start in _ROWS.items()},
+  grid(_ROWS, {IMAGENET: tuned(IMAGENET)}),
   heading='ImageNet accuracy after fine-tuning',
-  paper=PAPER,
+  paper={(row, IMAGENET): value for row, value in PAPER.items()},
   claims=_claims,
-  notes=_notes,
-  more=_drawn,
+  more=lambda results, folder, _: from_weights.picture(
+    _NAME,
+    'Predicted colours',
+    [Panel('masked_patches', _MODEL, MASKED, 4)],
+    'Held-out images in three forms: as the model sees them, with masked'
+    ' patches grey; with corrupted patches in the colours that it predicts;'
+    ' and unchanged.',
+    results,
+    folder,
+  ),
+  miniature=[
+    'The row "From scratch" is pre-trained with labels on ImageNet alone, as in'
+    ' Table 5. In miniature, only few images stand for ImageNet. With rendered'
+    ' scenes, these are 200 images.'
+  ],
   extra=[MASKED],
 )

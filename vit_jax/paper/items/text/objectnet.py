@@ -13,7 +13,7 @@ from vit_jax.paper.items.tables import table2
 from vit_jax.paper.numbers import IMAGENET, Value
 from vit_jax.paper.released import eval_only, files
 from vit_jax.paper.report import Cell, Missing, Number, Table
-from vit_jax.paper.runs import Results, Transfer
+from vit_jax.paper.runs import Results, Transfer, with_start
 from vit_jax.sweep import commands
 from vit_jax.sweep.spec import Run
 
@@ -30,20 +30,15 @@ _METRICS = {'top-1': 'accuracy', 'top-5': 'top5_accuracy'}
 # What a run may need to fit its devices, which changes no accuracy.
 _FITTING = ('--config.mesh.', '--config.data.batch_size=')
 _NOTE = (
-  'The models are those of Table 2, fine-tuned on ImageNet. Each number is the'
-  ' mean over the runs of a model. ObjectNet has only some of the 1,000 classes'
-  ' of ImageNet. Here, a model may predict any of the 1,000 classes. The paper'
-  ' does not say whether its models could do so, or at which resolution they'
-  ' were tested. Here, the resolution is that of the fine-tuning. Before the'
-  ' crop, images are resized to a larger size; the ratio of both sizes is that'
-  ' of the BiT paper.'
-)
-_MINI_NOTE = (
-  'This item does not exist in miniature: no data set there stands for'
-  " ObjectNet's photographs."
+  'The models are those of Table 2, fine-tuned on ImageNet. ObjectNet has only'
+  ' some of the 1,000 classes of ImageNet. Here, a model may predict any of the'
+  ' 1,000 classes. The paper does not say whether its models could do so, or at'
+  ' which resolution they were tested. Here, the resolution is that of the'
+  ' fine-tuning. Before the crop, images are resized to a larger size; the'
+  ' ratio of both sizes is that of the BiT paper.'
 )
 _HUGE = 'ViT-H/14, JFT-300M'
-# Metric -> percent, in the setup of the BiT paper.
+# Column -> percent, in the setup of the BiT paper.
 PAPER = {
   'top-1': Value(61.7, note='ViT-H/14, Appendix D.9', printed='61.7'),
   'top-5': Value(82.1, note='ViT-H/14, Appendix D.9', printed='82.1'),
@@ -76,30 +71,26 @@ def _evaluate(results: Results, measured: pathlib.Path, path: str) -> None:
   Raises:
     ValueError: an evaluation failed; has a line for each.
   """
-  data = os.fspath(weight_files.absolute(path))
-  folder = measured / NAME
+  data, folder = os.fspath(weight_files.absolute(path)), measured / NAME
   failures = []
   for node in _ROWS.values():
+    model = node.pretraining.model
     for run, workdir in _runs(results, node):
-      wanted = {} if workdir is None else {NAME: _identity(workdir, data)}
+      wanted = workdir and {NAME: _identity(workdir, data)}
       kept = _kept(folder, run)
-      if wanted and not eval_only.results(kept, wanted):
-        argument = (
-          f'{node.pretraining.model},{NAME},resolution={node.resolution},'
-          f'{NAME}={data}'
-        )
-        fitting = [
-          flag
-          for flag in commands.config_flags(run)
-          if flag.startswith(_FITTING)
-        ]
-        words = eval_only.command(argument, workdir, folder, *fitting)
-        failures.append(
-          eval_only.evaluate(
-            run.name, kept, wanted, words, [*_METRICS.values()]
-          )
-        )
-  if failures := list(filter(None, failures)):
+      if not wanted or eval_only.results(kept, wanted):
+        continue
+      flags = commands.config_flags(run)
+      words = eval_only.command(
+        f'{model},{NAME},resolution={node.resolution},{NAME}={data}',
+        workdir,
+        folder,
+        *(flag for flag in flags if flag.startswith(_FITTING)),
+      )
+      metrics = [*_METRICS.values()]
+      why = eval_only.evaluate(run.name, kept, wanted, words, metrics)
+      failures += [why] if why else []
+  if failures:
     raise ValueError('\n'.join(failures))
 
 
@@ -110,7 +101,7 @@ def _runs(
   return [
     found
     for start in results.seeds(node.pretraining)
-    for found in results.reported(Transfer(start, node.task, node.resolution))
+    for found in results.reported(with_start(node, start))
   ]
 
 
@@ -124,10 +115,9 @@ def _identity(workdir: epath.Path, data: str) -> dict[str, Any]:
 
 
 def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
-  cells, data = {}, set()
+  cells = {}
   for row, node in _ROWS.items():
     found = _found(results, node, pictures.parent / 'measured' / NAME)
-    data |= {kept['of']['data'] for kept in found.values()}
     for column, metric in _METRICS.items():
       percent = tuple(100 * kept['result'][metric] for kept in found.values())
       ours = Number(percent, tuple(found)) if found else None
@@ -137,14 +127,10 @@ def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
         cells[row, column] = Cell(ours)
   rows = list(dict.fromkeys(row for row, _ in cells))
   yield Table(f'{_TITLE} in percent', rows, [*_METRICS], cells)
-  if not results.comparable:
-    yield _MINI_NOTE
-    return
-  yield _NOTE
-  for place in sorted(data):
-    yield f'Measured on {place}.'
-  if not cells[_HUGE, 'top-1'].ours:
-    yield Missing(_LACKING)
+  if results.comparable:
+    yield _NOTE
+    if not cells[_HUGE, 'top-1'].ours:
+      yield Missing(_LACKING)
 
 
 def _found(
@@ -171,6 +157,10 @@ ITEM = Item(
   _TITLE,
   _blocks,
   lambda scale: [_ROWS[_HUGE]],
+  miniature=[
+    'This item does not exist in miniature: no data set there stands for'
+    " ObjectNet's photographs."
+  ],
   measure=_evaluate,
   lacking=_LACKING,
   scales=('paper',),

@@ -1,39 +1,25 @@
 """ViTs overfit more than ResNets on little data (Section 4.3)."""
 
-from vit_jax.paper.claims import (
-  PLATEAU,
-  Claim,
-  difference,
-  not_in_miniature,
-  of_run,
-)
-from vit_jax.paper.item import Cells, of_means
+from vit_jax.paper import claims
+from vit_jax.paper.claims import Claim, of_run
+from vit_jax.paper.item import grid, table
 from vit_jax.paper.items.figures import figure4
 
 _TRAIN = of_run('accuracy on training images in percent', 'train/accuracy')
 _HELD_OUT = of_run(
   'accuracy on held-out images in percent', 'validation/accuracy'
 )
-_GAP = difference(
+_GAP = claims.difference(
   'accuracy on training images minus that on held-out ones, in points',
   _TRAIN,
   _HELD_OUT,
 )
 
 
-def _cells(scale: str) -> Cells:
-  columns = {'training': _TRAIN, 'held out': _HELD_OUT, 'gap': _GAP}
-  return {
-    (row, column): measure(start)
-    for row, start in figure4.few_and_all(scale).items()
-    for column, measure in columns.items()
-  }
-
-
 def _claims(scale: str) -> list[Claim]:
   vit, resnet = figure4.rivals(scale)
   few, every, of_resnet, _ = map(_GAP, figure4.few_and_all(scale).values())
-  claims = [
+  found = [
     Claim(
       'vits_overfit_more',
       'On 9M images, ViTs overfit more than ResNets of comparable compute: the'
@@ -47,21 +33,20 @@ def _claims(scale: str) -> list[Claim]:
       {'gap on 9M images minus that on all': few - every},
     ),
   ]
-  return not_in_miniature(PLATEAU, claims)
+  return claims.not_in_miniature(claims.PLATEAU, found)
 
 
-_NOTE = (
-  'Both accuracies are of the last step, without early stopping. That on'
-  ' training images is a mean over the batches since the last line of the log'
-  ' but one. It counts each batch before its own step.'
-)
-
-
-ITEM = of_means(
+ITEM = table(
   'overfitting',
   'Accuracy on training and on held-out images, by number of images',
-  _cells,
+  lambda scale: grid(
+    figure4.few_and_all(scale),
+    {'training': _TRAIN, 'held out': _HELD_OUT, 'gap': _GAP},
+  ),
   heading='Accuracy of pre-training, in percent',
   claims=_claims,
-  notes=[_NOTE],
+  notes=[
+    'Both accuracies are of the last step, without early stopping. That on'
+    ' training images is a mean over batches, each before its own step.'
+  ],
 )

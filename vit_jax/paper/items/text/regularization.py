@@ -3,26 +3,26 @@
 from vit_jax.configs import midi, mini, pretrain
 from vit_jax.configs.sweeps import regularisation
 from vit_jax.paper.claims import Claim, tuned
-from vit_jax.paper.item import Cells, of_means
-from vit_jax.paper.items import notes
+from vit_jax.paper.item import Cells, grid, table
 from vit_jax.paper.items.figures.figure4 import computes
 from vit_jax.paper.items.text import masked_patch
 from vit_jax.paper.numbers import IMAGENET, Value
 from vit_jax.paper.runs import Pretraining, Results, pretraining
-from vit_jax.sweep.spec import Value as Option
 
 _MODEL = 'ViT-B/16'
 _DROPOUT, _DECAY = (regularisation.KEYS[k] for k in ('dropout', 'weight_decay'))
-# Table 3's row for ImageNet. Its clipping of gradients is no regularization, so
-# both settings have it.
-_STRONG: dict[str, Option] = {
-  _DROPOUT: pretrain.IMAGENET.dropout_rate,
-  _DECAY: pretrain.IMAGENET.weight_decay,
-}
-# The paper prints no weak settings; these are the weakest of a sweep.
-_WEAK: dict[str, Option] = {
-  _DROPOUT: min(regularisation.AXES['dropout']),
-  _DECAY: min(regularisation.AXES['weight_decay']),
+# Strong is Table 3's row for ImageNet; its clipping of gradients is no
+# regularization, so both have it. The paper prints no weak settings; these are
+# the weakest of a sweep.
+_SETTINGS = {
+  'strong': {
+    _DROPOUT: pretrain.IMAGENET.dropout_rate,
+    _DECAY: pretrain.IMAGENET.weight_decay,
+  },
+  'weak': {
+    _DROPOUT: min(regularisation.AXES['dropout']),
+    _DECAY: min(regularisation.AXES['weight_decay']),
+  },
 }
 # Of Table 6's ResNets, those whose compute for the same images is nearest to
 # that of the ViT. A miniature's models have other proportions.
@@ -41,43 +41,24 @@ PAPER = {
     _BELOW, note='Section 1', printed=_BELOW
   ),
 }
-_RESNET = (
-  'The paper does not say how it trained ResNets on ImageNet. Here, we use the'
-  ' settings of the BiT authors, as in Figure 3: 90 epochs of SGD with a weight'
-  ' decay of 0.0001.'
-)
-
-
-def _starts(scale: str) -> dict[str, Pretraining]:
-  """Returns row -> its pre-training: strong, weak, and the ResNet."""
-  epochs = None  # As in Figure 3.
-  strong = pretraining(_MODEL, IMAGENET)
-  if scale != 'paper':
-    dataset = _SMALLER[scale].datasets['imagenet2012']
-    epochs = dataset.epochs_of(_STEPS[scale])
-    strong = _vit(epochs, _STRONG, 'strong regularization')
-  return {
-    f'{_MODEL}, strong regularization': strong,
-    f'{_MODEL}, weak regularization': _vit(
-      epochs, _WEAK, 'weak regularization'
-    ),
-    _RESNETS[scale]: Pretraining(_RESNETS[scale], IMAGENET, epochs),
-  }
-
-
-def _vit(
-  epochs: int | None, options: dict[str, Option], label: str
-) -> Pretraining:
-  return Pretraining(
-    _MODEL, IMAGENET, epochs, options=tuple(options.items()), label=label
-  )
 
 
 def _cells(scale: str) -> Cells:
-  return {
-    (row, IMAGENET): tuned(IMAGENET)(start)
-    for row, start in _starts(scale).items()
+  epochs = None  # As in Figure 3.
+  if scale != 'paper':
+    epochs = _SMALLER[scale].datasets['imagenet2012'].epochs_of(_STEPS[scale])
+  starts = {
+    f'{_MODEL}, {label}': Pretraining(
+      _MODEL, IMAGENET, epochs, options=tuple(options.items()), label=label
+    )
+    for name, options in _SETTINGS.items()
+    for label in [f'{name} regularization']
   }
+  if scale == 'paper':
+    starts[f'{_MODEL}, strong regularization'] = pretraining(_MODEL, IMAGENET)
+  bit = _RESNETS[scale]
+  starts[bit] = Pretraining(bit, IMAGENET, epochs)
+  return grid(starts, {IMAGENET: tuned(IMAGENET)})
 
 
 def _claims(scale: str) -> list[Claim]:
@@ -105,19 +86,12 @@ def _claims(scale: str) -> list[Claim]:
 def _notes(results: Results) -> list[str]:
   """Returns what a reader must know about the settings."""
   smaller = _SMALLER.get(results.scale)
-  found = notes.seen(results)
-  found.append(
+  found = [
     'The strong regularization is that of Table 3. The paper does not say what'
     ' dropout rate and weight decay a weak regularization has. We take the'
-    ' weakest that configs/sweeps/regularisation.py tries. All other settings'
-    ' are the same with strong and with weak regularization.'
-  )
-  if smaller and smaller.decay(1) != 1:
-    found.append(
-      "In miniature, every weight decay is the paper's times"
-      f' {smaller.decay(1):.2g}.'
-    )
-  for name, options in (('strong', _STRONG), ('weak', _WEAK)):
+    ' weakest that configs/sweeps/regularisation.py tries.'
+  ]
+  for name, options in _SETTINGS.items():
     dropout, decay = (
       smaller.option(key, value) if smaller else value
       for key, value in options.items()
@@ -127,26 +101,34 @@ def _notes(results: Results) -> list[str]:
       f' weight decay of {decay:.3g}.'
     )
   if smaller is None:
-    return [*found, _RESNET]
-  resnet = _RESNETS[results.scale]
+    return [
+      *found,
+      'The paper does not say how it trained ResNets on ImageNet. Here, we use'
+      ' the settings of the BiT authors, as in Figure 3: 90 epochs of SGD with'
+      ' a weight decay of 0.0001.',
+    ]
+  if smaller.decay(1) != 1:
+    found.append(
+      f"Every weight decay is the paper's times {smaller.decay(1):.2g}."
+    )
   return [
     *found,
-    f'Table 3 has no ResNets on ImageNet. So {resnet} takes the weight decay of'
-    f' ResNets on JFT-300M. Here, it is {smaller.weight_decay:g}.',
-    'No run of this table clips gradients. In the paper, pre-training on'
-    ' ImageNet clips them.',
-    f'These runs have about {_STEPS[results.scale]:,} steps. Other miniatures'
-    ' on ImageNet have fewer steps. Here, more steps are needed, so that a'
-    ' model overfits the few images: otherwise, regularization could not help.',
+    f'Table 3 has no ResNets on ImageNet. So {_RESNETS[results.scale]} takes'
+    ' the weight decay of ResNets on JFT-300M. Here, it is'
+    f' {smaller.weight_decay:g}. No run of this table clips gradients; in the'
+    ' paper, pre-training on ImageNet does.',
+    f'These runs have about {_STEPS[results.scale]:,} steps, more than other'
+    ' miniatures on ImageNet, so that a model overfits the few images:'
+    ' otherwise, regularization could not help.',
   ]
 
 
-ITEM = of_means(
+ITEM = table(
   'regularization',
   'Regularization in pre-training on ImageNet alone',
   _cells,
   heading='ImageNet accuracy after fine-tuning',
-  paper=PAPER,
+  paper={(row, IMAGENET): value for row, value in PAPER.items()},
   claims=_claims,
   notes=_notes,
 )

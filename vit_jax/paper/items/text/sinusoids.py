@@ -2,9 +2,11 @@
 
 from vit_jax.paper.claims import Claim
 from vit_jax.paper.inside import NUMBERS
-from vit_jax.paper.item import Cells, of_means
+from vit_jax.paper.item import grid, table
 from vit_jax.paper.items.figures.from_weights import small_positions
 from vit_jax.paper.runs import Pretraining, structure
+
+_WAVES = NUMBERS['position_waves']
 
 
 def _starts(scale: str) -> dict[str, Pretraining]:
@@ -25,17 +27,8 @@ def _starts(scale: str) -> dict[str, Pretraining]:
   }
 
 
-def _cells(scale: str) -> Cells:
-  kinds = {'slow waves': 'position_waves', 'nearness': 'position_locality'}
-  return {
-    (grid, column): NUMBERS[kind](start)
-    for grid, start in _starts(scale).items()
-    for column, kind in kinds.items()
-  }
-
-
 def _claims(scale: str) -> list[Claim]:
-  small, large = map(NUMBERS['position_waves'], _starts(scale).values())
+  small, large = map(_WAVES, _starts(scale).values())
   return [
     Claim(
       'larger_grids',
@@ -50,17 +43,17 @@ def _claims(scale: str) -> list[Claim]:
   ]
 
 
-_NOTE = (
-  'The share is beyond that of shuffled positions, as in Figure 7. Nearness'
-  ' is the rank correlation of similarity and nearness.'
-)
-
-
-ITEM = of_means(
+ITEM = table(
   'sinusoids',
   'Structure of position embeddings by size of the grid',
-  _cells,
+  lambda scale: grid(
+    _starts(scale),
+    {'slow waves': _WAVES, 'nearness': NUMBERS['position_locality']},
+  ),
   heading='Beyond chance',
   claims=_claims,
-  notes=[_NOTE],
+  notes=[
+    'The share is beyond that of shuffled positions, as in Figure 7. Nearness'
+    ' is the rank correlation of similarity and nearness.'
+  ],
 )

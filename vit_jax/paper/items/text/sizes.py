@@ -6,32 +6,26 @@ Figure 5 has the other one: 2 to 4 times the compute.
 import pathlib
 from collections.abc import Iterator
 
-from vit_jax.paper import answers
-from vit_jax.paper.claims import PLATEAU, Claim, not_in_miniature, tuned
+from vit_jax.paper import answers, claims
+from vit_jax.paper.claims import Claim, tuned
 from vit_jax.paper.item import Item
 from vit_jax.paper.items.text.masked_patch import MASKED
 from vit_jax.paper.numbers import IMAGENET, JFT, Value
 from vit_jax.paper.report import Cell, Number, Table
 from vit_jax.paper.runs import Results, Transfer, pretraining
 
-_MODEL = 'ViT-B/16'
-_SCRATCH, _MASKED, _SUPERVISED = map(
-  tuned(IMAGENET),
-  (pretraining(_MODEL, IMAGENET), MASKED, pretraining(_MODEL, JFT)),
+_STARTS = (
+  MASKED,
+  pretraining('ViT-B/16', IMAGENET),
+  pretraining('ViT-B/16', JFT),
 )
+_MASKED, _SCRATCH, _SUPERVISED = map(tuned(IMAGENET), _STARTS)
 _GAIN, _DEFICIT = _MASKED - _SCRATCH, _SUPERVISED - _MASKED
 # Row -> the difference in points of ImageNet accuracy, and the paper's.
 _ROWS = {
-  'masked patches minus from scratch': (
-    _GAIN,
-    Value(2, note='Section 4.6', printed='2%'),
-  ),
-  'supervised on JFT-300M minus masked patches': (
-    _DEFICIT,
-    Value(4, note='Section 4.6', printed='4%'),
-  ),
+  'masked patches minus from scratch': (_GAIN, 2),
+  'supervised on JFT-300M minus masked patches': (_DEFICIT, 4),
 }
-_COLUMNS = ('points', 'from', 'to')
 _CLAIM = Claim(
   'deficit_is_larger',
   'Pre-training by masked patch prediction is closer to training from'
@@ -44,25 +38,24 @@ _CLAIM = Claim(
 def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Table]:
   cells, values = {}, answers.lookup(results)
   for row, (size, printed) in _ROWS.items():
-    outcome = answers.test(size, values)
-    low, high = (outcome and outcome.interval) or (None, None)
-    for column, number, paper in (
-      ('points', outcome and outcome.estimate, printed),
+    found = answers.test(size, values)
+    low, high = (found and found.interval) or (None, None)
+    paper = Value(printed, note='Section 4.6', printed=f'{printed}%')
+    for column, number, theirs in (
+      ('points', found and found.estimate, paper),
       ('from', low, None),
       ('to', high, None),
     ):
       ours = None if number is None else Number((number,), (row,))
-      cells[row, column] = Cell(ours, paper, expected=paper is not None)
+      cells[row, column] = Cell(ours, theirs, expected=column == 'points')
   heading = 'Points of accuracy on ImageNet, and their 95% interval'
-  yield Table(heading, [*_ROWS], _COLUMNS, cells)
+  yield Table(heading, [*_ROWS], ['points', 'from', 'to'], cells)
 
 
 ITEM = Item(
   'sizes',
   'Sizes of effects that the paper prints',
   _blocks,
-  lambda scale: [
-    Transfer(mean.start, IMAGENET) for mean in (_MASKED, _SCRATCH, _SUPERVISED)
-  ],
-  lambda scale: not_in_miniature(PLATEAU, [_CLAIM]),
+  lambda scale: [Transfer(start, IMAGENET) for start in _STARTS],
+  claims.not_in_miniature(claims.PLATEAU, [_CLAIM]),
 )

@@ -1,0 +1,164 @@
+"""Answers Figure 12's claims from the measurements of a device (D.5).
+
+A device is one sample, so the answers are 'seen once' or 'not seen'. The paper
+says neither which models are similar nor how much is comparable or clear. These
+are choices, which were made before any measurement was looked at.
+"""
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+
+from vit_jax.inference_speed import networks, store
+from vit_jax.paper import answers
+from vit_jax.paper.report import Claim
+
+# Scale -> ViTs with the ResNets that are similar: the operations of a forward
+# pass at the size of pre-training are within this factor of each other.
+SIMILAR_FACTOR = 1.6
+SIMILAR = {
+  'paper': (
+    ('ViT-B/32', 'BiT-R50x1'),
+    ('ViT-L/32', 'BiT-R50x2'),
+    ('ViT-B/16', 'BiT-R50x2'),
+    ('ViT-H/14', 'BiT-R152x4'),
+  ),
+  'mini': (
+    ('ViT-B/32', 'BiT-R50x2'),
+    ('ViT-L/32', 'BiT-R152x4'),
+    ('ViT-B/16', 'BiT-R152x4'),
+  ),
+}
+# The two ViTs with the most operations.
+LARGEST = ('ViT-L/16', 'ViT-H/14')
+_VITS = tuple(name for name in networks.MODELS if name.startswith('ViT'))
+# Speeds within this factor are comparable.
+_COMPARABLE = 2.0
+# Batches that are larger by this factor are clearly larger.
+_CLEARLY = 1.5
+# More than the number of pixels, the second power of the side, by more than the
+# errors of two speeds. By their operations, the largest models have 2.22
+# between the largest sizes of the paper.
+_BEGINS = 2.1
+# Half-way from the second power to the fourth.
+_BELOW = 3.0
+_OF_EACH = (
+  'for each pair, on the geometric mean over sizes. Similar are models whose'
+  ' operations at the size of pre-training differ by a factor of'
+  f' {SIMILAR_FACTOR:g} at most.'
+)
+_Pairs = Sequence[tuple[str, str]]
+_SPEED = (
+  'The speed of ViTs is comparable to that of similar ResNets (D.5, Figure 12).'
+)
+_MEMORY = (
+  'Large ViTs are clearly more memory-efficient than ResNets: larger batches'
+  ' fit into the memory (D.5, Figure 12).'
+)
+_GROWTH = (
+  "In theory, a ViT's time for an image grows with the fourth power of the"
+  " image's side. This begins to show only for the largest models at the"
+  ' largest sizes (D.5, Figure 12).'
+)
+
+
+def of_measured(measured: store.Measured | None, scale: str) -> list[Claim]:
+  """Returns the answers to the three claims.
+
+  Args:
+    measured: the measurements of a device; None: there are none.
+    scale: 'paper' or 'mini', the scale of the measured models.
+  """
+  pairs = SIMILAR[scale]
+  large = [pair for pair in pairs if not pair[0].startswith('ViT-B')]
+  answered = []
+  for statement, models, test in (
+    (_SPEED, itertools.chain(*pairs), lambda: _speed(measured, pairs)),
+    (_MEMORY, itertools.chain(*large), lambda: _memory(measured, large)),
+    (_GROWTH, _VITS, lambda: _growth(measured)),
+  ):
+    lacking = [
+      f'{model} at {size} px'
+      for model in dict.fromkeys(models)
+      for size in networks.SIZES[scale]
+      if measured is None or measured.find(model, size) is None
+    ]
+    if lacking:
+      answer = answers.MISSING
+      said = (
+        f'Not measured yet: {len(lacking)} of the speeds that it needs, such as'
+        f' {lacking[0]}.'
+      )
+    else:
+      holds, numbers = test()
+      answer = answers.SEEN if holds else answers.NOT_SEEN
+      said = f'{measured.settings.device}, one sample: {numbers}'
+    answered.append(Claim(statement, answer, said))
+  return answered
+
+
+# Each test returns whether a claim holds and the numbers behind that.
+_Tested = tuple[bool, str]
+
+
+def _speed(measured: store.Measured, pairs: _Pairs) -> _Tested:
+  ratios, listed = _ratios(measured, pairs, 'images_per_second')
+  return all(1 / _COMPARABLE <= ratio <= _COMPARABLE for ratio in ratios), (
+    f'images a second, {listed} Comparable is a factor of {_COMPARABLE:g} at'
+    f' most, {_OF_EACH}'
+  )
+
+
+def _memory(measured: store.Measured, pairs: _Pairs) -> _Tested:
+  ratios, listed = _ratios(measured, pairs, 'largest_batch')
+  return all(ratio >= _CLEARLY for ratio in ratios), (
+    f'largest batch, {listed} Clearly is a factor of {_CLEARLY:g} at least,'
+    f' {_OF_EACH}'
+  )
+
+
+def _ratios(
+  measured: store.Measured, pairs: _Pairs, field: str
+) -> tuple[list[float], str]:
+  """Returns each pair's ratio of a field, and a sentence that lists them.
+
+  It is a geometric mean over the sizes at which both models fit the memory.
+  """
+  found, each = [], []
+  for vit, bit in pairs:
+    both = [
+      [getattr(measured.find(model, size), field) for model in (vit, bit)]
+      for size in networks.SIZES[measured.settings.scale]
+    ]
+    ratio = statistics.geometric_mean(
+      one / other for one, other in both if one and other
+    )
+    found.append(ratio)
+    each.append(f'{vit} by {bit} {ratio:.2f}')
+  return found, f'ViT by ResNet: {"; ".join(each)}.'
+
+
+def _growth(measured: store.Measured) -> _Tested:
+  """Compares the power of the side that the time of an image grows with."""
+  sizes = networks.SIZES[measured.settings.scale]
+  last, others = {}, {}
+  for model in _VITS:
+    for low, high in itertools.pairwise(sizes):
+      fast, slow = (
+        measured.find(model, size).images_per_second for size in (low, high)
+      )
+      if fast and slow:
+        largest = model in LARGEST and high == sizes[-1]
+        power = math.log(fast / slow) / math.log(high / low)
+        (last if largest else others)[model, high] = power
+  begins = statistics.fmean(last.values())
+  model, size = max(others, key=others.get)
+  models = ' and '.join(name for name, _ in last)
+  return begins > _BEGINS and others[model, size] < _BELOW, (
+    'power of the side by which the time of an image grows, between'
+    f' neighbouring sizes: {begins:.2f} for {models} up to {sizes[-1]} px; at'
+    f' most {others[model, size]:.2f} elsewhere ({model} up to {size} px). The'
+    ' number of pixels grows with the power 2. The claim needs more than'
+    f' {_BEGINS:g} for the former, and less than {_BELOW:g} elsewhere.'
+  )
