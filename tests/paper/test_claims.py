@@ -7,7 +7,6 @@ from tests.paper.made import number
 from vit_jax.paper import claims, numbers
 from vit_jax.paper.claims import Claim
 from vit_jax.paper.inside import NUMBERS
-from vit_jax.paper.items import notes
 from vit_jax.paper.items.tables import table9
 from vit_jax.paper.report import Number
 from vit_jax.paper.runs import Pretraining, Results, Transfer, Vtab, vtab_nodes
@@ -26,9 +25,8 @@ def test_a_mean_across_data_sets_has_a_value_for_each_seed():
   found = claims.across([number(1.0, 2.0), number(3.0, 6.0)])
   assert found.values == (2.0, 4.0)
   assert found.runs == ('run0 + run0', 'run1 + run1')
-  # It needs all data sets with equal numbers of seeds.
+  # It needs all data sets.
   assert claims.across([number(1.0), None]) is None
-  assert claims.across([number(1.0), number(1.0, 2.0)]) is None
   assert claims.across([]) is None
 
 
@@ -85,7 +83,6 @@ def test_vtab_means_follow_from_table_9():
   for name, of_paper in numbers.vtab_means(column).items():
     found = claims.vtab(name).number(results, [START])
     assert found.values == pytest.approx((of_paper, of_paper + 1))
-  assert notes.vtab(results, START) == []
 
 
 def test_vtab_means_in_miniature_cover_the_tasks_with_a_stand_in():
@@ -102,9 +99,6 @@ def test_vtab_means_in_miniature_cover_the_tasks_with_a_stand_in():
   assert found['structured'] is None
   # The mean is over the tasks, not over the groups.
   assert found['mean'].mean == pytest.approx(55)
-  [note] = notes.vtab(results, START)
-  for part in ('3 of the 19', '2 of 7 Natural', '1 of 4', '0 of 8'):
-    assert part in note
 
 
 @pytest.mark.parametrize('scale', ['paper', 'mini'])

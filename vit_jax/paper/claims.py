@@ -32,9 +32,9 @@ class Measure:
 
   Attributes:
     name: unique among all measures, and readable, with the unit.
-    nodes: pre-training -> the runs that it is measured on.
     number: (results, pre-trainings that differ in their seed) -> a value for
       each of their runs; None while one is missing.
+    nodes: pre-training -> the runs that it is measured on.
     digits: number of digits after the decimal point.
     curves: whether it needs metrics from during the pre-training.
     inside: how it is read from weights, see `inside`; '' if it is not.
@@ -42,11 +42,11 @@ class Measure:
   """
 
   name: str
-  nodes: Callable[[Pretraining], Sequence[Node]] = dataclasses.field(
-    compare=False
-  )
   number: Callable[[Results, Sequence[Pretraining]], Number | None] = (
     dataclasses.field(compare=False)
+  )
+  nodes: Callable[[Pretraining], Sequence[Node]] = dataclasses.field(
+    default=lambda start: (start,), compare=False
   )
   digits: int = 2
   curves: bool = False
@@ -75,37 +75,25 @@ class Measure:
     )
 
 
-def _itself(start: Pretraining) -> tuple[Pretraining]:
-  return (start,)
+def of_run(name: str, metric: str, scale: float = 100.0) -> Measure:
+  """Returns one of the last metrics of a pre-training, times `scale`."""
+  return Measure(
+    name, lambda results, starts: results.number(starts, metric, scale=scale)
+  )
 
 
 # Five-shot accuracy at the end of pre-training.
-FIVE_SHOT = Measure(
-  '5-shot accuracy on ImageNet in percent',
-  _itself,
-  lambda results, starts: results.number(starts, FEW_SHOT),
-)
+FIVE_SHOT = of_run('5-shot accuracy on ImageNet in percent', FEW_SHOT)
 AVERAGE_FIVE_SHOT = Measure(
   '5-shot accuracy on average over data sets in percent',
-  _itself,
   lambda results, starts: results.average_few_shot(starts),
 )
 # At the step that validates best (4.3).
 EARLY_STOPPED = Measure(
   '5-shot accuracy on ImageNet at the best step, in percent',
-  _itself,
   lambda results, starts: results.early_stopped(starts, FEW_SHOT),
   curves=True,
 )
-
-
-def of_run(name: str, metric: str, scale: float = 100.0) -> Measure:
-  """Returns one of the last metrics of a pre-training, times `scale`."""
-  return Measure(
-    name,
-    _itself,
-    lambda results, starts: results.number(starts, metric, scale=scale),
-  )
 
 
 def difference(
@@ -120,7 +108,7 @@ def difference(
     pairs = zip(first.values, second.values, strict=True)
     return Number(tuple(a - factor * b for a, b in pairs), first.runs)
 
-  return Measure(name, one.nodes, number)
+  return Measure(name, number, one.nodes)
 
 
 @functools.cache
@@ -149,7 +137,6 @@ def tuned(
   kind += f', {label},' if label else ''
   return Measure(
     f'fine-tuned accuracy on {where}{size}{kind} in percent',
-    lambda start: tuple(Transfer(start, task, *how) for task in tasks),
     lambda results, starts: across(
       [
         results.number(
@@ -158,6 +145,7 @@ def tuned(
         for task in tasks
       ]
     ),
+    lambda start: [Transfer(start, task, *how) for task in tasks],
     in_miniature=metric == ACCURACY,
   )
 
@@ -185,14 +173,14 @@ def vtab(group: str = 'mean') -> Measure:
 
   return Measure(
     f'accuracy on {which} of VTAB in percent',
-    nodes,
     lambda results, starts: across(
       [
         results.number([Vtab(start, node.task) for start in starts], ACCURACY)
         for node in nodes(starts[0])
-        if results.comparable or results.has(Vtab(starts[0], node.task))
+        if results.comparable or results.has(node)
       ]
     ),
+    nodes,
   )
 
 
@@ -212,7 +200,7 @@ def inside(kind: str, name: str, digits: int) -> Measure:
       return None
     return Number(tuple(found), tuple(start.name for start in starts))
 
-  return Measure(name, _itself, number, digits, inside=kind)
+  return Measure(name, number, digits=digits, inside=kind)
 
 
 def across(found: Sequence[Number | None]) -> Number | None:
@@ -222,12 +210,9 @@ def across(found: Sequence[Number | None]) -> Number | None:
     found: one for each data set, with values in the same order of seeds.
 
   Returns:
-    One value for each run; None if a number is missing, if the numbers have
-    different counts of values, or if `found` is empty.
+    One value for each run; None if a number is missing or if `found` is empty.
   """
   if not found or None in found:
-    return None
-  if len({len(number.values) for number in found}) > 1:
     return None
   columns = zip(*(number.values for number in found), strict=True)
   runs = zip(*(number.runs for number in found), strict=True)
@@ -294,7 +279,8 @@ class Mean(Sum):
 
 def average(sums: Sequence[Sum]) -> Sum:
   """Returns the mean of sums."""
-  return (1 / len(sums)) * functools.reduce(Sum.__add__, sums)
+  first, *rest = sums
+  return (1 / len(sums)) * sum(rest, start=first)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -322,14 +308,13 @@ class Claim:
 
   def means(self) -> list[Mean]:
     """Returns the means of all contrasts, each once."""
-    return list(
-      dict.fromkeys(
-        mean
-        for sum_ in self.contrasts.values()
-        for weight, mean in sum_.terms
-        if weight
-      )
-    )
+    found = {
+      mean: None
+      for sum_ in self.contrasts.values()
+      for weight, mean in sum_.terms
+      if weight
+    }
+    return [*found]
 
 
 # Of models that are compared after 400 steps or fewer.

@@ -168,9 +168,7 @@ def table(
   paper: Mapping[tuple[str, str], Value] | None = None,
   digits: int = 2,
   computed: Callable[[Results], Mapping[tuple[str, str], Cell]] = lambda _: {},
-  more: Callable[
-    [Results, pathlib.Path, Table], Iterable[Part]
-  ] = lambda *_: (),
+  more: Callable[[Results, pathlib.Path], Iterable[Part]] = lambda *_: (),
   extra: Sequence[Node] = (),
   **options: Any,
 ) -> Item:
@@ -186,7 +184,7 @@ def table(
     paper: (row, column) -> what the paper prints; None: nothing.
     digits: after the decimal point.
     computed: returns cells that follow without runs.
-    more: returns further blocks, from `Item.blocks`' arguments and the table.
+    more: returns further blocks, as `Item.blocks`.
     extra: runs that it shows beside those of the table.
     **options: further attributes of `Item`.
   """
@@ -199,8 +197,8 @@ def table(
       for place in (*paper, *ours)
     } | computed(results)
     rows, columns = (dict.fromkeys(place[i] for place in found) for i in (0, 1))
-    yield (block := Table(heading or title, [*rows], [*columns], found, digits))
-    yield from more(results, pictures, block)
+    yield Table(heading or title, [*rows], [*columns], found, digits)
+    yield from more(results, pictures)
 
   return Item(
     name,

@@ -147,7 +147,6 @@ def test_an_item_shows_the_runs_that_it_lists_and_no_others(
   assert of_all == cells
   assert (ours is None) == (marks is None) == (
     not item.name.startswith('figure')
-    and item.name not in ('norm_position', 'translation')
   ) or item.name in FROM_WEIGHTS
   if ours is not None:
     pd.testing.assert_frame_equal(ours, marks)

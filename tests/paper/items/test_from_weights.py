@@ -3,7 +3,6 @@
 import pytest
 
 from tests.paper import made
-from vit_jax.pages import drawing
 from vit_jax.paper import inside, items
 from vit_jax.paper.items.text import masked_patch
 from vit_jax.paper.numbers import IMAGENET, IMAGENET21K, JFT
@@ -113,13 +112,7 @@ def test_each_run_is_compared_with_its_own_baseline():
 
 
 @pytest.mark.parametrize('scale', ['paper', 'mini'])
-def test_translation_shows_answers_to_shifted_images(
-  scale, tmp_path, monkeypatch
-):
-  rows = []
-  monkeypatch.setattr(
-    drawing, 'save', lambda figure, stem, found, mark: rows.append(found)
-  )
+def test_translation_shows_answers_to_shifted_images(scale, tmp_path):
   item = items.ITEMS['translation']
   kinds = {
     **{'shift_quarter': 20, 'shift_eighth': 8},
@@ -132,7 +125,7 @@ def test_translation_shows_answers_to_shifted_images(
       for node in item.nodes(scale, 2)
     }
   )
-  table, picture = item.render(results, tmp_path).blocks
+  [table] = item.render(results, tmp_path).blocks
   resnet = 'BiT-R50x1' if scale == 'paper' else 'BiT-R50x2'
   assert table.rows == [
     *('ViT-B/32, 9M images', 'ViT-B/32, all images'),
@@ -148,10 +141,5 @@ def test_translation_shows_answers_to_shifted_images(
     'changed by 1/8 patch': (8, 9),
     'changed by 1/4 patch': (20, 21),
   }
-  marks = rows[0].set_index(['series', 'x'])['mean']
-  assert len(marks) == 8
-  assert marks[f'{resnet}, 9M images', 0.25] == 20.5
-  assert marks['ViT-B/32, all images', 0.125] == 8.5
-  assert picture.stem == f'{tmp_path.name}/translation'
   start = Pretraining('ViT-B/32', epochs=7, images=9_000_000, seed=1)
   assert start in item.nodes(scale, 2)

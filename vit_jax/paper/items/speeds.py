@@ -117,27 +117,21 @@ def described(settings: store.Settings) -> str:
     how = "Speed is the TPU compiler's estimate"
     if settings.correction != 1:
       how += f', times {settings.correction:g}'
-  found = (
+  return (
     f'{how}, in {settings.dtype}, at the fastest batch size. A batch fits if,'
     ' by the compiler, its program takes at most'
     f' {settings.memory_bytes / 2**30:.2f} GiB.'
   )
-  if settings.scale == 'mini':
-    found += (
-      ' In miniature, the models are those of configs/mini.py, and the images'
-      ' are smaller in proportion.'
-    )
-  return found
 
 
 def missing(folder: pathlib.Path, scale: str) -> str:
   """Returns what to do if nothing is measured yet."""
-  words = [] if timed(scale) == 'paper' else ['--mini']
+  words = ['--mini'] if timed(scale) == 'mini' else []
   return (
     f'Speeds are not measured yet at the scale {timed(scale)!r}. The item'
     ' figure12 measures them on this machine. To measure on another machine,'
     f' run {_command([*words, f"--to={LOCAL}"])} there, and copy the file to'
-    f' {folder / LOCAL} here. Or let the TPU compiler estimate the speed of a'
-    ' TPU v3, without measuring:'
-    f' {_command([*words, "--device=v3", f"--to={folder / V3}"])}'
+    f' {folder / LOCAL} here.'
+    f' {_command([*words, "--device=v3", f"--to={folder / V3}"])} lets the TPU'
+    ' compiler estimate a TPU v3.'
   )

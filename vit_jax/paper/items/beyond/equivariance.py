@@ -71,11 +71,9 @@ ITEM = table(
   heading='Change in percent',
   claims=_claims,
   notes=[
-    'Images are rolled by a patch of 32 px at 224 px, once in each direction.'
-    " This is one place of the ViT's map of features, and of that of the"
-    " ResNet's last stage; in a miniature, of an earlier stage. A change of 100"
-    ' is as large as the difference of features of different images. Places at'
-    ' the border do not count.'
+    'Images are rolled by a patch of 32 px at 224 px. A change of 100 is as'
+    ' large as the difference of features of different images. The features of'
+    ' a ResNet are those of its last stage; in miniature, of an earlier one.'
   ],
   beyond=True,
 )

@@ -5,28 +5,19 @@ deep Transformers need it there is a finding of others, on translation: Wang et
 al. 2019 (arXiv:1906.01787) and Xiong et al. 2020 (arXiv:2002.04745).
 """
 
-import pathlib
-from collections.abc import Iterator
-
-from vit_jax.paper import plots
 from vit_jax.paper.claims import Claim, Sum
 from vit_jax.paper.item import Cells, table
 from vit_jax.paper.items.figures import figure8
-from vit_jax.paper.report import Picture, Table
 from vit_jax.paper.runs import Pretraining, Results
 
-_NAME = 'norm_position'
-_TITLE = 'LayerNorm before or after attention and MLP, by depth'
 _SHALLOW, _DEEP = 8, 64  # Blocks, as in Figure 8.
 _PRE, _POST = 'LayerNorm first', 'LayerNorm last'
 _NOTES = (
-  'The models of the paper have "LayerNorm first": in each block, one before'
-  ' attention and one before the MLP, and one more after the last block.'
-  ' "LayerNorm last" is the design of the original Transformer (Vaswani et al.'
-  ' 2017, arXiv:1706.03762): a LayerNorm follows each residual sum, and there'
-  ' is none after the last block. The claims are from the literature on machine'
-  ' translation: Wang et al. 2019 (arXiv:1906.01787) and Xiong et al. 2020'
-  ' (arXiv:2002.04745).',
+  '"LayerNorm first" is the design of the paper: in each block, one before'
+  ' attention and one before the MLP. "LayerNorm last" is that of the original'
+  ' Transformer (arXiv:1706.03762): one after each residual sum. The claims are'
+  ' from the literature on machine translation: Wang et al. 2019'
+  ' (arXiv:1906.01787) and Xiong et al. 2020 (arXiv:2002.04745).',
   'The models are those of Figure 8, with the learning rate and the warm-up of'
   ' ViT-L/32 in Table 3. Models with LayerNorm last may need another learning'
   ' rate. So the table compares both designs at equal settings, not each at its'
@@ -56,21 +47,22 @@ def _claims(scale: str) -> list[Claim]:
   def lead(blocks: int) -> Sum:
     return measure(_STARTS[_PRE, blocks]) - measure(_STARTS[_POST, blocks])
 
-  half = 0.5 * lead(_DEEP)
+  shallow, deep = lead(_SHALLOW), lead(_DEEP)
+  half = f'half of the lead at {_DEEP} blocks'
   return [
     Claim(
       'deep_needs_pre',
       'Beyond the paper: deep models need LayerNorm before attention and MLP.'
       f' With {_DEEP} blocks, such a model is ahead of one with LayerNorm after'
       ' the residual sums (Wang et al. 2019; Xiong et al. 2020).',
-      {f'lead of LayerNorm first at {_DEEP} blocks': lead(_DEEP)},
+      {f'lead of LayerNorm first at {_DEEP} blocks': deep},
     ),
     Claim(
       'matters_more_deep',
       'Beyond the paper: the place of LayerNorm matters more in deeper models.'
       f' From {_SHALLOW} to {_DEEP} blocks, the lead of LayerNorm before'
       ' attention and MLP grows (Wang et al. 2019).',
-      {'growth of the lead': lead(_DEEP) - lead(_SHALLOW)},
+      {'growth of the lead': deep - shallow},
     ),
     Claim(
       'shallow_close',
@@ -78,9 +70,8 @@ def _claims(scale: str) -> list[Claim]:
       f' little. With {_SHALLOW} blocks, both places differ by less than half'
       f' of the lead with {_DEEP} blocks (Wang et al. 2019).',
       {
-        f'half of the lead at {_DEEP} blocks {sign} that at {_SHALLOW}': half
-        + weight * lead(_SHALLOW)
-        for sign, weight in (('minus', -1.0), ('plus', 1.0))
+        f'{half} minus that at {_SHALLOW}': 0.5 * deep - shallow,
+        f'{half} plus that at {_SHALLOW}': 0.5 * deep + shallow,
       },
       'The half is our choice.',
     ),
@@ -92,29 +83,6 @@ def _cells(scale: str) -> Cells:
     (f'{blocks} blocks', position): figure8.measure(scale)(start)
     for (position, blocks), start in _STARTS.items()
   }
-
-
-def _drawn(
-  results: Results, pictures: pathlib.Path, shown: Table
-) -> Iterator[Picture]:
-  marks = plots.marks_of(
-    (position, blocks, shown.cells[f'{blocks} blocks', position].ours)
-    for position, blocks in _STARTS
-  )
-  figure = plots.lines(
-    marks,
-    x_label='Number of blocks'
-    if results.comparable
-    else "Number of blocks, at the paper's scale",
-    y_label='Average 5-shot accuracy (%)'
-    if results.scale == 'mini'
-    else 'Linear 5-shot ImageNet top-1 (%)',
-    log_x=True,
-    x_ticks=sorted({mark.x for mark in marks}),
-    height=3.5,
-  )
-  caption = 'The lead of LayerNorm first is expected in deep models.'
-  yield plots.save(_NAME, _TITLE, caption, figure, marks, pictures, results)
 
 
 def _notes(results: Results) -> list[str]:
@@ -130,12 +98,11 @@ def _notes(results: Results) -> list[str]:
 
 
 ITEM = table(
-  _NAME,
-  _TITLE,
+  'norm_position',
+  'LayerNorm before or after attention and MLP, by depth',
   _cells,
   heading='5-shot accuracy in percent',
   claims=_claims,
   notes=_notes,
-  more=_drawn,
   beyond=True,
 )

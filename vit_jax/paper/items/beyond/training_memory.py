@@ -6,15 +6,14 @@ The paper has that of inference. See `compiled_memory`.
 import pathlib
 from collections.abc import Iterator, Mapping
 
-from vit_jax.paper import answers, plots
+from vit_jax.paper import answers
 from vit_jax.paper.item import Item, Part
 from vit_jax.paper.items.beyond import compiled_memory as memory
 from vit_jax.paper.items.beyond.compiled_memory import MODELS, NAME, PAIRS
 from vit_jax.paper.items.speeds import timed
-from vit_jax.paper.items.tables.table6 import FAMILIES, family
 from vit_jax.paper.report import Cell, Claim, Missing, Number, Table
 from vit_jax.paper.runs import Results
-from vit_jax.plan import compilers, devices
+from vit_jax.plan import compilers
 
 _TITLE = 'Training memory for one more image, on a core of a TPU v3'
 _COLUMNS = ('Parameters (millions)', 'Forward pass (GMACs)', 'GiB an image')
@@ -44,19 +43,6 @@ def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
   # Miniatures take a hundredth.
   digits = 4 if results.comparable else 6
   yield Table(_TITLE, MODELS, _COLUMNS, cells, digits)
-  marks = plots.marks_of(
-    (FAMILIES[family(model)], model, cells[model, 'GiB an image'].ours)
-    for model in sorted(found, key=lambda model: found[model][1])
-  )
-  figure = plots.bars(
-    marks,
-    y_label='Memory of training (GiB an image)',
-    series=[*FAMILIES.values()],
-    by_label=True,
-    height=3.4,
-  )
-  caption = 'Models are in the order of the multiply-adds of a forward pass.'
-  yield plots.save(NAME, _TITLE, caption, figure, marks, pictures, results)
   # A miniature's ResNets have other proportions of compute (configs/mini.py).
   if results.comparable:
     yield _claim({model: numbers[2] for model, numbers in found.items()})
@@ -65,10 +51,7 @@ def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
   if missing := ', '.join(model for model in MODELS if model not in found):
     yield Missing(
       f'Not compiled yet, or without two batches that leave room: {missing}.'
-      f' The command python -m vit_jax.reproduce {NAME} compiles these models.'
-      ' Each takes some minutes.'
-      if devices.have_compiler()
-      else memory.INSTALL
+      f' {memory.INSTALL}'
     )
 
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from vit_jax.paper import plots
 from vit_jax.paper.claims import Claim, Sum, vtab
 from vit_jax.paper.item import figure
-from vit_jax.paper.items import notes
 from vit_jax.paper.items.tables import table2, table9
 from vit_jax.paper.items.tables.table2 import HUGE, RESNET
 from vit_jax.paper.numbers import VTAB, VTAB_GROUPS, Value, vtab_means
@@ -92,9 +91,10 @@ _CLAIMS = [
 
 def _draw(marks: Sequence[plots.Mark], results: Results):
   panels = {title: title for title in _GROUPS.values()}
-  # In miniature, all models have the same tasks.
-  tasks = notes.vtab_tasks(results, HUGE).values()
-  panels[_GROUPS['mean']] = f'VTAB ({sum(map(len, tasks))} tasks)'
+  tasks = [
+    node for node in vtab_nodes(HUGE) if results.comparable or results.has(node)
+  ]
+  panels[_GROUPS['mean']] = f'VTAB ({len(tasks)} tasks)'
   return plots.bars(
     marks,
     y_label='Accuracy (%)',
@@ -113,5 +113,5 @@ ITEM = figure(
   ' trained like the other ResNets of the ViT paper.',
   shown=lambda scale: [n for of in _BARS.values() for n in vtab_nodes(of)],
   claims=_CLAIMS,
-  notes=lambda results: notes.vtab(results, HUGE),
+  miniature=[table2.VTAB_IN_MINIATURE],
 )

@@ -74,6 +74,7 @@ def _gain(model: str) -> Sum:
 def _claims(scale: str) -> list[Claim]:
   """What changes as models see more different images."""
   (small, resnet), large = rivals(scale), 'ViT-L/32'
+  early, late = (_lead(large, small, images) for images in (_FEW, _ALL))
   found = []
   for key, bit, vit in (
     ('small', resnet, small),
@@ -109,10 +110,7 @@ def _claims(scale: str) -> list[Claim]:
       'larger_needs_data',
       f'A larger ViT pays off only with more images: the lead of {large} over'
       f' {small} grows from 9M images to all images (4.3, Figure 4).',
-      {
-        'growth of the lead': _lead(large, small, _ALL)
-        - _lead(large, small, _FEW)
-      },
+      {'growth of the lead': late - early},
     ),
     Claim(
       'data_help',

@@ -4,7 +4,7 @@ import math
 
 from vit_jax.configs import midi, mini
 from vit_jax.paper import claims, cost, plots
-from vit_jax.paper.claims import Claim, Measure, Sum
+from vit_jax.paper.claims import Claim, Measure
 from vit_jax.paper.item import figure
 from vit_jax.paper.runs import FEW_SHOT, Pretraining, Results
 from vit_jax.sweep.spec import Value
@@ -89,12 +89,13 @@ def _claims(scale: str) -> list[Claim]:
   """How the dimensions of a ViT should be scaled."""
   found, ours = measure(scale), DEPTHS[scale]
   narrow, wide, fine, base = map(found, (_NARROW, _WIDE, _FINE, _BASE))
-
-  def gain(less: int, more: int) -> Sum:
-    """Returns what a doubling of the depth gains."""
-    doublings = math.log2(ours[more] / ours[less])
-    return (1 / doublings) * (found(depth(more)) - found(depth(less)))
-
+  at = {blocks: found(depth(blocks)) for blocks in _DEPTHS}
+  # What a doubling of the depth gains, and one of the width.
+  early, late = (
+    (1 / math.log2(ours[more] / ours[less])) * (at[more] - at[less])
+    for less, more in ((4, 16), (16, 64))
+  )
+  by_width = 0.5 * (wide - narrow)
   counted = ''
   if scale == 'mini':
     counted = (
@@ -106,11 +107,7 @@ def _claims(scale: str) -> list[Claim]:
       'depth',
       'Deeper models are better at the same width: 16 and 32 blocks are better'
       ' than 4 (D.2, Figure 8).',
-      {
-        f'gain from 4 to {blocks} blocks': found(depth(blocks))
-        - found(depth(4))
-        for blocks in (16, 32)
-      },
+      {f'gain from 4 to {n} blocks': at[n] - at[4] for n in (16, 32)},
     ),
     Claim(
       'diminishing',
@@ -118,9 +115,8 @@ def _claims(scale: str) -> list[Claim]:
       ' gain is smaller between 16 and 64 blocks than between 4 and 16 (D.2,'
       ' Figure 8).',
       {
-        'gain of a doubling from 4 to 16 blocks minus that from 16 to 64': (
-          gain(4, 16) - gain(16, 64)
-        )
+        'gain of a doubling from 4 to 16 blocks minus that from 16 to 64': early
+        - late
       },
       counted,
     ),
@@ -130,8 +126,8 @@ def _claims(scale: str) -> list[Claim]:
       ' the accuracy less than a doubling of the depth, between 4 and 16 blocks'
       ' (D.2, Figure 8).',
       {
-        'gain of a doubling of the depth minus that of the width': gain(4, 16)
-        - 0.5 * (wide - narrow)
+        'gain of a doubling of the depth minus that of the width': early
+        - by_width
       },
       'Doubling the width costs more compute than doubling the depth, which'
       f' favours the width. {counted}'.strip(),

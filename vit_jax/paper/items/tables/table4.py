@@ -65,10 +65,8 @@ def _finetuning() -> list[Settings | str]:
     settings.of_all_rows(title, ALL, everything, _table2()),
     'The table shows the rates that configs/sweeps/finetune.py tries for'
     " ViT-B/16. On ImageNet, 0.06 is one of them, although the paper's text has"
-    ' it only for ResNets and hybrids. The sweep takes the rate with the best'
-    ' accuracy on validation images, and reports the test accuracy of this run.'
-    ' For ResNets, it also tries the fine-tuning settings of the BiT paper. The'
-    ' row VTAB shows the settings that all 19 tasks of configs/vtab.py share.',
+    ' it only for ResNets and hybrids. For ResNets, the sweep also tries the'
+    ' settings of the BiT paper. All 19 tasks of VTAB share their settings.',
   ]
 
 

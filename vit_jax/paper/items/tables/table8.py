@@ -64,7 +64,6 @@ def start(scale: str, row: str, column: str) -> Pretraining:
 # The accuracy in a cell, which is not in percent.
 _ACCURACY = Measure(
   'few-shot accuracy of Table 8',
-  lambda one: (one,),
   lambda results, ones: (
     results.number(ones, FEW_SHOT, scale=1.0)
     if results.comparable

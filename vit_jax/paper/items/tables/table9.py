@@ -2,7 +2,6 @@
 
 from vit_jax.paper.claims import vtab
 from vit_jax.paper.item import table
-from vit_jax.paper.items import notes
 from vit_jax.paper.items.tables import table2
 from vit_jax.paper.numbers import read_table
 
@@ -45,5 +44,5 @@ ITEM = table(
   },
   paper=PAPER.cells,
   digits=1,
-  notes=lambda results: notes.vtab(results, table2.LARGE),
+  miniature=[table2.VTAB_IN_MINIATURE],
 )

@@ -12,23 +12,25 @@ _CELLS = {
   for model in figure4.MODELS
   for column, images in {_FEW: figure4.IMAGES[0], _ALL: None}.items()
 }
+
+
+def _lead(one: str, other: str, column: str) -> claims.Sum:
+  return _CELLS[one, column] - _CELLS[other, column]
+
+
 _CLAIMS = [
   Claim(
     'smallest_first',
     f'On 9M images, even the smallest ResNet, {_SMALLEST}, is ahead of the'
     f' largest ViT, {_LARGEST} (Figure 4).',
-    {
-      f'lead of {_SMALLEST} on 9M images': _CELLS[_SMALLEST, _FEW]
-      - _CELLS[_LARGEST, _FEW]
-    },
+    {f'lead of {_SMALLEST} on 9M images': _lead(_SMALLEST, _LARGEST, _FEW)},
   ),
   Claim(
     'largest_last',
     f'On all images, the largest ViT, {_LARGEST}, is ahead of all other'
     ' models (Figure 4).',
     {
-      f'lead over {model} on all images': _CELLS[_LARGEST, _ALL]
-      - _CELLS[model, _ALL]
+      f'lead over {model} on all images': _lead(_LARGEST, model, _ALL)
       for model in figure4.MODELS
       if model != _LARGEST
     },

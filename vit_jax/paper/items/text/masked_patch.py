@@ -43,10 +43,8 @@ PAPER = {
   row: table5.PAPER[f'{start.data}: ImageNet', _MODEL].noted('Table 5')
   for row, start in _ROWS.items()
 } | {'Masked patch prediction': Value(79.9, None, 'Section 4.6', '79.9')}
-_TARGETS = {
-  'downsized patches': _masked(label='4x4 colours', loss__target='downsized'),
-  'all pixels': _masked(label='all pixels', loss__target='pixels'),
-}
+_DOWNSIZED = _masked(label='4x4 colours', loss__target='downsized')
+_PIXELS = _masked(label='all pixels', loss__target='pixels')
 _FEWER = _masked(label='15% masked', loss__fraction=0.15)
 # At the paper's scale, the steps of masked patch prediction are given, not its
 # epochs. A tenth of them:
@@ -87,13 +85,17 @@ def _claims(scale: str) -> list[Claim]:
   masked, scratch, _, supervised, short, on_imagenet = map(
     tuned(IMAGENET), (*_ROWS.values(), _SHORT[scale], _on_imagenet(scale))
   )
-  few_shot = FIVE_SHOT(MASKED)
+  downsized, pixels, fewer = (
+    FIVE_SHOT(MASKED) - FIVE_SHOT(start)
+    for start in (_DOWNSIZED, _PIXELS, _FEWER)
+  )
+  gain, half_of_it = masked - scratch, 0.5 * (masked + scratch)
   after = [
     Claim(
       'beats_scratch',
       'Pre-training by masked patch prediction beats training from scratch'
       ' (4.6).',
-      {'lead over training from scratch': masked - scratch},
+      {'lead over training from scratch': gain},
     ),
     Claim(
       'behind_labels',
@@ -106,15 +108,15 @@ def _claims(scale: str) -> list[Claim]:
       ' patch: the few-shot accuracy is higher than with a 4x4 copy of the'
       ' patch, or with all of its pixels (B.1.2).',
       {
-        f'lead of the mean colour over {name}': few_shot - FIVE_SHOT(start)
-        for name, start in _TARGETS.items()
+        'lead of the mean colour over downsized patches': downsized,
+        'lead of the mean colour over all pixels': pixels,
       },
     ),
     Claim(
       'half_masked',
       'Corrupting half of the patches gives a better few-shot accuracy than'
       ' corrupting 15% of them (B.1.2).',
-      {'lead of 50%': few_shot - FIVE_SHOT(_FEWER)},
+      {'lead of 50%': fewer},
     ),
     Claim(
       'diminishing',
@@ -122,9 +124,10 @@ def _claims(scale: str) -> list[Claim]:
       ' gain over training from scratch is more than half of its gain after all'
       ' steps (B.1.2: diminishing returns after 100k of a million steps).',
       {
-        'gain of all steps': masked - scratch,
-        'gain of a tenth of the steps, minus half of that of all': short
-        - 0.5 * (masked + scratch),
+        'gain of all steps': gain,
+        'gain of a tenth of the steps, minus half of that of all': (
+          short - half_of_it
+        ),
       },
     ),
     Claim(
@@ -133,9 +136,10 @@ def _claims(scale: str) -> list[Claim]:
       ' gain over training from scratch is more than half of its gain on'
       ' JFT-300M (B.1.2: similar gains).',
       {
-        'gain on JFT-300M': masked - scratch,
-        'gain on ImageNet, minus half of that on JFT-300M': on_imagenet
-        - 0.5 * (masked + scratch),
+        'gain on JFT-300M': gain,
+        'gain on ImageNet, minus half of that on JFT-300M': (
+          on_imagenet - half_of_it
+        ),
       },
     ),
   ]
@@ -159,7 +163,7 @@ ITEM = table(
   heading='ImageNet accuracy after fine-tuning',
   paper={(row, IMAGENET): value for row, value in PAPER.items()},
   claims=_claims,
-  more=lambda results, folder, _: from_weights.picture(
+  more=lambda results, folder: from_weights.picture(
     _NAME,
     'Predicted colours',
     [Panel('masked_patches', _MODEL, MASKED, 4)],

@@ -1,4 +1,4 @@
-"""ObjectNet (D.9): Table 2's models, evaluated without training."""
+"""ObjectNet (D.9): Table 2's ViT-H/14, evaluated without training."""
 
 import os
 import pathlib
@@ -30,23 +30,18 @@ _METRICS = {'top-1': 'accuracy', 'top-5': 'top5_accuracy'}
 # What a run may need to fit its devices, which changes no accuracy.
 _FITTING = ('--config.mesh.', '--config.data.batch_size=')
 _NOTE = (
-  'The models are those of Table 2, fine-tuned on ImageNet. ObjectNet has only'
+  'The model is that of Table 2, fine-tuned on ImageNet. ObjectNet has only'
   ' some of the 1,000 classes of ImageNet. Here, a model may predict any of the'
   ' 1,000 classes. The paper does not say whether its models could do so, or at'
   ' which resolution they were tested. Here, the resolution is that of the'
-  ' fine-tuning. Before the crop, images are resized to a larger size; the'
-  ' ratio of both sizes is that of the BiT paper.'
+  ' fine-tuning.'
 )
-_HUGE = 'ViT-H/14, JFT-300M'
 # Column -> percent, in the setup of the BiT paper.
 PAPER = {
   'top-1': Value(61.7, note='ViT-H/14, Appendix D.9', printed='61.7'),
   'top-5': Value(82.1, note='ViT-H/14, Appendix D.9', printed='82.1'),
 }
-_ROWS = {
-  column: Transfer(start, IMAGENET, table2.RESOLUTION[start.model])
-  for column, start in table2.STARTS.items()
-}
+_NODE = Transfer(table2.HUGE, IMAGENET, table2.RESOLUTION[table2.HUGE.model])
 
 
 def check(path: str) -> None:
@@ -66,42 +61,39 @@ def check(path: str) -> None:
 
 
 def _evaluate(results: Results, measured: pathlib.Path, path: str) -> None:
-  """Evaluates the finished runs of all rows that have no result yet.
+  """Evaluates the finished runs that have no result yet.
 
   Raises:
     ValueError: an evaluation failed; has a line for each.
   """
   data, folder = os.fspath(weight_files.absolute(path)), measured / NAME
+  argument = f'{table2.HUGE.model},{NAME},resolution={_NODE.resolution}'
   failures = []
-  for node in _ROWS.values():
-    model = node.pretraining.model
-    for run, workdir in _runs(results, node):
-      wanted = workdir and {NAME: _identity(workdir, data)}
-      kept = _kept(folder, run)
-      if not wanted or eval_only.results(kept, wanted):
-        continue
-      flags = commands.config_flags(run)
-      words = eval_only.command(
-        f'{model},{NAME},resolution={node.resolution},{NAME}={data}',
-        workdir,
-        folder,
-        *(flag for flag in flags if flag.startswith(_FITTING)),
-      )
-      metrics = [*_METRICS.values()]
-      why = eval_only.evaluate(run.name, kept, wanted, words, metrics)
-      failures += [why] if why else []
+  for run, workdir in _runs(results):
+    wanted = workdir and {NAME: _identity(workdir, data)}
+    kept = _kept(folder, run)
+    if not wanted or eval_only.results(kept, wanted):
+      continue
+    flags = commands.config_flags(run)
+    words = eval_only.command(
+      f'{argument},{NAME}={data}',
+      workdir,
+      folder,
+      *(flag for flag in flags if flag.startswith(_FITTING)),
+    )
+    metrics = [*_METRICS.values()]
+    why = eval_only.evaluate(run.name, kept, wanted, words, metrics)
+    failures += [why] if why else []
   if failures:
     raise ValueError('\n'.join(failures))
 
 
-def _runs(
-  results: Results, node: Transfer
-) -> list[tuple[Run, epath.Path | None]]:
-  """Returns the runs of a row, see `Results.reported`."""
+def _runs(results: Results) -> list[tuple[Run, epath.Path | None]]:
+  """Returns the fine-tuning runs, see `Results.reported`."""
   return [
     found
-    for start in results.seeds(node.pretraining)
-    for found in results.reported(with_start(node, start))
+    for start in results.seeds(_NODE.pretraining)
+    for found in results.reported(with_start(_NODE, start))
   ]
 
 
@@ -115,48 +107,42 @@ def _identity(workdir: epath.Path, data: str) -> dict[str, Any]:
 
 
 def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
-  cells = {}
-  for row, node in _ROWS.items():
-    found = _found(results, node, pictures.parent / 'measured' / NAME)
-    for column, metric in _METRICS.items():
-      percent = tuple(100 * kept['result'][metric] for kept in found.values())
-      ours = Number(percent, tuple(found)) if found else None
-      if row == _HUGE:
-        cells[row, column] = Cell(ours, PAPER[column], results.comparable)
-      elif ours:
-        cells[row, column] = Cell(ours)
-  rows = list(dict.fromkeys(row for row, _ in cells))
-  yield Table(f'{_TITLE} in percent', rows, [*_METRICS], cells)
+  found = _found(results, pictures.parent / 'measured' / NAME)
+  row, cells = 'ViT-H/14, JFT-300M', {}
+  for column, metric in _METRICS.items():
+    percent = tuple(100 * result[metric] for result in found.values())
+    ours = Number(percent, tuple(found)) if found else None
+    cells[row, column] = Cell(ours, PAPER[column], results.comparable)
+  yield Table(f'{_TITLE} in percent', [row], [*_METRICS], cells)
   if results.comparable:
     yield _NOTE
-    if not cells[_HUGE, 'top-1'].ours:
+    if not found:
       yield Missing(_LACKING)
 
 
 def _found(
-  results: Results, node: Transfer, folder: pathlib.Path
-) -> Mapping[str, Any]:
-  """Returns run -> what is kept of it; none while a run of the row lacks it.
+  results: Results, folder: pathlib.Path
+) -> dict[str, Mapping[str, float]]:
+  """Returns run -> what is kept of it; none while a run lacks it.
 
   The page need not know where the data are, so it shows results on any.
   """
   found = {}
-  for run, workdir in _runs(results, node):
+  for run, workdir in _runs(results):
     kept = eval_only.read(_kept(folder, run)).get(NAME)
     if workdir is None or kept is None:
       return {}
     if kept['of'] != _identity(workdir, kept['of']['data']):
       return {}
-    found[run.name] = kept
+    found[run.name] = kept['result']
   return found
 
 
-# Of all rows, only ViT-H/14's runs are made for it.
 ITEM = Item(
   NAME,
   _TITLE,
   _blocks,
-  lambda scale: [_ROWS[_HUGE]],
+  lambda scale: [_NODE],
   miniature=[
     'This item does not exist in miniature: no data set there stands for'
     " ObjectNet's photographs."
