@@ -205,16 +205,11 @@ def test_figure_2_shows_our_groups_and_the_papers(tmp_path, monkeypatch):
   items.ITEMS['figure2'].render(_vtab('paper'), tmp_path)
   [(_, _, rows)] = drawn
   ours = rows[rows.source == 'ours'].set_index(['series', 'panel'])['mean']
-  vit = ours['ViT-H/14, JFT-300M']
-  assert dict(vit) == pytest.approx(
-    {
-      **{'VTAB (19 tasks)': 77.63, 'Natural': 86.69},
-      **{'Specialized': 87.00, 'Structured': 65.03},
-    },
-    abs=0.0051,
-  )
-  resnet = ours['BiT-R152x4, JFT-300M']
-  assert resnet['Natural'] == pytest.approx(vit['Natural'] / 2)
+  means = {'VTAB (19 tasks)': 77.63, 'Natural': 86.69}
+  means |= {'Specialized': 87.00, 'Structured': 65.03}
+  vit, resnet = ours['ViT-H/14, JFT-300M'], ours['BiT-R152x4, JFT-300M']
+  assert dict(vit) == pytest.approx(means, abs=0.0051)
+  assert dict(resnet) == pytest.approx(dict(vit / 2))
   assert (rows.source == 'paper').sum() == 10
 
 
@@ -226,27 +221,27 @@ def test_core_days_come_from_the_plan(tmp_path):
     pretraining(model, JFT).name for model in ('ViT-L/16', 'ViT-L/32')
   )
   results = made.results([], None, core_days={long: 697.0, medium: 180.5})
-  section = table2.ITEM.render(results, tmp_path)
-  row = {
-    column: cell
-    for (row, column), cell in section.blocks[0].cells.items()
-    if row == cost.CORE_DAYS
-  }
+
+  def days(name):
+    return {
+      place: cell
+      for place, cell in _cells(name, results, tmp_path).items()
+      if cost.CORE_DAYS in place
+    }
+
+  found = days('table2')
   # Core-days need no run.
-  assert not any(cell.expected for cell in row.values())
-  cell = row.pop('ViT-L/16, JFT-300M')
+  assert not any(cell.expected for cell in found.values())
+  cell = found.pop((cost.CORE_DAYS, 'ViT-L/16, JFT-300M'))
   assert cell.ours.values == (697,)
   assert cell.difference == 17  # The paper has 680.
-  assert all(other.ours is None for other in row.values())
-  assert cost.CORE_DAYS_ARE in section.notes
+  assert all(other.ours is None for other in found.values())
+  assert cost.CORE_DAYS_ARE in table2.ITEM.notes(results)
   # Our Table 6 has core-days too; the paper's does not.
-  table = table6.ITEM.render(results, tmp_path).blocks[0]
-  assert (*table.columns,) == (*table6.PAPER.columns, cost.CORE_DAYS)
-  assert {
-    row: cell.ours.mean
-    for (row, column), cell in table.cells.items()
-    if column == cost.CORE_DAYS
-  } == {'ViT-L/16, 14 epochs': 697, 'ViT-L/32, 7 epochs': 180.5}
+  assert {row: cell.ours.mean for (row, _), cell in days('table6').items()} == {
+    'ViT-L/16, 14 epochs': 697,
+    'ViT-L/32, 7 epochs': 180.5,
+  }
 
 
 def test_exaflops_are_counted_at_the_papers_own_scale(tmp_path):
