@@ -150,14 +150,14 @@ def test_vtab_is_that_of_the_data_package():
   assert numbers.vtab_means(titles) == score.means(accuracies)
 
 
-def test_labels_of_table_3_stand_for_models():
-  for label, (names, data) in zip(table3.PAPER.rows, table3.ROWS, strict=True):
-    model, _, rest = label.removesuffix(f', {data}').partition('{')
-    ends = rest.rstrip('}').split(',') if rest else ['']
-    if '*' not in model:
-      assert {*names} == {f'{model}{end}' for end in ends}
+def test_tables_have_models_of_this_code():
+  labels = ('ViT-L/{16,32}, ImageNet-21k', 'BiT-R101x1, JFT-300M')
+  assert [table3.models_of(label) for label in labels] == [
+    (['ViT-L/16', 'ViT-L/32'], numbers.IMAGENET21K),
+    (['BiT-R101x1'], numbers.JFT),
+  ]
   built = {
-    *(name for names, _ in table3.ROWS for name in names),
+    *(name for row in table3.PAPER.rows for name in table3.models_of(row)[0]),
     *(start.model for start in table6.STARTS.values()),
     *(*table7.MODELS, *table5.PAPER.columns, *sections.RELEASED.rows),
   }

@@ -9,7 +9,7 @@ import pytest
 from tests.paper import made
 from vit_jax.paper import items
 from vit_jax.paper.claims import AVERAGE_FIVE_SHOT, EARLY_STOPPED, FIVE_SHOT
-from vit_jax.paper.items.figures import figure4
+from vit_jax.paper.items import subsets
 from vit_jax.paper.items.tables import table5, table6
 from vit_jax.paper.numbers import IMAGENET, average5
 from vit_jax.paper.runs import SCALES, Transfer, structure
@@ -90,7 +90,7 @@ def test_numbers_that_agree_with_all_claims(name, value, scale):
 def test_figure_4_compares_a_resnet_of_similar_compute():
   for scale in SCALES:
     statement = items.ITEMS['figure4'].claims(scale)[0].statement
-    assert figure4.RESNET[structure(scale)] in statement
+    assert subsets.RESNET[structure(scale)] in statement
 
 
 def test_figure_5_by_the_papers_numbers():

@@ -6,6 +6,7 @@ from tests.paper import made
 from vit_jax.inference_speed import store
 from vit_jax.pages import drawing
 from vit_jax.paper import cost, items
+from vit_jax.paper.items import compute_curves
 from vit_jax.paper.items.figures import figure3, figure5
 from vit_jax.paper.items.tables import table5, table6
 from vit_jax.paper.numbers import IMAGENET, JFT
@@ -118,13 +119,15 @@ def test_accuracies_are_interpolated_in_the_logarithm_of_compute(
   compute, weights
 ):
   points = dict(zip((10.0, 40.0, 80.0), _sums('abc'), strict=True))
-  found = figure5.interpolate(points, compute)
+  found = compute_curves.interpolate(points, compute)
   assert (found and _weights(found)) == (weights and pytest.approx(weights))
 
 
 def test_the_slope_is_that_of_least_squares():
   found = _weights(
-    figure5.slope(dict(zip((10.0, 20.0, 80.0), _sums('abc'), strict=True)))
+    compute_curves.slope(
+      dict(zip((10.0, 20.0, 80.0), _sums('abc'), strict=True))
+    )
   )
   values = {'a': 1.0, 'b': 3.0, 'c': 7.0}  # 2 points per doubling.
   assert sum(found[k] * v for k, v in values.items()) == pytest.approx(2)

@@ -8,7 +8,7 @@ are choices, which were made before any measurement was looked at.
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from vit_jax.inference_speed import networks, store
 from vit_jax.paper import answers
@@ -103,40 +103,42 @@ _Tested = tuple[bool, str]
 
 
 def _speed(measured: store.Measured, pairs: _Pairs) -> _Tested:
-  ratios, listed = _ratios(measured, pairs, 'images_per_second')
-  return all(1 / _COMPARABLE <= ratio <= _COMPARABLE for ratio in ratios), (
-    f'images a second, {listed} Comparable is a factor of {_COMPARABLE:g} at'
-    f' most, {_OF_EACH}'
+  ratios = _ratios(measured, pairs, 'images_per_second')
+  return all(1 / _COMPARABLE <= r <= _COMPARABLE for r in ratios.values()), (
+    f'images a second, {_listed(ratios)} Comparable is a factor of'
+    f' {_COMPARABLE:g} at most, {_OF_EACH}'
   )
 
 
 def _memory(measured: store.Measured, pairs: _Pairs) -> _Tested:
-  ratios, listed = _ratios(measured, pairs, 'largest_batch')
-  return all(ratio >= _CLEARLY for ratio in ratios), (
-    f'largest batch, {listed} Clearly is a factor of {_CLEARLY:g} at least,'
-    f' {_OF_EACH}'
+  ratios = _ratios(measured, pairs, 'largest_batch')
+  return all(ratio >= _CLEARLY for ratio in ratios.values()), (
+    f'largest batch, {_listed(ratios)} Clearly is a factor of {_CLEARLY:g} at'
+    f' least, {_OF_EACH}'
   )
 
 
 def _ratios(
   measured: store.Measured, pairs: _Pairs, field: str
-) -> tuple[list[float], str]:
-  """Returns each pair's ratio of a field, and a sentence that lists them.
+) -> dict[str, float]:
+  """Returns each pair's ratio of a field, by the pair's names.
 
   It is a geometric mean over the sizes at which both models fit the memory.
   """
-  found, each = [], []
-  for vit, bit in pairs:
+  found = {}
+  for pair in pairs:
     both = [
-      [getattr(measured.find(model, size), field) for model in (vit, bit)]
+      [getattr(measured.find(model, size), field) for model in pair]
       for size in networks.SIZES[measured.settings.scale]
     ]
-    ratio = statistics.geometric_mean(
-      one / other for one, other in both if one and other
-    )
-    found.append(ratio)
-    each.append(f'{vit} by {bit} {ratio:.2f}')
-  return found, f'ViT by ResNet: {"; ".join(each)}.'
+    ratios = (vit / resnet for vit, resnet in both if vit and resnet)
+    found[' by '.join(pair)] = statistics.geometric_mean(ratios)
+  return found
+
+
+def _listed(ratios: Mapping[str, float]) -> str:
+  each = (f'{pair} {ratio:.2f}' for pair, ratio in ratios.items())
+  return f'ViT by ResNet: {"; ".join(each)}.'
 
 
 def _growth(measured: store.Measured) -> _Tested:

@@ -10,7 +10,7 @@ import functools
 from vit_jax.paper.claims import Claim, inside
 from vit_jax.paper.inside import maps, shifting, weights
 from vit_jax.paper.item import grid, table
-from vit_jax.paper.items.figures import figure4
+from vit_jax.paper.items import subsets
 
 
 @functools.cache  # Both numbers come from the same features.
@@ -44,9 +44,9 @@ _COLUMNS = {
 
 
 def _claims(scale: str) -> list[Claim]:
-  vit, resnet = figure4.rivals(scale)
+  vit, resnet = subsets.rivals(scale)
   few, every, _, of_resnet = map(
-    _COLUMNS['moved along'], figure4.few_and_all(scale).values()
+    _COLUMNS['moved along'], subsets.few_and_all(scale).values()
   )
   return [
     Claim(
@@ -67,7 +67,7 @@ def _claims(scale: str) -> list[Claim]:
 ITEM = table(
   'equivariance',
   'Features of shifted images, by number of pre-training images',
-  lambda scale: grid(figure4.few_and_all(scale), _COLUMNS),
+  lambda scale: grid(subsets.few_and_all(scale), _COLUMNS),
   heading='Change in percent',
   claims=_claims,
   notes=[

@@ -7,7 +7,7 @@ al. 2019 (arXiv:1906.01787) and Xiong et al. 2020 (arXiv:2002.04745).
 
 from vit_jax.paper.claims import Claim, Sum
 from vit_jax.paper.item import Cells, table
-from vit_jax.paper.items.figures import figure8
+from vit_jax.paper.items import shapes
 from vit_jax.paper.runs import Pretraining, Results
 
 _SHALLOW, _DEEP = 8, 64  # Blocks, as in Figure 8.
@@ -28,8 +28,8 @@ _NOTES = (
 def _start(position: str, blocks: int) -> Pretraining:
   """Returns the first run of a place of LayerNorm and a number of blocks."""
   if position == _PRE:
-    return figure8.depth(blocks)
-  return figure8.shape(
+    return shapes.depth(blocks)
+  return shapes.shape(
     f'depth {blocks}, post-LayerNorm', depth=blocks, norm_position='post'
   )
 
@@ -42,7 +42,7 @@ _STARTS = {
 
 
 def _claims(scale: str) -> list[Claim]:
-  measure = figure8.measure(scale)
+  measure = shapes.measure(scale)
 
   def lead(blocks: int) -> Sum:
     return measure(_STARTS[_PRE, blocks]) - measure(_STARTS[_POST, blocks])
@@ -80,7 +80,7 @@ def _claims(scale: str) -> list[Claim]:
 
 def _cells(scale: str) -> Cells:
   return {
-    (f'{blocks} blocks', position): figure8.measure(scale)(start)
+    (f'{blocks} blocks', position): shapes.measure(scale)(start)
     for (position, blocks), start in _STARTS.items()
   }
 
@@ -88,7 +88,7 @@ def _cells(scale: str) -> Cells:
 def _notes(results: Results) -> list[str]:
   if results.comparable:
     return [*_NOTES]
-  shallow, deep = (figure8.DEPTHS[results.scale][n] for n in (_SHALLOW, _DEEP))
+  shallow, deep = (shapes.DEPTHS[results.scale][n] for n in (_SHALLOW, _DEEP))
   return [
     *_NOTES,
     f'Here, {_SHALLOW} and {_DEEP} blocks become {shallow} and {deep}. On text,'

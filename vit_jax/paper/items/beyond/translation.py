@@ -8,7 +8,7 @@ have as much of it as convolutional networks is the finding of arXiv:2210.02984.
 from vit_jax.paper.claims import Claim
 from vit_jax.paper.inside import NUMBERS
 from vit_jax.paper.item import grid, table
-from vit_jax.paper.items.figures import figure4
+from vit_jax.paper.items import subsets
 
 _COLUMNS = {
   '5-shot accuracy': NUMBERS['shift_accuracy'],
@@ -30,9 +30,9 @@ _SHIFT = 'A shift is by a quarter of a patch of 32 px.'
 
 
 def _claims(scale: str) -> list[Claim]:
-  vit, resnet = figure4.rivals(scale)
+  vit, resnet = subsets.rivals(scale)
   few, every, resnet_few, resnet_every = map(
-    NUMBERS['shift_quarter'], figure4.few_and_all(scale).values()
+    NUMBERS['shift_quarter'], subsets.few_and_all(scale).values()
   )
   return [
     Claim(
@@ -67,7 +67,7 @@ def _claims(scale: str) -> list[Claim]:
 ITEM = table(
   'translation',
   'Answers to shifted images, by number of pre-training images',
-  lambda scale: grid(figure4.few_and_all(scale), _COLUMNS),
+  lambda scale: grid(subsets.few_and_all(scale), _COLUMNS),
   heading='Percent of test images',
   claims=_claims,
   notes=_NOTES,

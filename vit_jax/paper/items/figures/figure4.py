@@ -1,64 +1,23 @@
 """Figure 4: few-shot accuracy by number of pre-training images (4.3)."""
 
-from vit_jax.paper import claims, cost, plots
+from vit_jax.paper import claims, plots
 from vit_jax.paper.claims import EARLY_STOPPED, Claim, Sum
 from vit_jax.paper.item import figure
-from vit_jax.paper.items.tables import table6
+from vit_jax.paper.items import subsets
+from vit_jax.paper.items.subsets import ALL, FEW, MANY, start
 from vit_jax.paper.runs import Pretraining, Results, structure
 
-EPOCHS = 7
-# Numbers of images; None is the whole set.
-IMAGES = (9_000_000, 30_000_000, 90_000_000, None)
-_FEW, _, _MANY, _ALL = IMAGES
-_ALL_IMAGES = 300_000_000
-_NAMES = {_FEW: '9M images', _MANY: '90M images', _ALL: 'all images'}
-MODELS = (
-  *('ViT-L/16', 'ViT-L/32', 'ViT-B/32', 'ViT-b/32'),
-  *('BiT-R50x1', 'BiT-R152x2'),
-)
-# The ResNet to compare with ViT-B/32. By Table 6, BiT-R50x1 has 50 exaFLOPs and
-# ViT-B/32 has 55; in miniature, BiT-R50x1 has only a fifth of the operations of
-# ViT-B/32, and BiT-R50x2 two thirds.
-RESNET = {'paper': 'BiT-R50x1', 'mini': 'BiT-R50x2'}
 # In miniature, these large models have only the points of claims.
 _LARGE = ('ViT-L/16', 'BiT-R152x2')
 _COUNTS = {
   'paper': 'Models that no claim needs have one run for each point.',
   'mini': 'In miniature, the curves of ViT-L/16 and BiT-R152x2 have only the'
-  f' points that the claims need. The paper compares ViT-B/32 with'
-  f' {RESNET["paper"]}, which has far less compute in miniature. So the claims'
-  f' compare ViT-B/32 with {RESNET["mini"]}, which we chose after the first'
-  ' runs of this figure (LOG.md). All numbers of images are divided by the same'
-  ' factor; we still call them 9M, 30M, 90M and 300M, as in the paper.',
+  ' points that the claims need. The paper compares ViT-B/32 with BiT-R50x1,'
+  ' which has far less compute in miniature. So the claims compare ViT-B/32'
+  ' with BiT-R50x2, which we chose after the first runs of this figure'
+  ' (LOG.md). All numbers of images are divided by the same factor; we still'
+  ' call them 9M, 30M, 90M and 300M, as in the paper.',
 }
-
-
-def start(model: str, images: int | None = None) -> Pretraining:
-  """Returns the first run of a point."""
-  return Pretraining(model, epochs=EPOCHS, images=images)
-
-
-def computes(scale: str, *models: str) -> str:
-  """Returns a sentence on the compute of models on all images."""
-  parts = [
-    f'{model} {table6.compute(start(model), scale):.3g} {cost.UNITS[scale]}'
-    for model in models
-  ]
-  return f'Compute: {", ".join(parts)}.'
-
-
-def rivals(scale: str) -> tuple[str, str]:
-  """Returns ViT-B/32 and the ResNet to compare with it."""
-  return 'ViT-B/32', RESNET[structure(scale)]
-
-
-def few_and_all(scale: str) -> dict[str, Pretraining]:
-  """Returns the rivals' first runs on 9M images and on all, by their names."""
-  return {
-    f'{model}, {_NAMES[images]}': start(model, images)
-    for model in rivals(scale)
-    for images in (_FEW, _ALL)
-  }
 
 
 def _lead(one: str, other: str, images: int | None) -> Sum:
@@ -68,13 +27,13 @@ def _lead(one: str, other: str, images: int | None) -> Sum:
 
 def _gain(model: str) -> Sum:
   """Returns what a model gains from 9M images to all."""
-  return EARLY_STOPPED(start(model)) - EARLY_STOPPED(start(model, _FEW))
+  return EARLY_STOPPED(start(model)) - EARLY_STOPPED(start(model, FEW))
 
 
 def _claims(scale: str) -> list[Claim]:
   """What changes as models see more different images."""
-  (small, resnet), large = rivals(scale), 'ViT-L/32'
-  early, late = (_lead(large, small, images) for images in (_FEW, _ALL))
+  (small, resnet), large = subsets.rivals(scale), 'ViT-L/32'
+  early, late = (_lead(large, small, images) for images in (FEW, ALL))
   found = []
   for key, bit, vit in (
     ('small', resnet, small),
@@ -85,17 +44,17 @@ def _claims(scale: str) -> list[Claim]:
         f'resnet_first_{key}',
         f'After pre-training on 9M images, {bit} is ahead of {vit} (4.3,'
         ' Figure 4).',
-        {f'lead of {bit} on 9M images': _lead(bit, vit, _FEW)},
-        f'{computes(scale, bit, vit)} All pre-trainings on a part of the images'
-        ' see the same part.',
+        {f'lead of {bit} on 9M images': _lead(bit, vit, FEW)},
+        f'{subsets.computes(scale, bit, vit)} All pre-trainings on a part of'
+        ' the images see the same part.',
       ),
       Claim(
         f'vit_later_{key}',
         f'After pre-training on 90M images, and on all images, {vit} is ahead'
         f' of {bit} (4.3, Figure 4).',
         {
-          f'lead of {vit} on {_NAMES[images]}': _lead(vit, bit, images)
-          for images in (_MANY, _ALL)
+          f'lead of {vit} on {subsets.NAMES[images]}': _lead(vit, bit, images)
+          for images in (MANY, ALL)
         },
       ),
     ]
@@ -124,19 +83,19 @@ def _claims(scale: str) -> list[Claim]:
 
 def _starts(scale: str) -> dict[tuple[str, int | None], Pretraining]:
   if structure(scale) == 'paper':
-    return {(m, n): start(m, n) for m in MODELS for n in IMAGES}
+    return {(m, n): start(m, n) for m in subsets.MODELS for n in subsets.IMAGES}
   tested = {mean.start for c in _claims(scale) for mean in c.means()}
   return {
     (model, images): one
-    for model in (*MODELS, RESNET['mini'])
-    for images in IMAGES
+    for model in (*subsets.MODELS, subsets.RESNET['mini'])
+    for images in subsets.IMAGES
     if (one := start(model, images)) in tested or model not in _LARGE
   }
 
 
 def _marks(results: Results) -> list[plots.Mark]:
   return plots.marks_of(
-    (model, images or _ALL_IMAGES, EARLY_STOPPED(one).number(results))
+    (model, images or 300_000_000, EARLY_STOPPED(one).number(results))
     for (model, images), one in _starts(results.scale).items()
   )
 

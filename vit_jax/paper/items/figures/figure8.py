@@ -2,23 +2,12 @@
 
 import math
 
-from vit_jax.configs import midi, mini
-from vit_jax.paper import claims, cost, plots
-from vit_jax.paper.claims import Claim, Measure
+from vit_jax.paper import cost, plots
+from vit_jax.paper.claims import Claim
 from vit_jax.paper.item import figure
-from vit_jax.paper.runs import FEW_SHOT, Pretraining, Results
-from vit_jax.sweep.spec import Value
+from vit_jax.paper.items import shapes
+from vit_jax.paper.runs import FEW_SHOT, Results
 
-# The base model, from which all others differ in some dimension. The paper does
-# not print the heads; here they are as wide as in Table 1, except for ViT-H.
-SHAPE = {'depth': 8, 'width': 1024, 'mlp_dim': 2048, 'heads': 16}
-_DEPTHS = (4, SHAPE['depth'], 16, 32, 64)
-# Scale -> the paper's number of blocks -> ours.
-DEPTHS = {
-  'paper': {blocks: blocks for blocks in _DEPTHS},
-  'mini': mini.MINI.depths,
-  'midi': midi.MIDI.depths,
-}
 _NOTES = (
   'The paper does not print the depths, widths and MLP sizes that it tried,'
   " nor the numbers of attention heads. At the paper's scale, we chose 4 to 64"
@@ -40,56 +29,15 @@ _WHY_DEPTHS = (
 )
 
 
-def shape(label: str, model: str = 'ViT-L/32', **changes: Value) -> Pretraining:
-  """Returns the first run of a point: the base with `changes`."""
-  options = {f'model.{key}': v for key, v in (SHAPE | changes).items()}
-  return Pretraining(
-    model,
-    epochs=7,
-    options=tuple(options.items()),
-    label=label,
-    few_shot='several',
-  )
-
-
-def depth(blocks: int) -> Pretraining:
-  """Returns the first run with some number of blocks."""
-  return shape(f'depth {blocks}', depth=blocks)
-
-
-_BASE = depth(SHAPE['depth'])
-_NARROW = shape('width 512', width=512, heads=8)
-_WIDE = shape('width 2048', width=2048, heads=32)
-_FINE = shape('depth 8', model='ViT-L/16')
-# Dimension -> the first run of each point; all have the base.
-_SERIES = {
-  'All': [
-    shape('all halved', depth=4, width=512, mlp_dim=1024, heads=8),
-    _BASE,
-    shape('all doubled', depth=16, width=2048, mlp_dim=4096, heads=32),
-  ],
-  'Depth': [depth(blocks) for blocks in _DEPTHS],
-  'Patch size': [_BASE, _FINE],
-  'Width MLP': [
-    shape('MLP 1024', mlp_dim=1024),
-    _BASE,
-    shape('MLP 4096', mlp_dim=4096),
-    shape('MLP 8192', mlp_dim=8192),
-  ],
-  'Width': [_NARROW, _BASE, _WIDE],
-}
-
-
-def measure(scale: str) -> Measure:
-  """Returns the few-shot accuracy that claims are about."""
-  return claims.AVERAGE_FIVE_SHOT if scale == 'mini' else claims.FIVE_SHOT
-
-
 def _claims(scale: str) -> list[Claim]:
   """How the dimensions of a ViT should be scaled."""
-  found, ours = measure(scale), DEPTHS[scale]
-  narrow, wide, fine, base = map(found, (_NARROW, _WIDE, _FINE, _BASE))
-  at = {blocks: found(depth(blocks)) for blocks in _DEPTHS}
+  found, ours = shapes.measure(scale), shapes.DEPTHS[scale]
+  narrow, wide, fine, base = map(
+    found, (shapes.NARROW, shapes.WIDE, shapes.FINE, shapes.BASE)
+  )
+  at = {
+    blocks: found(shapes.depth(blocks)) for blocks in shapes.DEPTHS['paper']
+  }
   # What a doubling of the depth gains, and one of the width.
   early, late = (
     (1 / math.log2(ours[more] / ours[less])) * (at[more] - at[less])
@@ -141,9 +89,9 @@ def _claims(scale: str) -> list[Claim]:
 
 
 def _marks(results: Results) -> list[plots.Mark]:
-  base = cost.compute_of(results, _BASE)
+  base = cost.compute_of(results, shapes.BASE)
   found = []
-  for dimension, starts in _SERIES.items():
+  for dimension, starts in shapes.SERIES.items():
     for start in starts:
       seeds = results.seeds(start)
       # In miniature, both are known only once the runs are finished.
@@ -162,7 +110,10 @@ def _notes(results: Results) -> list[str]:
     return [*_NOTES]
   papers, ours = (
     f'{", ".join(map(str, several))} and {last}'
-    for *several, last in (_DEPTHS, DEPTHS[results.scale].values())
+    for *several, last in (
+      shapes.DEPTHS['paper'],
+      shapes.DEPTHS[results.scale].values(),
+    )
   )
   return [
     *_NOTES,
@@ -182,13 +133,15 @@ ITEM = figure(
     x_label='Relative compute',
     y_label='Accuracy',
     panels={name: name for name in ('ImageNet 5shot', 'Average 5shot')},
-    series=[*_SERIES],
+    series=[*shapes.SERIES],
     log_x=True,
     height=3.2,
   ),
   caption='Compute is relative to that of the ViT with 8 blocks, width 1024,'
   ' MLP 2048 and patches of 32 px.',
-  shown=lambda scale: [one for starts in _SERIES.values() for one in starts],
+  shown=lambda scale: [
+    one for starts in shapes.SERIES.values() for one in starts
+  ],
   claims=_claims,
   notes=_notes,
 )

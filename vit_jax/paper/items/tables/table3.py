@@ -7,26 +7,10 @@ import ml_collections
 
 from vit_jax import models
 from vit_jax.paper.items.tables import settings
-from vit_jax.paper.numbers import IMAGENET, IMAGENET21K, JFT, Value, read_table
+from vit_jax.paper.numbers import IMAGENET, Value, read_table
 from vit_jax.paper.report import Settings
 from vit_jax.paper.runs import DATASETS
 
-# (models, data set) of each row. ViT-* are the models with results in Table 5.
-ROWS = (
-  (('ViT-B/16', 'ViT-B/32'), JFT),
-  (('ViT-L/32',), JFT),
-  (('ViT-L/16',), JFT),
-  (('ViT-H/14',), JFT),
-  (('BiT-R50x1', 'BiT-R50x2'), JFT),
-  (('BiT-R101x1',), JFT),
-  (('BiT-R152x1', 'BiT-R152x2'), JFT),
-  (('R50+ViT-B/16', 'R50+ViT-B/32'), JFT),
-  (('R50+ViT-L/32',), JFT),
-  (('R50+ViT-L/16',), JFT),
-  (('ViT-B/16', 'ViT-B/32'), IMAGENET21K),
-  (('ViT-L/16', 'ViT-L/32'), IMAGENET21K),
-  (('ViT-B/16', 'ViT-B/32', 'ViT-L/16', 'ViT-L/32'), IMAGENET),
-)
 # Three runs of Tables 5 and 6 are not in Table 3: BiT-R152x2 and BiT-R200x3 for
 # 14 epochs, and ViT-H/14 on ImageNet-21k.
 PAPER = read_table(
@@ -54,6 +38,17 @@ PAPER = read_table(
     }
   },
 )
+
+
+def models_of(row: str) -> tuple[list[str], str]:
+  """Returns the models and the data of a label: `ViT-B/{16,32}, JFT-300M`."""
+  name, data = row.rsplit(', ', 1)
+  if name == 'ViT-*':  # The models with results in Table 5.
+    return [f'ViT-{size}/{patch}' for size in 'BL' for patch in (16, 32)], data
+  model, _, ends = name.rstrip('}').partition('{')
+  return [f'{model}{end}' for end in ends.split(',')], data
+
+
 # The settings of all rows.
 ALL = {
   'batch size': Value(4096, note='Table 3, caption'),
@@ -83,7 +78,8 @@ _COLUMNS: dict[str, settings.Read] = {
 
 def _pretraining() -> list[Settings | str]:
   cells, everything = {}, {}
-  for row, (names, data) in zip(PAPER.rows, ROWS, strict=True):
+  for row in PAPER.rows:
+    names, data = models_of(row)
     found = [
       settings.config(f'configs/pretrain.py:{name},{DATASETS[data]}')
       for name in names

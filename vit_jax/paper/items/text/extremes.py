@@ -3,14 +3,14 @@
 from vit_jax.paper import claims
 from vit_jax.paper.claims import EARLY_STOPPED, Claim
 from vit_jax.paper.item import table
-from vit_jax.paper.items.figures import figure4
+from vit_jax.paper.items import subsets
 
 _SMALLEST, _LARGEST = 'BiT-R50x1', 'ViT-L/16'
 _FEW, _ALL = '9M images', 'all images'
 _CELLS = {
-  (model, column): EARLY_STOPPED(figure4.start(model, images))
-  for model in figure4.MODELS
-  for column, images in {_FEW: figure4.IMAGES[0], _ALL: None}.items()
+  (model, column): EARLY_STOPPED(subsets.start(model, images))
+  for model in subsets.MODELS
+  for column, images in {_FEW: subsets.IMAGES[0], _ALL: None}.items()
 }
 
 
@@ -31,7 +31,7 @@ _CLAIMS = [
     ' models (Figure 4).',
     {
       f'lead over {model} on all images': _lead(_LARGEST, model, _ALL)
-      for model in figure4.MODELS
+      for model in subsets.MODELS
       if model != _LARGEST
     },
   ),

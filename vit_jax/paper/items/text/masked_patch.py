@@ -1,69 +1,14 @@
 """Masked patch prediction, without labels (Section 4.6, B.1.2)."""
 
-from vit_jax.configs import midi, mini
 from vit_jax.paper import claims
 from vit_jax.paper.claims import FIVE_SHOT, Claim, of_run, tuned
 from vit_jax.paper.inside import Panel
 from vit_jax.paper.item import grid, table
+from vit_jax.paper.items import masked
 from vit_jax.paper.items.figures import from_weights
-from vit_jax.paper.items.tables import table5
-from vit_jax.paper.numbers import IMAGENET, IMAGENET21K, JFT, Value
-from vit_jax.paper.runs import Pretraining, pretraining
-from vit_jax.sweep.spec import Value as Option
+from vit_jax.paper.numbers import IMAGENET
 
-_NAME, _MODEL = 'masked_patch', 'ViT-B/16'
-
-
-def _masked(
-  data: str = JFT,
-  epochs: float | None = 14,
-  label: str = '',
-  **options: Option,
-) -> Pretraining:
-  return Pretraining(
-    _MODEL,
-    data,
-    epochs,
-    options=tuple((key.replace('__', '.'), v) for key, v in options.items()),
-    label=label,
-    objective='masked_patch',
-  )
-
-
-MASKED = _masked()
-# Row -> its pre-training.
-_ROWS = {
-  'Masked patch prediction': MASKED,
-  'From scratch': pretraining(_MODEL, IMAGENET),
-  'Supervised, ImageNet-21k': pretraining(_MODEL, IMAGENET21K),
-  'Supervised, JFT-300M': pretraining(_MODEL, JFT),
-}
-# The paper's accuracy on ImageNet in percent.
-PAPER = {
-  row: table5.PAPER[f'{start.data}: ImageNet', _MODEL].noted('Table 5')
-  for row, start in _ROWS.items()
-} | {'Masked patch prediction': Value(79.9, None, 'Section 4.6', '79.9')}
-_DOWNSIZED = _masked(label='4x4 colours', loss__target='downsized')
-_PIXELS = _masked(label='all pixels', loss__target='pixels')
-_FEWER = _masked(label='15% masked', loss__fraction=0.15)
-# At the paper's scale, the steps of masked patch prediction are given, not its
-# epochs. A tenth of them:
-_SHORT = {
-  'paper': _masked(label='100k steps', total_steps=100_000),
-  **dict.fromkeys(('mini', 'midi'), _masked(epochs=1.4)),
-}
-
-
-def _on_imagenet(scale: str) -> Pretraining:
-  """Returns a pre-training of as many steps on ImageNet's images."""
-  if scale == 'paper':
-    return _masked(IMAGENET, None)
-  datasets = (mini.MINI if scale == 'mini' else midi.MIDI).datasets
-  jft = datasets['jft300m']
-  steps = 14 * jft.steps / jft.epochs
-  return _masked(IMAGENET, datasets['imagenet2012'].epochs_of(steps))
-
-
+_NAME = 'masked_patch'
 _MINI = (
   'In miniature, masked patch prediction is fine-tuned before it has learned to'
   ' tell places: 2.8% of answers are right, and 1.4% by chance. So a miniature'
@@ -82,14 +27,15 @@ _PREDICTED = claims.difference(
 
 
 def _claims(scale: str) -> list[Claim]:
-  masked, scratch, _, supervised, short, on_imagenet = map(
-    tuned(IMAGENET), (*_ROWS.values(), _SHORT[scale], _on_imagenet(scale))
+  ours, scratch, _, supervised, short, on_imagenet = map(
+    tuned(IMAGENET),
+    (*masked.ROWS.values(), masked.SHORT[scale], masked.on_imagenet(scale)),
   )
   downsized, pixels, fewer = (
-    FIVE_SHOT(MASKED) - FIVE_SHOT(start)
-    for start in (_DOWNSIZED, _PIXELS, _FEWER)
+    FIVE_SHOT(masked.MASKED) - FIVE_SHOT(start)
+    for start in (masked.DOWNSIZED, masked.PIXELS, masked.FEWER)
   )
-  gain, half_of_it = masked - scratch, 0.5 * (masked + scratch)
+  gain, half_of_it = ours - scratch, 0.5 * (ours + scratch)
   after = [
     Claim(
       'beats_scratch',
@@ -100,7 +46,7 @@ def _claims(scale: str) -> list[Claim]:
     Claim(
       'behind_labels',
       'Masked patch prediction stays behind pre-training with labels (4.6).',
-      {'lead of pre-training with labels': supervised - masked},
+      {'lead of pre-training with labels': supervised - ours},
     ),
     Claim(
       'best_target',
@@ -149,7 +95,7 @@ def _claims(scale: str) -> list[Claim]:
       'The mean colours of masked patches can be predicted: the model is right'
       f' more than {_MARGIN:g} times as often as a guess that is always the'
       ' most frequent colour (B.1.2).',
-      {'margin': _PREDICTED(MASKED)},
+      {'margin': _PREDICTED(masked.MASKED)},
       f'The factor {_MARGIN:g} is our choice.',
     ),
     *claims.not_in_miniature(_MINI, after),
@@ -159,14 +105,14 @@ def _claims(scale: str) -> list[Claim]:
 ITEM = table(
   _NAME,
   'Pre-training by masked patch prediction',
-  grid(_ROWS, {IMAGENET: tuned(IMAGENET)}),
+  grid(masked.ROWS, {IMAGENET: tuned(IMAGENET)}),
   heading='ImageNet accuracy after fine-tuning',
-  paper={(row, IMAGENET): value for row, value in PAPER.items()},
+  paper={(row, IMAGENET): value for row, value in masked.PAPER.items()},
   claims=_claims,
   more=lambda results, folder: from_weights.picture(
     _NAME,
     'Predicted colours',
-    [Panel('masked_patches', _MODEL, MASKED, 4)],
+    [Panel('masked_patches', masked.MODEL, masked.MASKED, 4)],
     'Held-out images in three forms: as the model sees them, with masked'
     ' patches grey; with corrupted patches in the colours that it predicts;'
     ' and unchanged.',
@@ -178,5 +124,5 @@ ITEM = table(
     ' Table 5. In miniature, only few images stand for ImageNet. With rendered'
     ' scenes, these are 200 images.'
   ],
-  extra=[MASKED],
+  extra=[masked.MASKED],
 )

@@ -81,8 +81,7 @@ def _evaluate(results: Results, measured: pathlib.Path, path: str) -> None:
       folder,
       *(flag for flag in flags if flag.startswith(_FITTING)),
     )
-    metrics = [*_METRICS.values()]
-    why = eval_only.evaluate(run.name, kept, wanted, words, metrics)
+    why = eval_only.evaluate(run.name, kept, wanted, words, _METRICS.values())
     failures += [why] if why else []
   if failures:
     raise ValueError('\n'.join(failures))
@@ -90,11 +89,9 @@ def _evaluate(results: Results, measured: pathlib.Path, path: str) -> None:
 
 def _runs(results: Results) -> list[tuple[Run, epath.Path | None]]:
   """Returns the fine-tuning runs, see `Results.reported`."""
-  return [
-    found
-    for start in results.seeds(_NODE.pretraining)
-    for found in results.reported(with_start(_NODE, start))
-  ]
+  starts = results.seeds(_NODE.pretraining)
+  nodes = (with_start(_NODE, start) for start in starts)
+  return [found for node in nodes for found in results.reported(node)]
 
 
 def _kept(folder: pathlib.Path, run: Run) -> pathlib.Path:

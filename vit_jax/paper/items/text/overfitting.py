@@ -3,7 +3,7 @@
 from vit_jax.paper import claims
 from vit_jax.paper.claims import Claim, of_run
 from vit_jax.paper.item import grid, table
-from vit_jax.paper.items.figures import figure4
+from vit_jax.paper.items import subsets
 
 _TRAIN = of_run('accuracy on training images in percent', 'train/accuracy')
 _HELD_OUT = of_run(
@@ -17,8 +17,8 @@ _GAP = claims.difference(
 
 
 def _claims(scale: str) -> list[Claim]:
-  vit, resnet = figure4.rivals(scale)
-  few, every, of_resnet, _ = map(_GAP, figure4.few_and_all(scale).values())
+  vit, resnet = subsets.rivals(scale)
+  few, every, of_resnet, _ = map(_GAP, subsets.few_and_all(scale).values())
   found = [
     Claim(
       'vits_overfit_more',
@@ -40,7 +40,7 @@ ITEM = table(
   'overfitting',
   'Accuracy on training and on held-out images, by number of images',
   lambda scale: grid(
-    figure4.few_and_all(scale),
+    subsets.few_and_all(scale),
     {'training': _TRAIN, 'held out': _HELD_OUT, 'gap': _GAP},
   ),
   heading='Accuracy of pre-training, in percent',

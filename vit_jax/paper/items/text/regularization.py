@@ -4,8 +4,7 @@ from vit_jax.configs import midi, mini, pretrain
 from vit_jax.configs.sweeps import regularisation
 from vit_jax.paper.claims import Claim, tuned
 from vit_jax.paper.item import Cells, grid, table
-from vit_jax.paper.items.figures.figure4 import computes
-from vit_jax.paper.items.text import masked_patch
+from vit_jax.paper.items import masked, subsets
 from vit_jax.paper.numbers import IMAGENET, Value
 from vit_jax.paper.runs import Pretraining, Results, pretraining
 
@@ -34,7 +33,7 @@ _STEPS = {'mini': 800, 'midi': 1_800}
 _BELOW = 'a few percentage points below ResNets of comparable size'
 # Row -> what the paper says of it.
 PAPER = {
-  f'{_MODEL}, strong regularization': masked_patch.PAPER['From scratch'].noted(
+  f'{_MODEL}, strong regularization': masked.PAPER['From scratch'].noted(
     'from Table 5; B.1 calls strong regularization key'
   ),
   f'{_MODEL}, weak regularization': Value(
@@ -78,7 +77,7 @@ def _claims(scale: str) -> list[Claim]:
       {f'lead of {bit} over {_MODEL} with weak regularization': resnet - weak},
       'The paper does not name the ResNet; here it is the one with the nearest'
       ' compute for the same images, 7 epochs of JFT-300M.'
-      f' {computes(scale, bit, _MODEL)}',
+      f' {subsets.computes(scale, bit, _MODEL)}',
     ),
   ]
 

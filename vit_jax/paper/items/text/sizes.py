@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from vit_jax.paper import answers, claims
 from vit_jax.paper.claims import Claim, tuned
 from vit_jax.paper.item import Item
-from vit_jax.paper.items.text.masked_patch import MASKED
+from vit_jax.paper.items.masked import MASKED
 from vit_jax.paper.numbers import IMAGENET, JFT, Value
 from vit_jax.paper.report import Cell, Number, Table
 from vit_jax.paper.runs import Results, Transfer, pretraining
