@@ -50,6 +50,17 @@ VTAB_IN_MINIATURE = (
   ' table at the top of the page lists.'
 )
 
+_RESNET = (
+  'The paper took the numbers of BiT-R152x4 from the BiT paper. Ours is trained'
+  ' like the other ResNets of the ViT paper, with Adam for 14 epochs, and'
+  ' fine-tuned at 384 px.'
+)
+_COSTS = (
+  table5.IMAGES_21K,
+  cost.CORE_DAYS_ARE,
+  'By the text of Section 4.2, ViT-L/16 takes about 30 days on ImageNet-21k'
+  ' with 8 TPUv3 cores, which are 240 core-days.',
+)
 _CLAIMS = [
   Claim(
     'ahead_of_resnet',
@@ -85,22 +96,6 @@ def _computed(results: Results) -> dict[tuple[str, str], Cell]:
   }
 
 
-def _notes(results: Results) -> list[str]:
-  found = [table5.IMAGES_21K] if results.comparable else []
-  found += [
-    'The paper took the numbers of BiT-R152x4 from the BiT paper. Ours is'
-    ' trained like the other ResNets of the ViT paper, with Adam for 14 epochs,'
-    ' and fine-tuned at 384 px.',
-  ]
-  if any(map(results.core_days, STARTS.values())):
-    found += [
-      cost.CORE_DAYS_ARE,
-      'By the text of Section 4.2, ViT-L/16 takes about 30 days on ImageNet-21k'
-      ' with 8 TPUv3 cores, which are 240 core-days.',
-    ]
-  return found
-
-
 def _cell(task: str, start: Pretraining) -> Mean:
   if task == numbers.VTAB:
     return vtab()(start)
@@ -120,7 +115,7 @@ ITEM = table(
   },
   paper=PAPER.cells,
   claims=_CLAIMS,
-  notes=_notes,
+  notes=lambda results: [_RESNET, *(_COSTS if results.comparable else ())],
   miniature=[table5.REAL_IN_MINIATURE, VTAB_IN_MINIATURE],
   computed=_computed,
 )

@@ -80,6 +80,14 @@ def family(model: str) -> str:
   return 'Hybrid' if '+' in model else 'Transformer'
 
 
+_NOTES = (
+  'Our exaFLOPs are not measured: they are counted in the forward pass of our'
+  ' models (vit_jax.accounting), times 3 for forward and backward pass, times'
+  ' images and epochs.',
+  cost.CORE_DAYS_ARE,
+)
+
+
 def _computed(results: Results) -> dict[tuple[str, str], Cell]:
   """Returns the cells that follow from the models alone, without any run."""
   found = {}
@@ -96,25 +104,12 @@ def _computed(results: Results) -> dict[tuple[str, str], Cell]:
   return found
 
 
-def _notes(results: Results) -> list[str]:
-  found = []
-  if results.comparable:
-    found.append(
-      'Our exaFLOPs are not measured: they are counted in the forward pass of'
-      ' our models (vit_jax.accounting), times 3 for forward and backward pass,'
-      ' times images and epochs.'
-    )
-  if any(map(results.core_days, STARTS.values())):
-    found.append(cost.CORE_DAYS_ARE)
-  return found
-
-
 ITEM = table(
   PAPER.name,
   PAPER.title,
   grid(STARTS, {t: measured(t) for t in PAPER.columns if t != EXAFLOPS}),
   paper=PAPER.cells,
-  notes=_notes,
+  notes=lambda results: _NOTES if results.comparable else [],
   miniature=[REAL_IN_MINIATURE],
   computed=_computed,
 )
