@@ -67,7 +67,7 @@ def test_round_trips_between_all_formats(tmp_path, npz, capsys):
   lines = capsys.readouterr().out.splitlines()
   assert lines[:2] == [
     f'Read {source}: 40 arrays loaded.',
-    f'Wrote {tmp_path}/hf: ViT-Ti/4, width=16, depth=2, heads=2,'
+    f'Wrote {tmp_path}/hf: ViT-Ti/4 with width=16, depth=2, heads=2,'
     ' mlp_dim=24, gelu=exact; 5 classes, named; 8x8 px.',
   ]
   assert "Only b.npz.json says that the model has {'gelu': 'exact'}" in (

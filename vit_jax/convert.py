@@ -32,7 +32,14 @@ from etils import epath
 
 from vit_jax import interop, loaded, models
 from vit_jax.export import card
-from vit_jax.interop import hub, huggingface, inference, saving, weight_files
+from vit_jax.interop import (
+  hub,
+  huggingface,
+  inference,
+  saving,
+  sources,
+  weight_files,
+)
 from vit_jax.runtime import command_line, printable
 
 _FROM = flags.DEFINE_string(
@@ -124,7 +131,10 @@ def convert(
   """
   if not hub.is_address(target):
     to = weight_files.absolute(target)
-    check_target(to, overwrite)
+    kind, is_same = 'Hugging Face folder', huggingface.is_folder(to)
+    if to.suffix == '.npz':
+      kind, is_same = '.npz file', not to.is_dir()
+    weight_files.check_target(to, overwrite, kind, is_same)
     _convert(source, to, **options)
     return
   address = hub.check_target(target, overwrite)
@@ -152,7 +162,9 @@ def _convert(
     raise ValueError(
       f'{read.origin} has no head, and only models with a head are converted.'
     )
-  model, old_size = _model_and_size(read, model_name, image_size)
+  model, old_size = sources.model_and_size(
+    read, model_name and _named(model_name, read), image_size
+  )
   is_folder = to.suffix != '.npz'
   if is_folder:
     huggingface.check_savable(model)
@@ -168,33 +180,19 @@ def _convert(
     loaded.prepared(read, read.preprocessing, size)
   params, report = interop.fit_weights(read, model, size)
   save = saving.save_huggingface if is_folder else saving.save_npz
-  described = {
-    key: getattr(read, key)
-    for key in ('class_names', 'preprocessing', 'decoding', 'loss')
-  }
-  save(to, params, model, image_size=size, **described)
+  save(to, params, model, image_size=size, **read.described)
+  written = dataclasses.replace(read, image_size=size)
   if is_folder:
-    card.write(
-      to,
-      model,
-      read.origin,
-      image_size=size,
-      channels=inference.channels(read.params),
-      preprocessing=read.preprocessing,
-      decoding=read.decoding,
-      license_=license_,
-    )
-  _print_summary(read, to, size, report)
+    card.write(to, written, license_)
+  _print_summary(written, to, report)
 
 
-def _print_summary(read, to, size, report) -> None:
-  name, overrides = inference.describe(read.model)
-  options = ''.join(f', {k}={v}' for k, v in overrides.items())
-  height, width = size
+def _print_summary(read, to, report) -> None:
+  height, width = read.image_size
   # The report has names from the file, which may hold control characters.
   print(printable.text(f'Read {read.origin}: {report}.'))
   print(
-    f'Wrote {to}: {name}{options}; {read.model.num_classes}'
+    f'Wrote {to}: {inference.title(read.model)}; {read.model.num_classes}'
     f' classes, {"named" if read.class_names else "without names"};'
     f' {height}x{width} px.'
   )
@@ -212,34 +210,6 @@ def _print_summary(read, to, size, report) -> None:
       f'Only {to.name}.json says that the model has {differing}: programs that'
       f' do not read it assume {assumed}.'
     )
-
-
-def check_target(to: epath.Path, overwrite: bool) -> None:
-  """Raises ValueError if `to` must not be replaced."""
-  if not to.exists() or (to.is_dir() and not any(to.iterdir())):
-    return
-  if not overwrite:
-    raise ValueError(f'{to} exists; --overwrite replaces it.')
-  is_file = to.suffix == '.npz'
-  if to.is_dir() if is_file else not huggingface.is_folder(to):
-    raise ValueError(
-      f'{to} is no {".npz file" if is_file else "Hugging Face folder"}, so it'
-      ' is not replaced: choose another --to.'
-    )
-
-
-def _model_and_size(
-  read: interop.Weights,
-  name: str | None,
-  image_size: tuple[int, int] | None,
-) -> tuple[nn.Module, tuple[int, int]]:
-  """Returns the source's model and image size: given, described or inferred."""
-  image_size = image_size or read.image_size
-  model = _named(name, read) if name else read.model
-  if model is not None and image_size is not None:
-    return model, image_size
-  inferred, image_size = interop.infer_model(read.params, image_size)
-  return model or inferred, image_size
 
 
 def _named(spec: str, read: interop.Weights) -> nn.Module:

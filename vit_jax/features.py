@@ -29,9 +29,9 @@ from collections.abc import Sequence
 from absl import flags, logging
 
 from vit_jax import config as config_lib
-from vit_jax import data, loaded
+from vit_jax import data, images
 from vit_jax.models import layers
-from vit_jax.predict import commands, extraction, images, store
+from vit_jax.predict import commands, extraction, store
 from vit_jax.predict.store import Stored
 from vit_jax.runtime import command_line
 from vit_jax.workdir import files
@@ -60,21 +60,10 @@ def _define_flags() -> None:
     'Images of a file; the memory holds the features of one.',
     lower_bound=1,
   )
-  flags.DEFINE_string(
-    'data_dir', '', "Folder of the prepared TFDS data ('': TFDS's default)."
-  )
-  flags.DEFINE_string(
-    'image_key', 'image', 'TFDS feature that holds the image.'
-  )
-  flags.DEFINE_string(
-    'label_key', 'label', 'TFDS feature that holds the label.'
-  )
-  flags.DEFINE_integer(
-    'num_classes',
-    0,
-    'Number of classes of a TFDS label without class names.',
-    lower_bound=0,
-  )
+  # Also defined only here.
+  from vit_jax.data import source_flags
+
+  flags.adopt_module_key_flags(source_flags)
 
 
 def main(words: Sequence[str]) -> None:
@@ -106,20 +95,13 @@ def main(words: Sequence[str]) -> None:
 
 
 def _view(words: Sequence[str]) -> extraction.View:
+  from vit_jax.data import source_flags
+
   given = flags.FLAGS
-  if bool(words) == bool(given.data):
-    raise ValueError(
-      f'--data={given.data} and files {list(words)}: give one of them.'
-    )
+  images.check_one(words, data=given.data)
   if words:
-    return images.from_paths(loaded.find_images(words))
-  source = data.open_source(
-    given.data,
-    data_dir=given.data_dir,
-    image_key=given.image_key,
-    label_key=given.label_key,
-    num_classes=given.num_classes,
-  )
+    return images.from_paths(images.find(words))
+  source = data.open_source(given.data, **source_flags.arguments())
   return data.View(source, given.split)
 
 

@@ -34,7 +34,7 @@ import numpy as np
 from absl import flags
 
 from vit_jax import config as config_lib
-from vit_jax import loaded, sharding
+from vit_jax import images, sharding
 from vit_jax.checkpoint import fingerprint
 from vit_jax.config.sections import EVALUATIONS
 from vit_jax.data import identity
@@ -84,10 +84,7 @@ _JSON = flags.DEFINE_bool(
 
 def main(words: Sequence[str]) -> None:
   train = Stored(_TRAIN.value)
-  if bool(words) == bool(_TEST.value):
-    raise ValueError(
-      f'--test={_TEST.value} and files {list(words)}: give one of them.'
-    )
+  images.check_one(words, test=_TEST.value)
   if words:
     _list_neighbours(train, words)
     return
@@ -173,7 +170,7 @@ def _list_neighbours(train: Stored, words: Sequence[str]) -> None:
       f'{model.origin} has other weights than those that {train.folder} was'
       ' made with: name the right ones with --checkpoint.'
     )
-  found = loaded.find_images(words)
+  found = images.find(words)
   queries = model.features(found, facts['layer'])
   near = knn.nearest(train, queries, k)
   names = train.column('name')
@@ -189,9 +186,9 @@ def _list_neighbours(train: Stored, words: Sequence[str]) -> None:
       for row, distance in zip(rows, distances, strict=True)
     ]
     if _JSON.value:
-      print(json.dumps({'name': str(name), 'neighbours': listed}))
+      print(json.dumps({'name': name, 'neighbours': listed}))
     else:
-      _print(str(name), listed)
+      _print(name, listed)
   sys.stdout.flush()
 
 

@@ -36,36 +36,21 @@ def _naive_distance(weights, prefix, grid, image_size):
   return total.mean(axis=1) / math.prod(grid)
 
 
-def _pieces(weights):
-  return (weights[:, rows].astype(np.float32) for rows in ([0, 1], [2]))
-
-
 @pytest.mark.parametrize('prefix', [0, 1])
 @pytest.mark.parametrize('depth', [1, 3])
 def test_rollout_is_the_naive_product(prefix, depth):
   weights = _random(depth, batch=3, heads=3, length=prefix + 6)
-  maps = attention_maps.rollout(
-    _pieces(weights), num_prefix_tokens=prefix, grid=(2, 3)
-  )
-  assert maps.shape == (3, 2, 3)
+  maps = attention_maps.rollout(np.float32(weights), prefix)
   assert maps.dtype == np.float32
-  np.testing.assert_allclose(
-    maps.reshape(3, 6), _naive_rollout(weights, prefix), atol=1e-6
-  )
+  np.testing.assert_allclose(maps, _naive_rollout(weights, prefix), atol=1e-6)
 
 
 @pytest.mark.parametrize('prefix', [0, 1])
 def test_distance_is_the_naive_mean(prefix):
   weights = _random(2, batch=3, heads=3, length=prefix + 6)
-  layout = dict(grid=(2, 3), num_prefix_tokens=prefix, image_size=(8, 30))
   expected = _naive_distance(weights, prefix, (2, 3), (8, 30))
-  for given in (weights.astype(np.float32), _pieces(weights)):
-    found = attention_maps.mean_attention_distance(given, **layout)
-    assert found.shape == (2, 3)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-
-
-def test_another_grid_is_refused():
-  weights = _random(2, batch=1, heads=1, length=7)
-  with pytest.raises(ValueError, match='grid of 2x3'):
-    attention_maps.rollout(weights, num_prefix_tokens=0, grid=(2, 3))
+  apart = attention_maps.patch_distances((2, 3), (8, 30))
+  found = attention_maps.sum_distances(
+    np.float32(weights), np.float32(apart), prefix
+  )
+  np.testing.assert_allclose(found / 3, expected, rtol=1e-5)

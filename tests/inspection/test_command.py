@@ -8,9 +8,11 @@ import pytest
 from tests.interop import tiny
 from tests.tiny_run import tiny_config
 from vit_jax import data
+from vit_jax import images as images_lib
 from vit_jax import loaded as subject
 from vit_jax.data import ops
 from vit_jax.inspection import gallery, views
+from vit_jax.interop import inference
 from vit_jax.training import train
 
 ALL = ('attention_distance', 'filters', 'position_similarity', 'rollout')
@@ -41,13 +43,14 @@ def test_all_figures_of_a_run_without_the_unreadable_image(tmp_path, command):
   assert 'ViT-Ti/4 with width=' in result.stdout
   assert sorted(path.name for path in out.iterdir()) == _files(*ALL)
   # The Python functions give the same numbers for the same images.
-  chosen = subject.choose(subject.find_images([str(folder)]), 7, seed=1)
-  of, problems = subject.load(str(run)), {}
-  images = subject.read_images(chosen, of.preprocess, problems)
-  assert list(problems) == [bad]
+  of, found = subject.load(str(run)), images_lib.find([folder])
+  order = np.random.default_rng(1).permutation(len(found))
+  chosen = images_lib.from_paths([found[i] for i in order])
+  images, problems = chosen.read(of.preprocess)
   rollouts = pd.read_csv(out / 'rollout.csv')
   assert rollouts['image'].unique().tolist() == [1, 2, 3, 4]
-  names = [str(path) for path in chosen if path != bad]
+  names = [name for name in chosen.names if name != str(bad)]
+  assert len(problems) == 1
   assert rollouts['path'].unique().tolist() == names[:4]
   for name, column, expected in (
     ('rollout', 'rollout', views.rollout(of, images[:4])),
@@ -63,7 +66,7 @@ def _draw(model, tmp_path, size=(16, 16)):
   images = np.random.default_rng(0).integers(0, 256, (3, *size, 3), np.uint8)
   of = subject.Loaded(
     'somewhere',
-    subject.title(model),
+    inference.title(model),
     model,
     tiny.params(model, size),
     size,

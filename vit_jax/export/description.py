@@ -126,7 +126,15 @@ def read(folder: epath.Path) -> dict[str, Any]:
       f'{path} has format version {content["format_version"]}, and this'
       f' vit_jax reads versions up to {FORMAT_VERSION}: update it.'
     )
-  _check_files(folder, content['files'])
+  for each in content['files']:
+    file = folder / each['path']
+    if not file.exists():
+      raise ValueError(f'{file} is missing. Export again.')
+    if _sha256(file) != each['sha256']:
+      raise ValueError(
+        f'{file} is damaged: its SHA-256 is not the one in {FILE}. Export'
+        ' again.'
+      )
   return content
 
 
@@ -150,19 +158,7 @@ def check_same(
 def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
   """Returns what logits depend on, without words, which versions may change."""
   keys = ('model', 'dtype', 'image_size', 'class_names')
-  found = {key: content.get(key) for key in keys}
+  found = {key: content[key] for key in keys}
   for key in ('upright', 'jpeg_dct', 'channels'):
-    found[f'decoding.{key}'] = content['decoding'].get(key)
-  return found | {'preprocessing.text': content['preprocessing'].get('text')}
-
-
-def _check_files(folder: epath.Path, listed: list[Mapping[str, Any]]) -> None:
-  for each in listed:
-    path = folder / each['path']
-    if not path.exists():
-      raise ValueError(f'{path} is missing. Export again.')
-    if _sha256(path) != each['sha256']:
-      raise ValueError(
-        f'{path} is damaged: its SHA-256 is not the one in {FILE}. Export'
-        ' again.'
-      )
+    found[f'decoding.{key}'] = content['decoding'][key]
+  return found | {'preprocessing.text': content['preprocessing']['text']}

@@ -46,15 +46,8 @@ def choose(names: Sequence[str]) -> dict[str, ModuleType]:
 
 def check_target(to: epath.Path, overwrite: bool) -> None:
   """Raises ValueError if something else is there already."""
-  if not to.exists() or (to.is_dir() and not any(to.iterdir())):
-    return
-  if not (to / description.FILE).exists():
-    raise ValueError(
-      f'{to} exists and is no export: it has no {description.FILE}. Choose'
-      ' another --to.'
-    )
-  if not overwrite:
-    raise ValueError(f'{to} holds an export; --overwrite replaces it.')
+  is_export = (to / description.FILE).exists()
+  weight_files.check_target(to, overwrite, 'export', is_export)
 
 
 def write(

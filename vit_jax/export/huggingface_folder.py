@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 from etils import epath
 
+from vit_jax import interop
 from vit_jax.export import card
 from vit_jax.export.program import Program
-from vit_jax.interop import huggingface, saving
+from vit_jax.interop import huggingface
 from vit_jax.models.shared import normalize
 from vit_jax.runtime import installed
 
@@ -31,26 +32,22 @@ def write(program: Program, folder: epath.Path) -> dict[str, Any]:
   """Writes the folder."""
   loaded = program.loaded
   prepared = loaded.preprocess
-  about = {
-    'image_size': loaded.image_size,
-    'preprocessing': prepared.text,
-    'decoding': {'upright': prepared.upright, 'jpeg_dct': prepared.jpeg_dct},
-  }
-  saving.save_huggingface(
-    folder / PATH,
-    loaded.params,
-    loaded.model,
-    class_names=loaded.class_names,
-    loss=loaded.loss,
-    **about,
-  )
-  card.write(
-    folder / PATH,
-    loaded.model,
-    loaded.origin,
+  weights = interop.Weights(
+    origin=loaded.origin,
+    params=loaded.params,
+    model=loaded.model,
+    image_size=loaded.image_size,
     channels=program.channels,
-    **about,
+    class_names=loaded.class_names,
+    preprocessing=prepared.text,
+    decoding={'upright': prepared.upright, 'jpeg_dct': prepared.jpeg_dct},
+    loss=loaded.loss,
   )
+  interop.save_huggingface(
+    *(folder / PATH, loaded.params, loaded.model, loaded.image_size),
+    **weights.described,
+  )
+  card.write(folder / PATH, weights)
   return {'class': 'ViTForImageClassification', 'input': INPUT}
 
 
@@ -58,15 +55,18 @@ def load(folder: epath.Path) -> Any:
   """Returns the model of transformers, for float images [B, C, H, W]."""
   import transformers
 
-  return transformers.ViTForImageClassification.from_pretrained(
-    folder / PATH
-  ).eval()
+  return transformers.ViTForImageClassification.from_pretrained(folder / PATH)
 
 
 def logits(folder: epath.Path, images: np.ndarray) -> np.ndarray:
   """Returns the logits of uint8 images, float32 [B, K], by transformers."""
+  return run(load(folder), images).logits.numpy()
+
+
+def run(model: Any, images: np.ndarray) -> Any:
+  """Returns what a model of PyTorch makes of uint8 images [B, H, W, C]."""
   import torch
 
   pixels = np.asarray(normalize(images)).transpose(0, 3, 1, 2)
   with torch.no_grad():
-    return load(folder)(torch.tensor(pixels)).logits.numpy()
+    return model.eval()(torch.tensor(pixels))

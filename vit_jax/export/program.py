@@ -10,7 +10,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vit_jax.interop import inference
 from vit_jax.loaded import Loaded
 from vit_jax.models import resnet
 from vit_jax.models.shared import normalize
@@ -33,10 +32,6 @@ class Program:
   dtype: str = 'float32'
 
   def __post_init__(self):
-    if self.dtype not in DTYPES:
-      raise ValueError(
-        f'dtype={self.dtype!r} is unknown; choose from {list(DTYPES)}.'
-      )
     if not self.loaded.has_head:
       raise ValueError(
         f'{self.loaded.origin} has no head, so it predicts no classes: only'
@@ -63,7 +58,7 @@ class Program:
 
   @property
   def channels(self) -> int:
-    return inference.channels(inference.flatten(self.loaded.params))
+    return self.loaded.preprocess.channels
 
   @property
   def takes_any_size(self) -> bool:

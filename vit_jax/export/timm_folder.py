@@ -15,7 +15,6 @@ from vit_jax import interop
 from vit_jax.export import huggingface_folder
 from vit_jax.export.program import Program
 from vit_jax.interop import huggingface
-from vit_jax.models.shared import normalize
 from vit_jax.runtime import installed
 
 PATH, TOLERANCE = 'timm', 1e-4  # See `forms`.
@@ -113,9 +112,6 @@ def _ratio(mlp_dim: int, width: int) -> float:
 def logits(folder: epath.Path, images: np.ndarray) -> np.ndarray:
   """Returns the logits of uint8 images, float32 [B, K], by timm."""
   import timm
-  import torch
 
   model = timm.create_model(f'local-dir:{folder / PATH}', pretrained=True)
-  pixels = np.asarray(normalize(images)).transpose(0, 3, 1, 2)
-  with torch.no_grad():
-    return model.eval()(torch.tensor(pixels)).numpy()
+  return huggingface_folder.run(model, images).numpy()

@@ -33,13 +33,14 @@ pyarrow: "vit-paper-jax[parquet]".
 import sys
 from collections.abc import Sequence
 
+import numpy as np
 from absl import flags, logging
 
-from vit_jax import loaded
+from vit_jax import images, loaded
 from vit_jax.inspection import gallery, mistakes
 from vit_jax.interop import weight_files
 from vit_jax.pages import drawing
-from vit_jax.runtime import command_line, printable
+from vit_jax.runtime import command_line
 
 loaded.define_flags()
 _TO = flags.DEFINE_string(
@@ -75,11 +76,7 @@ def main(words: Sequence[str]) -> None:
   to = weight_files.absolute(_TO.value)
   if to.exists() and not to.is_dir():
     raise ValueError(f'--to={to} is a file, expected a directory.')
-  if bool(_MISTAKES.value) == bool(words):
-    raise ValueError(
-      'expected image files and folders of them, such as photos; or --mistakes,'
-      ' whose page has the images of the evaluation, without them.'
-    )
+  images.check_one(words, mistakes=_MISTAKES.value)
   if _MISTAKES.value:
     lines = mistakes.write(
       _MISTAKES.value, to, worst=_WORST.value, dataset=_DATASET.value
@@ -88,24 +85,24 @@ def main(words: Sequence[str]) -> None:
     return
   command_line.require('checkpoint')
   drawing.check_matplotlib()
-  found = loaded.find_images(words)
-  paths = loaded.choose(found, _NUM_IMAGES.value, _SEED.value)
+  found = images.find(words)
+  order = np.random.default_rng(_SEED.value).permutation(len(found))
+  chosen = images.from_paths([found[i] for i in order[: _NUM_IMAGES.value]])
   looked_into = loaded.load(flags.FLAGS.checkpoint, **loaded.arguments())
   height, width = looked_into.image_size
   print(
-    f'{looked_into.name} of {looked_into.origin}, {len(paths)} of'
+    f'{looked_into.name} of {looked_into.origin}, {len(chosen)} of'
     f' {len(found)} images, {height}x{width} px, preprocessed with'
     f' {looked_into.preprocess.text!r}.',
     *looked_into.notes,
     sep='\n',
     flush=True,
   )
-  problems = {}
-  images = loaded.read_images(paths, looked_into.preprocess, problems)
-  read = [path for path in paths if path not in problems]
-  gallery.draw_all(looked_into, read, images, to, _ROLLOUTS.value)
-  for path, reason in problems.items():
-    logging.warning('Not read: %s: %s', printable.name(str(path)), reason)
+  pixels, problems = chosen.read(looked_into.preprocess)
+  paths = [path for i, path in enumerate(chosen.items) if i not in problems]
+  gallery.draw_all(looked_into, paths, pixels, to, _ROLLOUTS.value)
+  for index, reason in problems.items():
+    logging.warning('Not read: %s: %s', chosen.names[index], reason)
   if problems:
     sys.exit(command_line.UNREADABLE)
 

@@ -73,7 +73,6 @@ def in_pieces(
   Yields:
     [depth, B, H, L, L]; the B of all pieces add up to N.
   """
-  check(model)
   tokens = prefix_tokens(model) + np.prod(model.token_grid(images.shape[1:3]))
   image_bytes = int(model.depth * model.heads * tokens**2 * 4)
   step = max(1, _LIMIT // image_bytes)
@@ -81,8 +80,13 @@ def in_pieces(
     yield attention_weights(model, params, images[start : start + step])
 
 
-def prefix_tokens(model: ViT) -> int:
-  """Returns the number of tokens before the patches: 1 for a class token."""
+def prefix_tokens(model: nn.Module) -> int:
+  """Returns the number of tokens before the patches: 1 for a class token.
+
+  Raises:
+    ValueError: see `check`.
+  """
+  check(model)
   return int(model.pooling == 'token')
 
 

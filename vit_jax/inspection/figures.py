@@ -111,21 +111,23 @@ def attention_distance(
   """
   figure = into or drawing.new_figure((0.4 + 3.6 * len(distances), 3.4))
   panels = figure.subplots(1, len(distances), sharey=True, squeeze=False)[0]
-  colours = drawing.matplotlib().colormaps['viridis']
   # The distance of uniform attention is 0.52 of the width.
   top = max([0.58 * image_width, *(1.05 * d.max() for d in distances.values())])
   for axes, (name, values) in zip(panels, distances.items(), strict=True):
     depth, heads = values.shape
-    for head in range(heads):
-      axes.scatter(
-        range(depth),
-        values[:, head],
-        s=16,
-        color=colours(0.9 * head / max(1, heads - 1)),
-        edgecolors='white',
-        linewidths=0.3,
-        zorder=2,
-      )
+    blocks, head = np.indices(values.shape)
+    axes.scatter(
+      blocks,
+      values,
+      s=16,
+      c=0.9 * head / max(1, heads - 1),
+      cmap='viridis',
+      vmin=0,
+      vmax=1,
+      edgecolors='white',
+      linewidths=0.3,
+      zorder=2,
+    )
     axes.axhline(
       uniform[name], color='0.4', linestyle='--', linewidth=1, zorder=1
     )

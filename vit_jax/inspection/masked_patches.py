@@ -127,18 +127,18 @@ def predict_pictures(
 
 def _first_images(config: ml_collections.ConfigDict, count: int) -> np.ndarray:
   """Returns up to `count` images of a run, uint8 [B, H, W, C]."""
-  evals = config.evals.values()
-  sections = [e for e in evals if e.kind == config_lib.MASKED_PATCH]
-  dataset, label_key = config.data.dataset, ''
-  split, preprocess = config.data.train_split, 'resize'
-  if sections:
-    dataset, label_key = sections[0].dataset or dataset, sections[0].label_key
-    split, preprocess = sections[0].split, sections[0].preprocess
+  sections = [
+    section
+    for section in config.evals.values()
+    if section.kind == config_lib.MASKED_PATCH
+  ] or [config_lib.evaluation(config.data.train_split, preprocess='resize')]
+  section, *_ = sections
+  dataset = section.dataset or config.data.dataset
   source = inputs.open_source(
-    config, dataset, label_key=label_key, own_classes=True
+    config, dataset, label_key=section.label_key, own_classes=True
   )
-  view = data.View(source, split)
-  prepare = inputs.parse_preprocess(config, preprocess, dataset)
+  view = data.View(source, section.split)
+  prepare = inputs.parse_preprocess(config, section.preprocess, dataset)
   rng = np.random.default_rng(0)  # Unused: nothing is augmented.
   return np.stack(
     [prepare(view[i].image, rng) for i in range(min(count, len(view)))]

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 
 from vit_jax.inspection import attention_maps, capture
@@ -126,24 +127,23 @@ def _position_table(params: Any, block: int | None) -> np.ndarray:
 
 def rollout(of: Loaded, images: np.ndarray) -> np.ndarray:
   """Maps images, uint8 [N, height, width, C], to [N, rows, columns]."""
-  return attention_maps.rollout(_weights(of, images), **_layout(of))
+  prefix = capture.prefix_tokens(of.model)
+  maps = [attention_maps.rollout(w, prefix) for w in _weights(of, images)]
+  grid = of.model.token_grid(of.image_size)
+  return np.concatenate(maps).reshape(-1, *grid)
 
 
 def attention_distance(of: Loaded, images: np.ndarray) -> np.ndarray:
   """Returns mean attention distances over images, [depth, heads] in pixels."""
-  return attention_maps.mean_attention_distance(
-    _weights(of, images), image_size=of.image_size, **_layout(of)
-  )
+  prefix, total = capture.prefix_tokens(of.model), 0.0
+  grid = of.model.token_grid(of.image_size)
+  apart = attention_maps.patch_distances(grid, of.image_size)
+  for weights in _weights(of, images):
+    found = attention_maps.sum_distances(weights, np.float32(apart), prefix)
+    total = total + np.asarray(found, np.float64)
+  return total / len(images)
 
 
-def _weights(of: Loaded, images: np.ndarray) -> Iterator[Any]:
+def _weights(of: Loaded, images: np.ndarray) -> Iterator[jax.Array]:
   """Yields the attention weights of a few images at a time."""
   return capture.in_pieces(of.model, of.params, normalize(images))
-
-
-def _layout(of: Loaded) -> dict[str, Any]:
-  capture.check(of.model)
-  return {
-    'grid': of.model.token_grid(of.image_size),
-    'num_prefix_tokens': capture.prefix_tokens(of.model),
-  }

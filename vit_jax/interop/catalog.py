@@ -19,10 +19,8 @@ import shlex
 import urllib.parse
 from collections.abc import Iterator
 
-import flax.linen as nn
 from etils import epath
 
-from vit_jax import models
 from vit_jax.interop import weight_files
 
 VARIABLE = 'VIT_JAX_WEIGHTS'
@@ -36,14 +34,12 @@ class Entry:
   """One released file.
 
   Attributes:
-    bucket: the public storage bucket.
-    path: path of the file in the bucket.
+    path: its public bucket, and its path in there.
     model: name of the model.
     num_classes: number of classes of the file's head.
     image_size: side in pixels of the images that position embeddings are for.
   """
 
-  bucket: str
   path: str
   model: str
   num_classes: int
@@ -52,19 +48,19 @@ class Entry:
   @property
   def address(self) -> str:
     """The file's path in its bucket, `gs://...`."""
-    return f'gs://{self.bucket}/{self.path}'
+    return f'gs://{self.path}'
 
   @property
   def url(self) -> str:
     """The public address of the file."""
-    path = urllib.parse.quote(self.path)
-    return f'https://storage.googleapis.com/{self.bucket}/{path}'
+    return f'https://storage.googleapis.com/{urllib.parse.quote(self.path)}'
 
   @property
   def local(self) -> str:
     """The file's path below the local folder."""
     # BiT's files are at the top of their bucket.
-    return self.path if '/' in self.path else f'bit/{self.path}'
+    bucket, _, path = self.path.partition('/')
+    return path if '/' in path else f'{bucket.removesuffix("_models")}/{path}'
 
   def class_names(self) -> tuple[str, ...]:
     """The names of ImageNet's 1,000 classes; () for other data sets."""
@@ -74,19 +70,6 @@ class Entry:
     from tensorflow_datasets.datasets.siscore import labels
 
     return tuple(labels.IMAGENET_LABELS_LIST)
-
-  def build(self, representation_size: int | None = None) -> nn.Module:
-    """Builds the model whose parameters the file holds.
-
-    Args:
-      representation_size: size of the pre-training head's hidden layer. The
-        file's arrays show it: most files before fine-tuning have that layer.
-    """
-    return models.build(
-      self.model,
-      num_classes=self.num_classes,
-      representation_size=representation_size,
-    )
 
 
 _RELEASED = {
@@ -126,59 +109,42 @@ _AUGREG = {
   'R_Ti_16': ('none', 0.03, 0.0, 0.03, 384),
 }
 _BIT_RESNETS = ('R50x1', 'R50x3', 'R101x1', 'R101x3', 'R152x2', 'R152x4')
+_BIT = {
+  # Prefix and suffix of a file's name -> its classes and image size.
+  ('BiT-S', ''): (IMAGENET_CLASSES, 224),
+  ('BiT-M', ''): (IMAGENET21K_CLASSES, 224),
+  # 480 is BiT-HyperRule's crop in the released code.
+  ('BiT-M', '-ILSVRC2012'): (IMAGENET_CLASSES, 480),
+}
 
 
-def _vits() -> Iterator[tuple[str, Entry]]:
+def _entries() -> Iterator[tuple[str, Entry]]:
   for folder, (stems, classes, size) in _RELEASED.items():
     for stem in stems:
       name, model = f'{folder}/{stem}', stem.removesuffix('-224')
-      yield (
-        name,
-        Entry(
-          'vit_models',
-          f'{name}.npz',
-          model.replace('_', '/'),
-          classes,
-          size if model == stem else 224,
-        ),
-      )
-
-
-def _augreg() -> Iterator[tuple[str, Entry]]:
+      side = size if model == stem else 224
+      path = f'vit_models/{name}.npz'
+      yield name, Entry(path, model.replace('_', '/'), classes, side)
   for stem, (augmentation, decay, drop, rate, size) in _AUGREG.items():
     *resnet, width, patch = stem.split('_')
     model = f'{resnet[0]}+{width}/{patch}' if resnet else f'ViT-{width}/{patch}'
     path = (
-      f'augreg/{stem}-i21k-300ep-lr_0.001-aug_{augmentation}-wd_{decay}'
-      f'-do_{drop}-sd_{drop}'
+      f'vit_models/augreg/{stem}-i21k-300ep-lr_0.001-aug_{augmentation}'
+      f'-wd_{decay}-do_{drop}-sd_{drop}'
     )
     tuned = f'{path}--imagenet2012-steps_20k-lr_{rate}-res_{size}.npz'
-    yield (
-      f'augreg/{stem}',
-      Entry('vit_models', f'{path}.npz', model, IMAGENET21K_CLASSES, 224),
-    )
-    yield (
-      f'augreg+imagenet2012/{stem}',
-      Entry('vit_models', tuned, model, IMAGENET_CLASSES, size),
-    )
-
-
-def _bits() -> Iterator[tuple[str, Entry]]:
+    name = f'augreg+imagenet2012/{stem}'
+    yield name, Entry(tuned, model, IMAGENET_CLASSES, size)
+    path = f'{path}.npz'
+    yield f'augreg/{stem}', Entry(path, model, IMAGENET21K_CLASSES, 224)
   for resnet in _BIT_RESNETS:
-    for stem, classes, size in (
-      (f'BiT-S-{resnet}', IMAGENET_CLASSES, 224),
-      (f'BiT-M-{resnet}', IMAGENET21K_CLASSES, 224),
-      # 480 is BiT-HyperRule's crop in the released code.
-      (f'BiT-M-{resnet}-ILSVRC2012', IMAGENET_CLASSES, 480),
-    ):
-      model = f'BiT-{resnet}'
-      yield (
-        f'bit/{stem}',
-        Entry('bit_models', f'{stem}.npz', model, classes, size),
-      )
+    for (prefix, suffix), (classes, size) in _BIT.items():
+      stem = f'{prefix}-{resnet}{suffix}'
+      path = f'bit_models/{stem}.npz'
+      yield f'bit/{stem}', Entry(path, f'BiT-{resnet}', classes, size)
 
 
-_ENTRIES = dict([*_vits(), *_augreg(), *_bits()])
+_ENTRIES = dict(_entries())
 _ALL_NAMES = (
   'All names: python -c "from vit_jax.interop import catalog;'
   ' print(*catalog.names())"'

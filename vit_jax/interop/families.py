@@ -161,42 +161,22 @@ HUGGINGFACE = {
   'deit': dataclasses.replace(VIT, processor='DeiTImageProcessor'),
 }
 
-# Defaults of transformers' image processors, whose files may leave fields out.
-USUAL = {
+# Image processor -> its defaults in transformers, which files may leave out.
+_VIT_IMAGES = {
   'do_resize': True,
   'size': 224,
-  'default_to_square': True,
-  'resample': 3,
+  'resample': 2,
   'do_center_crop': False,
-  'crop_size': None,
   'do_rescale': True,
   'rescale_factor': 1 / 255,
   'do_normalize': True,
   'image_mean': 0.5,
   'image_std': 0.5,
 }
-_CLIP = {
-  'size': {'shortest_edge': 224},
-  'default_to_square': False,
-  'do_center_crop': True,
-  'crop_size': 224,
-  'image_mean': [0.48145466, 0.4578275, 0.40821073],
-  'image_std': [0.26862954, 0.26130258, 0.27577711],
-}
 PROCESSORS = {
-  'ViTImageProcessor': {'resample': 2},
-  'DeiTImageProcessor': {
-    'size': 256,
-    'do_center_crop': True,
-    'crop_size': 224,
-  },
-  'BeitImageProcessor': {'crop_size': 224},
-  'BitImageProcessor': _CLIP,  # That of DINOv2.
-  'CLIPImageProcessor': _CLIP,
-  'SiglipImageProcessor': {
-    'size': [224, 224],
-    'default_to_square': False,
-  },
+  'ViTImageProcessor': _VIT_IMAGES,
+  'DeiTImageProcessor': _VIT_IMAGES
+  | {'size': 256, 'resample': 3, 'do_center_crop': True, 'crop_size': 224},
 }
 
 

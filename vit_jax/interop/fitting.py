@@ -148,34 +148,27 @@ def _head_hint(
   loaded: Mapping[str, Any], target: Mapping[str, Any], option: str
 ) -> str:
   """Returns what to do about a head that does not fit, or ''."""
-  key, hidden = 'head/bias', 'pre_logits/bias'
-  if key not in target:
+  if 'head/bias' not in target:
     return (
       ' The model predicts patches, not classes: start its predictions anew'
       f' with {option}.'
     )
-  hints = ''
-  if hidden in loaded and hidden not in target:
-    hints += (
-      ' These weights have a hidden layer before the head: keep the layer with'
-      f' representation_size={loaded[hidden].size}, or leave it and the head'
-      f' out with {option}.'
-    )
-  if hidden in target and hidden not in loaded:
-    hints += (
-      ' These weights have no hidden layer before the head: leave'
-      f' representation_size unset, or start a new one with {option}.'
-    )
-  if key not in loaded:
-    hints += (
-      f' These weights have no head: give the model a new one by {option}.'
-    )
-  elif loaded[key].shape != target[key].shape:
-    hints += (
-      f' The head is for {loaded[key].size} classes, the model has'
-      f' {target[key].size}. To leave the head out, set {option}.'
-    )
-  return hints
+
+  def sizes(flat):
+    layers = {
+      'num_classes': 'head/bias',
+      'representation_size': 'pre_logits/bias',
+    }
+    found = {k: flat[v].size if v in flat else None for k, v in layers.items()}
+    return ' and '.join(f'{key}={value}' for key, value in found.items())
+
+  if sizes(loaded) == sizes(target):
+    return ''
+  return (
+    f' The head of the weights has {sizes(loaded)}, that of the model'
+    f' {sizes(target)}; None means that there is no such layer. Build the model'
+    f' like the weights, or start a new head with {option}.'
+  )
 
 
 def _resize_positions(

@@ -20,7 +20,7 @@ _ADDRESS = re.compile(
   r'hf://(?P<repository>[\w.-]+/[\w.-]+)(?P<file>(/[^/@]+)*)(@(?P<revision>\S+))?'
 )
 _JSON = ('config.json', 'preprocessor_config.json')
-_WEIGHTS = ('model.safetensors', 'model.safetensors.index.json')
+_WEIGHTS = 'model.safetensors'
 _READ = ('.npz', '.safetensors')
 
 
@@ -83,7 +83,7 @@ def download(text: str) -> epath.Path:
   installed.require('huggingface_hub', extra='hub')
   import huggingface_hub
 
-  patterns = [*_JSON, *_WEIGHTS, 'model-*.safetensors']
+  patterns = [*_JSON, _WEIGHTS]
   if address.file:
     beside = os.path.dirname(address.file)
     patterns = [address.file, f'{address.file}.json']
@@ -96,10 +96,10 @@ def download(text: str) -> epath.Path:
         allow_patterns=patterns,
       )
     )
-  wanted = [address.file] if address.file else _WEIGHTS
-  if not any((folder / name).exists() for name in wanted):
+  wanted = address.file or _WEIGHTS
+  if not (folder / wanted).exists():
     raise ValueError(
-      f'{address}: the repository has no {" or ".join(wanted)}. Another file is'
+      f'{address}: the repository has no {wanted}. Another file is'
       f' named as in {SCHEME}{address.repository}/FILE.npz. Pickles, such as'
       ' pytorch_model.bin, can run code, so they are not downloaded.'
     )

@@ -7,7 +7,6 @@ patch embedding: all models here take inputs in [-1, 1].
 """
 
 import dataclasses
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,18 +19,16 @@ from vit_jax.data.ops import resizing
 from vit_jax.interop import (
   arrays,
   families,
+  inference,
   weight_files,
 )
 from vit_jax.interop.weight_files import Weights, pair
 
 CONFIG = 'config.json'
 WEIGHTS = 'model.safetensors'
-INDEX = 'model.safetensors.index.json'
 PROCESSOR = 'preprocessor_config.json'
-# Our own keys of the latter.
-PREPROCESSING = 'vit_jax_preprocessing'
-DECODING = 'vit_jax_decoding'
-LOSS = 'vit_jax_loss'
+# What our own keys of the latter begin with.
+OWN = 'vit_jax_'
 # Fields that change no value of an image in RGB.
 _NO_EFFECT = {
   *('image_processor_type', 'feature_extractor_type', 'processor_class'),
@@ -44,7 +41,7 @@ _METHODS = {n: name for name, n in resizing.PILLOW.items() if n in range(6)}
 
 def is_folder(path: epath.Path) -> bool:
   """Returns whether a path is a folder with Hugging Face's files of weights."""
-  names = (WEIGHTS, INDEX, 'pytorch_model.bin', 'pytorch_model.bin.index.json')
+  names = (WEIGHTS, f'{WEIGHTS}.index.json', 'pytorch_model.bin')
   return path.is_dir() and any((path / name).exists() for name in names)
 
 
@@ -57,11 +54,19 @@ def read(path: epath.PathLike) -> Weights:
       were prepared for it in a way that is not done here.
   """
   path = weight_files.absolute(path)
-  folder = path if path.is_dir() else path.parent
+  folder, file = path.parent, path
+  if path.is_dir():
+    folder, file = path, path / WEIGHTS
+    if not file.exists():
+      raise ValueError(
+        f'{path} has no {WEIGHTS}. Weights in several files are not read, nor'
+        ' is a pickle (pytorch_model.bin), because it can run code. If you'
+        ' trust it and have torch, transformers.AutoModelForImageClassification'
+        '.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER,'
+        f" max_shard_size='100GB') writes {WEIGHTS}."
+      )
   config = weight_files.read_json(folder / CONFIG)
-  tensors = (
-    _read_folder(path) if path.is_dir() else arrays.read_safetensors(path)
-  )
+  tensors = arrays.read_safetensors(file)
   kind = str(config.get('model_type', 'vit'))
   family = families.HUGGINGFACE.get(kind)
   if family is None or not family.knows(tensors):
@@ -95,6 +100,7 @@ def read(path: epath.PathLike) -> Weights:
       params=params,
       model=model,
       image_size=pair(config.get('image_size', 224)),
+      channels=inference.channels(params),
       class_names=names,
       dropped=tuple(sorted(dropped)),
     )
@@ -116,33 +122,6 @@ def _class_names(labels: Mapping[str, str], classes: int) -> tuple[str, ...]:
     return ()
   names = [labels.get(str(i), '') for i in range(classes)]
   return tuple(n if n.strip() else f'class {i}' for i, n in enumerate(names))
-
-
-def _read_folder(folder: epath.Path) -> dict[str, np.ndarray]:
-  if (folder / WEIGHTS).exists():
-    return arrays.read_safetensors(folder / WEIGHTS)
-  if not (folder / INDEX).exists():
-    raise ValueError(
-      f'{folder} has no {WEIGHTS}. A pickle (pytorch_model.bin) is not read,'
-      ' because it can run code. If you trust it and have torch,'
-      ' transformers.AutoModelForImageClassification.from_pretrained('
-      f'FOLDER).save_pretrained(NEW_FOLDER) writes {WEIGHTS}.'
-    )
-  shards = weight_files.read_json(folder / INDEX).get('weight_map')
-  files = set(shards.values()) if isinstance(shards, dict) else {None}
-  tensors = {}
-  for name in files:
-    if os.path.basename(str(name)) != name or not name.endswith('.safetensors'):
-      raise ValueError(
-        f'{folder / INDEX} names {name!r}, expected .safetensors files of the'
-        ' same folder.'
-      )
-    tensors |= arrays.read_safetensors(folder / name)
-  if missing := sorted(shards.keys() - tensors.keys()):
-    raise ValueError(
-      f'{folder} lacks arrays that {INDEX} lists: {", ".join(missing)}.'
-    )
-  return tensors
 
 
 def check_savable(model: nn.Module) -> None:
@@ -181,21 +160,27 @@ def _prepared(weights: Weights, folder: epath.Path, processor: str) -> Weights:
   kind = content.get('feature_extractor_type', processor)
   kind = content.get('image_processor_type', kind)
   kind = kind.removesuffix('Fast').replace('FeatureExtractor', 'ImageProcessor')
-  given = families.USUAL | families.PROCESSORS.get(kind, {}) | content
-  own = content.get(PREPROCESSING)
   try:
-    if refused := [*_refused(given, kind)]:
-      raise ValueError('; '.join(refused))
-    if own is None:
-      own = _operations(given, weights.image_size)
+    described = {
+      key: content.pop(OWN + key)
+      for key in ('preprocessing', 'decoding', 'loss')
+      if OWN + key in content
+    }
+    usual = families.PROCESSORS.get(kind, families.PROCESSORS[processor])
+    given = usual | content
+    if not given['do_rescale'] or abs(255 * given['rescale_factor'] - 1) > 1e-6:
+      raise ValueError(
+        f'do_rescale={given["do_rescale"]} and'
+        f' rescale_factor={given["rescale_factor"]}: the range of the images is'
+        ' not known. Expected true and 1/255 (0.00392156862745098)'
+      )
+    if 'preprocessing' not in described:
+      if refused := [*_refused(given, kind)]:
+        raise ValueError('; '.join(refused))
       # transformers decodes with Pillow.
-      content = {DECODING: {'jpeg_dct': 'accurate'}} | content
-    weights = dataclasses.replace(
-      weights,
-      preprocessing=own,
-      decoding=content.get(DECODING, {}),
-      loss=content.get(LOSS, ''),
-    )
+      described = {'decoding': {'jpeg_dct': 'accurate'}} | described
+      described['preprocessing'] = _operations(given, weights.image_size)
+    weights = dataclasses.replace(weights, **described)
     if not given['do_normalize']:
       return _normalized(weights, 0.0, 1.0)
     return _normalized(weights, given['image_mean'], given['image_std'])
@@ -206,35 +191,15 @@ def _prepared(weights: Weights, folder: epath.Path, processor: str) -> Weights:
     ) from error
 
 
-def _sides(size: Any, square: bool = True) -> tuple[int, ...]:
-  """Returns (height, width), or (the shorter side,)."""
-  if isinstance(size, dict):
-    keys = ('height', 'width', 'shortest_edge')
-    size = [size[key] for key in keys if size.get(key)]
-  elif isinstance(size, int):
-    size = [size, size] if square else [size]
-  if len(size or ()) == 1:
-    return pair(size[0])[:1]
-  return pair(size) if size else ()
-
-
 def _refused(given: Mapping[str, Any], kind: str) -> Iterator[str]:
   """Yields the fields that no operation follows, and why."""
-  if not given['do_rescale'] or abs(255 * given['rescale_factor'] - 1) > 1e-6:
-    yield (
-      f'do_rescale={given["do_rescale"]} and'
-      f' rescale_factor={given["rescale_factor"]}: the range of the images is'
-      ' not known. Expected true and 1/255 (0.00392156862745098)'
-    )
-  if PREPROCESSING in given:
-    return
   if kind not in families.PROCESSORS:
     yield f'it is for {kind!r}, known are {", ".join(families.PROCESSORS)}'
   if not given['do_resize']:
     yield 'do_resize=False leaves images of any size'
   if given['resample'] not in _METHODS:
     yield f'resample={given["resample"]} is no method of Pillow'
-  known = {*families.USUAL, *_NO_EFFECT, DECODING, LOSS}
+  known = {*families.PROCESSORS['DeiTImageProcessor'], *_NO_EFFECT}
   for key, value in given.items():
     if value and key not in known and not key.startswith('_'):
       yield f'{key}={value!r:.60} is unknown'
@@ -243,19 +208,21 @@ def _refused(given: Mapping[str, Any], kind: str) -> Iterator[str]:
 def _operations(given: Mapping[str, Any], image_size: tuple[int, int]) -> str:
   """Returns what an image processor does, as `data/ops` reads it."""
 
-  def text(sides):  # The size of the model's images goes without saying.
-    if sides == image_size or sides * 2 == image_size:
+  def text(size):  # The size of the model's images goes without saying.
+    if isinstance(size, dict) and size.keys() >= {'height', 'width'}:
+      size = (size['height'], size['width'])
+    sides = pair(size)
+    if sides == image_size:
       return ''
-    return str(sides[0] if len({*sides}) == 1 else sides)
+    return str(sides[0] if sides[0] == sides[1] else sides)
 
-  size = _sides(given['size'], given['default_to_square'])
   method = f'method={_METHODS[given["resample"]]!r}'
-  words = ', '.join(filter(None, (text(size), method)))
-  operations = f'{"resize" if len(size) == 2 else "resize_small"}({words})'
-  if not given['do_center_crop']:
-    return operations
-  crop = text(_sides(given['crop_size']))
-  return f'{operations}|central_crop' + (f'({crop})' if crop else '')
+  words = ', '.join(filter(None, (text(given['size']), method)))
+  operations = f'resize({words})'
+  if given['do_center_crop']:
+    crop = text(given['crop_size'])
+    operations += '|central_crop' + (f'({crop})' if crop else '')
+  return operations
 
 
 def _normalized(weights: Weights, mean: Any, std: Any) -> Weights:

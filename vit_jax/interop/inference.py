@@ -52,20 +52,16 @@ def infer_model(
       is no square.
 
   Returns:
-    The model, and the image size that its position embeddings are for. A BiT
-    takes any size; for it, the size is 224x224.
+    The model, of one class if the file has no head, and the image size that its
+    position embeddings are for. A BiT takes any size; for it, the size is
+    224x224.
 
   Raises:
     ValueError: no model of this package has these arrays, or they do not show
       the image size.
   """
   flat = families.from_released(arrays)
-  if 'head/bias' not in flat:
-    raise ValueError(
-      'These weights have no head, so the number of classes is unknown: name'
-      ' the model and load them with new_head=True.'
-    )
-  (classes,) = _shape(flat, 'head/bias', 1)
+  (classes,) = _shape(flat, 'head/bias', 1) if 'head/bias' in flat else (1,)
   try:
     if 'gn_final/scale' in flat:
       blocks, width = _resnet(flat)
@@ -75,11 +71,10 @@ def infer_model(
       return model, image_size or _BIT_IMAGE_SIZE
     fields = _vit_fields(flat)
   except KeyError as error:
-    named = sorted(flat.keys() - {'head/bias'})  # Callers may have added it.
     raise ValueError(
       'These are not the weights of a ViT, a hybrid or a BiT with the released'
-      f' names: {error} is missing among {", ".join(named[:8])}, ... Name the'
-      ' model, if these are the weights of another one of this package.'
+      f' names: {error} is missing among {", ".join(sorted(flat)[:8])}, ...'
+      ' Name the model, if they are the weights of another one of this package.'
     ) from None
   model = models.build('ViT-B/16', num_classes=classes, **fields)
   return model, image_size or _image_size(flat, model)
@@ -203,6 +198,13 @@ def describe(model: nn.Module) -> tuple[str, dict[str, Any]]:
   return name, {
     k: list(v) if isinstance(v, tuple) else v for k, v in overrides.items()
   }
+
+
+def title(model: nn.Module) -> str:
+  """Returns a model's name, and the options in which it differs from that."""
+  name, overrides = describe(model)
+  options = ', '.join(f'{k}={v}' for k, v in overrides.items())
+  return f'{name} with {options}' if options else name
 
 
 def flatten(params: Any) -> dict[str, np.ndarray]:

@@ -26,15 +26,11 @@ def _checked(
     ValueError: the number of class names is not that of the classes, or the
       parameters do not fit the model or are not finite.
   """
-  weights = Weights(
-    origin='',
-    params=inference.flatten(params),
-    model=model,
-    image_size=image_size and pair(image_size),
-    **{k: v for k, v in described.items() if v},
-  )
+  size = image_size and pair(image_size)
+  flat = inference.flatten(params)
+  weights = Weights('', flat, model, size, **described)
   weight_files.check_class_names(weights.class_names, model.num_classes)
-  fitting.check_params(weights.params, model, weights.image_size)
+  fitting.check_params(flat, model, size)
   return weights
 
 
@@ -74,7 +70,6 @@ def save_npz(
   # If the write fails, no old description may stay beside new weights.
   beside.unlink(missing_ok=True)
   arrays.write_npz(path, families.to_released(weights.params))
-  others = {'decoding': dict(weights.decoding), 'loss': weights.loss}
   weight_files.write_json(
     beside,
     {
@@ -82,9 +77,9 @@ def save_npz(
       'num_classes': model.num_classes,
       'overrides': overrides,
       'image_size': weights.image_size and list(weights.image_size),
-      'preprocessing': weights.preprocessing,
-      'class_names': list(weights.class_names),
-      **{key: value for key, value in others.items() if value},
+      'preprocessing': '',
+      'class_names': [],
+      **weights.described,
     },
   )
 
@@ -137,9 +132,9 @@ def save_huggingface(
     },
   )
   own = {
-    huggingface.PREPROCESSING: weights.preprocessing,
-    huggingface.DECODING: weights.decoding,
-    huggingface.LOSS: weights.loss,
+    huggingface.OWN + key: value
+    for key, value in weights.described.items()
+    if key != 'class_names'
   }
   weight_files.write_json(
     folder / huggingface.PROCESSOR,
@@ -153,6 +148,6 @@ def save_huggingface(
       'do_normalize': True,
       'image_mean': [0.5] * channels,
       'image_std': [0.5] * channels,
-      **{key: value for key, value in own.items() if value},
+      **own,
     },
   )

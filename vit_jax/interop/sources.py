@@ -7,7 +7,6 @@ from typing import Any
 
 import flax.linen as nn
 import flax.traverse_util
-import numpy as np
 from absl import logging
 from etils import epath
 
@@ -163,24 +162,36 @@ def fit_weights(
   new_head: bool = False,
 ) -> tuple[Any, Report]:
   """Does what `load` does, for weights that are already read; logs nothing."""
-  if image_size is None:
-    image_size = weights.image_size or size_of_table(weights)
-  size = pair(image_size)
-  channels = weights.channels or inference.channels(weights.params)
-  params = fitting.initial(model, size, channels, head=new_head)
+  size = image_size and pair(image_size)
+  _, size = model_and_size(weights, model, size)
+  params = fitting.initial(model, size, weights.channels, head=new_head)
   grid = position.grid_of(model, size)
   return fitting.fit(weights, params, model, grid, new_head=new_head)
 
 
-def size_of_table(weights: Weights) -> tuple[int, int]:
-  """Returns the image size of the position embeddings; else ValueError."""
-  params = {'head/bias': np.zeros(1), **weights.params}
-  try:
-    return inference.infer_model(params)[1]
-  except ValueError as error:
-    raise ValueError(
-      f'{weights.origin} does not show the image size: {error} Pass image_size.'
-    ) from error
+def model_and_size(
+  weights: Weights,
+  model: nn.Module | None = None,
+  image_size: tuple[int, int] | None = None,
+) -> tuple[nn.Module, tuple[int, int]]:
+  """Returns a model and image size: given, described, or else inferred.
+
+  Args:
+    weights: as read.
+    model: the model; None: that of the weights.
+    image_size: (height, width) in pixels; None: that of the weights.
+
+  Raises:
+    ValueError: the arrays do not show what is unknown.
+  """
+  model, image_size = model or weights.model, image_size or weights.image_size
+  if model is None or image_size is None:
+    try:
+      found, image_size = inference.infer_model(weights.params, image_size)
+    except ValueError as error:
+      raise ValueError(f'{weights.origin}: {error}') from error
+    model = model or found
+  return model, image_size
 
 
 # ---- Each kind ---------------------------------------------------------------
@@ -193,7 +204,15 @@ def _read_npz(path: epath.Path, name: str) -> Weights:
     path: the file.
     name: its name in the catalogue, if it has one.
   """
-  weights = Weights(origin=str(path), params={})
+  stored = arrays.read_npz(path)
+  params = families.from_released(stored)
+  _, dropped = families.parameters(stored)
+  weights = Weights(
+    origin=str(path),
+    params=params,
+    channels=inference.channels(params),
+    dropped=dropped,
+  )
   beside = weight_files.beside(path)
   if beside.exists():
     content = weight_files.read_json(beside)
@@ -201,7 +220,7 @@ def _read_npz(path: epath.Path, name: str) -> Weights:
       classes, names = content['num_classes'], content['class_names']
       weight_files.check_class_names(names, classes)
       overrides = content['overrides'] | {'num_classes': classes}
-      weights = dataclasses.replace(
+      return dataclasses.replace(
         weights,
         model=models.build(content['model'], **overrides),
         image_size=content['image_size'] and pair(content['image_size']),
@@ -215,41 +234,42 @@ def _read_npz(path: epath.Path, name: str) -> Weights:
         f'{beside} does not describe weights: {error}. Remove it, or write'
         f' {path.name} again with interop.save_npz.'
       ) from error
-  stored = arrays.read_npz(path)
-  params = families.from_released(stored)
-  if not beside.exists() and name in catalog.names():
-    hidden = params.get('pre_logits/bias')
-    entry = catalog.entry(name)
-    weights = dataclasses.replace(
-      weights,
-      model=entry.build(None if hidden is None else hidden.size),
-      image_size=pair(entry.image_size),
-      class_names=entry.class_names(),
-    )
-  _, dropped = families.parameters(stored)
-  return dataclasses.replace(weights, params=params, dropped=dropped)
+  if name not in catalog.names():
+    return weights
+  hidden, entry = params.get('pre_logits/bias'), catalog.entry(name)
+  return dataclasses.replace(
+    weights,
+    model=models.build(
+      entry.model,
+      num_classes=entry.num_classes,
+      representation_size=None if hidden is None else hidden.size,
+    ),
+    image_size=pair(entry.image_size),
+    class_names=entry.class_names(),
+  )
 
 
 def _read_run(path: epath.Path) -> Weights:
   """Reads one checkpoint of a run, and the run's config."""
   tree, _ = checkpoint_lib.read_params(path)
-  flat = flax.traverse_util.flatten_dict(tree, sep='/')
-  weights = Weights(origin=str(path), params=layouts.unstack(flat))
+  params = layouts.unstack(flax.traverse_util.flatten_dict(tree, sep='/'))
+  weights = Weights(
+    origin=str(path), params=params, channels=inference.channels(params)
+  )
   workdir = checkpoint_lib.workdir_of(path)
   saved = config_lib.load(workdir)
-  if saved is None or 'image_size' not in saved or 'model' not in saved:
-    return weights  # Another program wrote the config.
-  names = files.read_class_names(workdir)
+  if saved is None:
+    return weights
   try:
     return dataclasses.replace(
       weights,
-      model=model_of_run(saved),
+      model=_model_of_run(saved),
       image_size=pair(saved['image_size']),
-      channels=saved.get('channels', 0),
-      class_names=names,
+      channels=saved.get('channels', weights.channels),
+      class_names=files.read_class_names(workdir),
       preprocessing=_preprocessing(saved),
       decoding=_decoding(saved.get('data', {})),
-      loss=_loss(saved),
+      loss=saved.get('loss', {}).get('name', ''),
     )
   except _WRONG as error:
     raise ValueError(
@@ -266,29 +286,19 @@ def _preprocessing(config: Mapping[str, Any]) -> str:
   return evals[0].get('preprocess', '') if evals else ''
 
 
-def _loss(config: Mapping[str, Any]) -> str:
-  """Returns the loss of a run; '' if it is the default of converted weights."""
-  name = config.get('loss', {}).get('name', '')
-  trained = config.get('data', {}).get('dataset')
-  return name if trained or name != 'softmax' else ''
-
-
 def _decoding(section: Mapping[str, Any]) -> dict[str, Any]:
   """Returns how a run's evaluations decode the user's own photographs.
 
   Runs that are older than these keys ignored EXIF orientation, and decoded
   accurately.
   """
-  upright = section.get('exif_orientation', False)
-  if upright is None and not section.get('dataset'):
-    return {}  # Converted weights, of which nothing is known.
   return {
-    'upright': upright is None or upright,
+    'upright': section.get('exif_orientation', False) is not False,
     'jpeg_dct': section.get('jpeg_dct', 'accurate'),
   }
 
 
-def model_of_run(config: Mapping[str, Any]) -> nn.Module:
+def _model_of_run(config: Mapping[str, Any]) -> nn.Module:
   """Builds the model that a run's `config.json` describes."""
   section = dict(config['model'])
   # How the run computed does not matter for its weights.

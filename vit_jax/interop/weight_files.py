@@ -31,7 +31,7 @@ class Weights:
     model: the parameters' model, if known.
     image_size: (height, width) in pixels of the images that the parameters
       were last used with, if known.
-    channels: of these images, if known; 0 if only the arrays show them.
+    channels: of these images.
     class_names: one for each logit; empty if unknown.
     preprocessing: operations before the model (see `data/ops`); '' if
       unknown.
@@ -47,7 +47,7 @@ class Weights:
   params: Mapping[str, np.ndarray]
   model: nn.Module | None = None
   image_size: tuple[int, int] | None = None
-  channels: int = 0
+  channels: int = 3
   class_names: tuple[str, ...] = ()
   preprocessing: str = ''
   decoding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -63,6 +63,12 @@ class Weights:
     """(rows, columns) of the position embeddings, if known."""
     size = self.image_size
     return position.grid_of(self.model, size) if size and self.model else None
+
+  @property
+  def described(self) -> dict[str, Any]:
+    """What files say beside the arrays, as far as it is known."""
+    keys = ('class_names', 'preprocessing', 'decoding', 'loss')
+    return {key: getattr(self, key) for key in keys if getattr(self, key)}
 
   @property
   def settings(self) -> dict[str, Any]:
@@ -150,6 +156,28 @@ def existing_file(path: epath.PathLike) -> epath.Path:
 def beside(path: epath.Path) -> epath.Path:
   """Returns the path `weights.npz.json`, of a description of `weights.npz`."""
   return path.with_name(f'{path.name}.json')
+
+
+def check_target(
+  to: epath.Path, overwrite: bool, kind: str, is_same: bool
+) -> None:
+  """Raises ValueError if what is at a path must not be replaced.
+
+  Args:
+    to: the path. Nothing, or an empty folder, is always replaced.
+    overwrite: whether something of the same kind may be replaced.
+    kind: what will be written, for messages.
+    is_same: whether something of this kind is there.
+  """
+  if not to.exists() or (to.is_dir() and not any(to.iterdir())):
+    return
+  if not is_same:
+    raise ValueError(
+      f'{to} exists and is no {kind}, so it is not replaced: choose another'
+      ' --to.'
+    )
+  if not overwrite:
+    raise ValueError(f'{to} exists; --overwrite replaces it.')
 
 
 # ---- Small files -------------------------------------------------------------

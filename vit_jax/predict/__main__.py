@@ -19,22 +19,20 @@ classified.
 """
 
 import contextlib
+import csv
 import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import TextIO
 
 import numpy as np
-import pandas as pd
 from absl import flags, logging
 from etils import epath
 
-from vit_jax import loaded
+from vit_jax import images as images_lib
+from vit_jax.images import Images
 from vit_jax.interop import weight_files
 from vit_jax.predict import commands, overlay, predictor
-from vit_jax.predict import images as images_lib
-from vit_jax.predict.images import Images
 from vit_jax.predict.predictions import Predictions
 from vit_jax.runtime import command_line
 
@@ -87,11 +85,17 @@ def main(words: Sequence[str]) -> None:
       ' --class_names=FILE.',
       *(unnamed, len(model.class_names)),
     )
-  problems = []  # The names of images, and why they cannot be read.
+  problems = []  # The images that cannot be read.
   indices = np.full(len(found), -1)
   progress = commands.Progress(len(found))
   with contextlib.ExitStack() as stack:
-    table = _CSV.value and stack.enter_context(_new_table(_CSV.value))
+    table = None
+    if _CSV.value:
+      path = weight_files.absolute(_CSV.value)
+      path.parent.mkdir(parents=True, exist_ok=True)
+      file = stack.enter_context(path.open('w'))
+      table = csv.DictWriter(file, _COLUMNS, lineterminator='\n')
+      table.writeheader()
     for rows, results, missing in model.batches(output, found, progress.add):
       predictions = Predictions(
         tuple(found.names[i] for i in rows),
@@ -101,24 +105,28 @@ def main(words: Sequence[str]) -> None:
       )
       _print(predictions, found)
       if table:
-        _append(table, predictions.top(_TOP.value))
+        table.writerows(predictions.top(_TOP.value).to_dict('records'))
       if to:
         _draw(to, model, found, rows, predictions, results[1])
       indices[rows] = predictions.indices
       problems += [
-        (found.names[i], found.problem(i, model.preprocess)) for i in missing
+        {
+          'image': found.names[i],
+          'error': found.problem(i, model.preprocess),
+        }
+        for i in missing
       ]
     if table:
-      _append(table, pd.DataFrame(problems, columns=['image', 'error']))
+      table.writerows(problems)
   if _JSON.value:
-    for name, reason in problems:
-      print(json.dumps({'image': name, 'error': reason}))
+    for problem in problems:
+      print(json.dumps(problem))
   _tell_accuracy(model.class_names, found, indices)
   if to:
     logging.info('The pictures are in %s.', to)
   if problems:
     for problem in problems:
-      logging.warning('Not read: %s: %s.', *problem)
+      logging.warning('Not read: %s: %s.', *problem.values())
     logging.warning(
       '%d of %d files could not be read.', len(problems), len(found)
     )
@@ -128,7 +136,7 @@ def main(words: Sequence[str]) -> None:
 def _find(words: Sequence[str]) -> Images:
   """Returns the images of the command line, or of the names on stdin."""
   if '-' not in words:
-    return images_lib.from_paths(loaded.find_images(words))
+    return images_lib.from_paths(images_lib.find(words))
   if len(words) > 1:
     raise ValueError(
       f'{list(words)}: - takes the names of files from the standard input, so'
@@ -141,19 +149,6 @@ def _find(words: Sequence[str]) -> Images:
       'The standard input is empty, expected the name of a file on each line.'
     )
   return images_lib.from_paths(list(dict.fromkeys(names)))
-
-
-def _new_table(path: str) -> TextIO:
-  path = weight_files.absolute(path)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  file = path.open('w')
-  file.write(','.join(_COLUMNS) + '\n')
-  return file
-
-
-def _append(table: TextIO, rows: pd.DataFrame) -> None:
-  rows = rows.reindex(columns=_COLUMNS)
-  rows.to_csv(table, header=False, index=False)
 
 
 def _print(predictions: Predictions, found: Images) -> None:
@@ -186,7 +181,7 @@ def _draw(
   for index, best, attention in zip(
     rows.tolist(), predictions.best(1), maps, strict=True
   ):
-    image = model.preprocess(found[index].image, np.random.default_rng(0))
+    image = found.pixels(index, model.preprocess)
     text = f'{best[0]["class"]} {best[0]["probability"]:.1%}'
     # Images of several folders may have the same name.
     name = os.path.basename(found.names[index])

@@ -50,14 +50,8 @@ class Progress:
   """Logs every few seconds how many of all images are done."""
 
   def __init__(self, images: int):
-    self._images, self._done, self._kept = images, 0, 0
+    self._images, self._done = images, 0
     self._start = self._told = time.monotonic()
-
-  def keep(self, images: int) -> None:
-    """Counts images that were done before."""
-    if not self._kept:
-      logging.info('Shards that are there already are kept.')
-    self._kept += images
 
   def add(self, images: int) -> None:
     """Counts images that are done now."""
@@ -67,9 +61,8 @@ class Progress:
       return
     self._told = now
     rate = self._done / (now - self._start)
-    there = self._done + self._kept
     logging.info(
       '%s of %s images, %s images/s, %s left',
-      *(f'{there:,}', f'{self._images:,}', f'{rate:,.0f}'),
-      printable.duration((self._images - there) / rate),
+      *(f'{self._done:,}', f'{self._images:,}', f'{rate:,.0f}'),
+      printable.duration((self._images - self._done) / rate),
     )

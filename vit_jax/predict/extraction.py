@@ -17,11 +17,11 @@ from vit_jax.checkpoint import fingerprint
 from vit_jax.data import identity
 from vit_jax.data.source import Record
 from vit_jax.data.sources import listing
+from vit_jax.images import Images
 from vit_jax.interop import inference
 from vit_jax.models import layers
 from vit_jax.predict import store
 from vit_jax.predict.commands import Progress
-from vit_jax.predict.images import Images
 from vit_jax.predict.predictor import Predictor
 from vit_jax.runtime import installed
 
@@ -70,19 +70,28 @@ def extract(
   versions = {'vit_jax': vit_jax.__version__, **installed.versions()}
   facts |= {'checkpoint': model.origin, 'versions': versions}
   store.write_metadata(to, facts)
-  progress = Progress(len(view))
-  missing = []  # The unreadable images.
-  for shard in range(facts['shards']):
-    rows = range(shard * shard_size, min((shard + 1) * shard_size, len(view)))
-    path = store.shard_path(to, shard, facts['shards'], suffix)
-    if path.exists():  # It is complete.
-      progress.keep(len(rows))
-    else:
-      columns = _compute(model, layer, view, rows, dtype, progress)
-      if facts['labels'] == 'no':
-        del columns['label']
-      store.write(path, columns)
-    missing += sorted(set(rows) - set(store.read(path, 'index').tolist()))
+  count = facts['shards']
+  shards = {
+    store.shard_path(to, shard, count, suffix): range(len(view))[
+      shard * shard_size : (shard + 1) * shard_size
+    ]
+    for shard in range(count)
+  }
+  # A file that is there is complete.
+  left = {path: rows for path, rows in shards.items() if not path.exists()}
+  if len(left) < count:
+    logging.info('%d of %d shards are kept.', count - len(left), count)
+  progress = Progress(sum(map(len, left.values())))
+  for path, rows in left.items():
+    columns = _compute(model, layer, view, rows, dtype, progress)
+    if facts['labels'] == 'no':
+      del columns['label']
+    store.write(path, columns)
+  missing = [  # The unreadable images.
+    index
+    for path, rows in shards.items()
+    for index in sorted({*rows} - {*store.read(path, 'index').tolist()})
+  ]
   if len(missing) == len(view):
     raise ValueError(f'None of the {len(view)} images is readable.')
   facts |= {
@@ -178,37 +187,37 @@ def _compute(
       found = found.astype(dtype)
     if (wrong := ~np.isfinite(found).all(axis=1)).any():
       raise ValueError(
-        f'The features of {part.names[places[wrong][0]]} are not finite as'
+        f'The features of {view.name(rows[places[wrong][0]])} are not finite as'
         f' {dtype}: use --dtype=float32 and --compute_dtype=float32, or other'
         ' weights.'
       )
     features.append(found)
-    kept += places.tolist()
+    kept += [rows[i] for i in places]
     for index in missing:
       logging.warning('Not readable: %s', view.name(rows[index]))
   return {
-    'index': np.array([rows[i] for i in kept], np.int64),
-    'name': np.array([part.names[i] for i in kept], np.str_),
-    'label': store.padded([part.labels[i] for i in kept]),
+    'index': np.array(kept, np.int64),
+    'name': np.array(list(map(view.name, kept)), np.str_),
+    'label': store.padded([part.labels[index] for index in kept]),
     'features': np.concatenate(features),
   }
 
 
 class _Part(Sequence[Record]):
-  """Some images of a view; remembers the names and labels that it has read.
+  """Some images of a view; `labels` keeps those that it has read, by index.
 
   Its records have the label 0, because a model may not know the classes.
   """
 
   def __init__(self, view: View, rows: range):
     self._view, self._rows = view, rows
-    self.names: dict[int, str] = {}
     self.labels: dict[int, Any] = {}
 
   def __len__(self) -> int:
     return len(self._rows)
 
-  def __getitem__(self, index: int) -> Record:
-    record = self._view[self._rows[index]]
-    self.names[index], self.labels[index] = record.name, record.label
+  def __getitem__(self, place: int) -> Record:
+    index = self._rows[place]
+    record = self._view[index]
+    self.labels[index] = record.label
     return dataclasses.replace(record, label=0)

@@ -21,11 +21,11 @@ from vit_jax import sharding
 from vit_jax.config import platforms
 from vit_jax.data import ops, pipeline
 from vit_jax.data.source import Record
+from vit_jax.images import gather
 from vit_jax.inspection import attention_maps, capture
 from vit_jax.interop.weight_files import ImageSize, pair
 from vit_jax.models import layers
 from vit_jax.models.shared import normalize
-from vit_jax.predict.images import gather
 from vit_jax.predict.predictions import Predictions
 from vit_jax.runtime import printable
 
@@ -272,7 +272,7 @@ def _compiled_rollout(model: nn.Module, mesh: jax.sharding.Mesh):
     with sharding.use_mesh(mesh):
       weights, logits = capture.forward(model, params, normalize(images))
     grid = model.token_grid(images.shape[1:3])
-    maps = attention_maps.rollout_rows(weights, capture.prefix_tokens(model))
+    maps = attention_maps.rollout(weights, capture.prefix_tokens(model))
     return logits, maps.reshape(-1, *grid)
 
   return jax.jit(function, out_shardings=NamedSharding(mesh, P()))

@@ -8,9 +8,8 @@ A shard's columns are
             absent.
   features  float32 or float16 [N, D].
 
-A `.parquet` or `.npz` file holds all columns of a shard. `.npy` files hold one
-each, as `features-00000-of-00010.npy`, `name-00000-of-00010.npy` and so on. A
-file appears under its name only when it is complete.
+A `.parquet` or `.npz` file holds a shard, and appears under its name only when
+it is complete.
 
 pyarrow is an optional extra and slow to import, so only functions that need it
 import it.
@@ -27,7 +26,7 @@ from vit_jax.evaluators.predictions import check_pyarrow
 from vit_jax.interop import weight_files
 from vit_jax.workdir import files
 
-FORMATS = ('parquet', 'npz', 'npy')
+FORMATS = ('parquet', 'npz')
 # Programs that read a folder of Parquet ignore names that begin with `_`.
 METADATA = '_metadata.json'
 _KIND = 'features of vit_jax'
@@ -52,30 +51,13 @@ def padded(labels: Sequence[Any]) -> np.ndarray:
   return whole
 
 
-def _column_path(path: epath.Path, column: str) -> epath.Path:
-  """Returns the file that holds a column of the shard at `path`."""
-  if path.suffix != '.npy':
-    return path
-  return path.with_name(column + path.name.removeprefix('features'))
-
-
 def write(path: epath.Path, columns: Columns) -> None:
   """Writes a shard; see the docstring of the module for its columns."""
-  write_to = {'.npy': np.save, '.npz': _to_npz, '.parquet': _to_parquet}
-  contents = {path: columns}
-  if path.suffix == '.npy':
-    # The features come last: the shard is complete if they are there.
-    contents = {
-      _column_path(path, column): columns[column]
-      for column in sorted(columns, key='features'.__eq__)
-    }
-  for place, content in contents.items():
-    with files.atomic(place) as temporary, temporary.open('wb') as file:
-      write_to[path.suffix](file, content)
-
-
-def _to_npz(file: BinaryIO, columns: Columns) -> None:
-  np.savez(file, **columns)
+  with files.atomic(path) as temporary, temporary.open('wb') as file:
+    if path.suffix == '.npz':
+      np.savez(file, **columns)
+    else:
+      _to_parquet(file, columns)
 
 
 def _to_parquet(file: BinaryIO, columns: Columns) -> None:
@@ -112,20 +94,17 @@ def read(path: epath.Path, column: str) -> np.ndarray:
   Raises:
     ValueError: the shard is damaged, or has no such column.
   """
-  file = _column_path(path, column)
-  files.check_regular(file)
+  files.check_regular(path)
   try:
-    with file.open('rb') as opened:
-      if path.suffix == '.npy':
-        return np.load(opened, allow_pickle=False)
+    with path.open('rb') as file:
       if path.suffix == '.npz':
-        with np.load(opened, allow_pickle=False) as columns:
+        with np.load(file, allow_pickle=False) as columns:
           return columns[column]
-      return _from_parquet(opened, column)
+      return _from_parquet(file, column)
   # NumPy raises EOFError for an empty file.
   except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
     raise ValueError(
-      f'{file} is damaged or has no column {column!r} ({error}): delete it, and'
+      f'{path} is damaged or has no column {column!r} ({error}): delete it, and'
       ' start the command that wrote it again.'
     ) from error
 

@@ -53,17 +53,6 @@ def test_confusions_and_classes():
   assert (chosen, counts.tolist()) == ([0, 1], [[1, 2, 1], [1, 1, 0]])
 
 
-def test_groups_are_the_classes_that_are_confused():
-  # 0 and 1 twice, 1 and 2 three times, 3 and 4 twice; 5 and 6 only once.
-  labels = [0, 1, 1, 2, 1, 3, 3, 5, 9]
-  predicted = [1, 0, 2, 1, 2, 4, 4, 6, 9]
-  found = _numbers(labels, predicted, names='abcdefghij')
-  assert found['groups'].to_numpy().tolist() == [[(0, 1, 2), 5], [(3, 4), 2]]
-  chain = list(range(30))
-  found = _numbers(chain * 2, [*chain[1:], 0] * 2, names='x' * 30)
-  assert max(map(len, found['groups']['members'])) <= 8
-
-
 def test_an_image_with_several_labels_counts_once():
   found = _numbers([(0, 1), (0, 1), (2,)], [1, 2, 0], [0.1, 0.2, 0.3])
   assert found['several_labels']

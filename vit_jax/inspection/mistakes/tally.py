@@ -11,9 +11,6 @@ import pandas as pd
 
 from vit_jax.evaluators import calibration
 
-# Classes that are easily confused are put into groups of at most this size.
-_GROUP = 8
-
 
 def compute(table: pd.DataFrame, facts: Mapping[str, Any]) -> dict[str, Any]:
   """Computes all numbers of a table and facts of `predictions.read`.
@@ -25,7 +22,6 @@ def compute(table: pd.DataFrame, facts: Mapping[str, Any]) -> dict[str, Any]:
     `metrics`, name -> value, as the evaluator computes them;
     `pairs`, the confusions, see `confusions`;
     `classes`, see `per_class`;
-    `groups`, see `group`;
     `bins`, float64 [3, BINS], see `calibration.sums`;
     `wrong`, the rows of the mistakes, most confident first, with one `actual`
     class and a list of `labels`;
@@ -75,7 +71,6 @@ def compute(table: pd.DataFrame, facts: Mapping[str, Any]) -> dict[str, Any]:
     'metrics': metrics,
     'pairs': pairs,
     'classes': per_class(counted, pairs, facts['class_names']),
-    'groups': group(pairs),
     'bins': np.asarray(bins, np.float64),
     'wrong': counted[~counted['correct']].sort_values(
       'confidence', ascending=False, kind='stable'
@@ -137,37 +132,6 @@ def per_class(
   )
 
 
-def group(pairs: pd.DataFrame) -> pd.DataFrame:
-  """Groups classes that are confused with each other, most mistakes first.
-
-  The two groups of the most frequent confusion are joined first, and so on,
-  unless the result has more than `_GROUP` members. A single mistake joins
-  nothing.
-
-  Returns:
-    The columns `members`, a tuple, and `count`, the mistakes among them.
-  """
-  both: dict[tuple[int, int], int] = {}
-  for a, b, count in pairs[['actual', 'predicted', 'count']].itertuples(
-    index=False
-  ):
-    key = (min(a, b), max(a, b))
-    both[key] = both.get(key, 0) + count
-  groups: dict[int, list[int]] = {}  # Class -> its group, a shared list.
-  for (a, b), count in sorted(both.items(), key=lambda item: -item[1]):
-    one, other = groups.get(a, [a]), groups.get(b, [b])
-    if count > 1 and one is not other and len(one) + len(other) <= _GROUP:
-      one += other
-      groups |= dict.fromkeys(one, one)
-  found = {id(members): [members, 0] for members in groups.values()}
-  for (a, b), count in both.items():
-    if a in groups and groups[a] is groups.get(b):
-      found[id(groups[a])][1] += count
-  rows = [(tuple(sorted(members)), count) for members, count in found.values()]
-  rows.sort(key=lambda row: (-row[1], row[0]))
-  return pd.DataFrame(rows, columns=['members', 'count'])
-
-
 def matrix(
   numbers: Mapping[str, Any], most: int
 ) -> tuple[list[int], np.ndarray]:
@@ -175,8 +139,8 @@ def matrix(
 
   Args:
     numbers: from `compute`.
-    most: the most classes to return. Of more, those of the groups with most
-      mistakes come first, and then those with most mistakes.
+    most: the most classes to return. Of more, those of the most frequent
+      confusions come first, the two classes of each side by side.
 
   Returns:
     The classes, n of them, and counts int64 [n, n + 1] by actual and predicted
@@ -185,10 +149,8 @@ def matrix(
   table, pairs = numbers['classes'], numbers['pairs']
   chosen = list(range(len(table)))
   if len(table) > most:
-    mistakes = table['images'] - table['correct']
-    worst = mistakes.sort_values(ascending=False, kind='stable').index
-    grouped = [c for members in numbers['groups']['members'] for c in members]
-    chosen = list(dict.fromkeys([*grouped, *worst]))[:most]
+    confused = pairs[['actual', 'predicted']].to_numpy().ravel().tolist()
+    chosen = list(dict.fromkeys([*confused, *chosen]))[:most]
   place = np.full(len(table), len(chosen))
   place[chosen] = np.arange(len(chosen))
   counts = np.zeros((len(chosen) + 1, len(chosen) + 1), np.int64)

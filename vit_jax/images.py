@@ -1,4 +1,4 @@
-"""Images from files, folders, Pillow and NumPy, as records for the pipeline."""
+"""Images of a user, from files, folders, Pillow and NumPy."""
 
 import dataclasses
 import os
@@ -9,10 +9,10 @@ import numpy as np
 from etils import epath
 from PIL import Image, ImageOps
 
-from vit_jax import loaded
 from vit_jax.data import ops
 from vit_jax.data.source import Record
 from vit_jax.data.sources import listing
+from vit_jax.interop import weight_files
 from vit_jax.runtime import printable
 from vit_jax.workdir import files
 
@@ -42,25 +42,110 @@ class Images(Sequence[Record]):
   def name(self, index: int) -> str:
     return self.names[index]
 
-  def problem(self, index: int, preprocess: ops.Preprocess) -> str:
-    """Returns why an image cannot be read, by reading it again."""
+  def pixels(self, index: int, preprocess: ops.Preprocess) -> np.ndarray:
+    """Returns an image as evaluations see it, uint8 [height, width, channels].
+
+    Raises:
+      ValueError: the image cannot be read. The message is the reason.
+    """
     try:
       item = _content(self.items[index])
       if isinstance(item, bytes) and not item:
-        return 'the file is empty'
-      preprocess(item, np.random.default_rng(0))
-    except FileNotFoundError:
-      return 'there is no such file'
+        raise ValueError('the file is empty')
+      return preprocess(item, np.random.default_rng(0))
+    except FileNotFoundError as error:
+      raise ValueError('there is no such file') from error
     except (OSError, ops.CorruptImageError) as error:
       reason = getattr(error, 'strerror', '') or str(error)
-      return printable.name(reason).rstrip('.')
+      raise ValueError(printable.name(reason).rstrip('.')) from error
+
+  def problem(self, index: int, preprocess: ops.Preprocess) -> str:
+    """Returns why an image cannot be read, by reading it again."""
+    try:
+      self.pixels(index, preprocess)
+    except ValueError as error:
+      return str(error)
     return 'it could not be read before, but can be now'
 
+  def read(
+    self, preprocess: ops.Preprocess
+  ) -> tuple[np.ndarray, dict[int, str]]:
+    """Reads all images that can be read.
 
-def from_paths(paths: Sequence[epath.PathLike]) -> Images:
+    Returns:
+      uint8 [N, height, width, channels], and the index of each image that
+      cannot be read with the reason.
+
+    Raises:
+      ValueError: no image can be read.
+    """
+    found, problems = [], {}
+    for index in range(len(self)):
+      try:
+        found.append(self.pixels(index, preprocess))
+      except ValueError as error:
+        problems[index] = str(error)
+    if not found:
+      raise ValueError(
+        f'None of the {len(self)} images can be read, such as'
+        f' {self.names[0]}: {problems[0]}'
+      )
+    return np.stack(found), problems
+
+
+def find(words: Sequence[epath.PathLike]) -> list[str]:
+  """Lists image files.
+
+  Args:
+    words: paths of files and folders. Files may have any name. Folders and
+      their subfolders are searched for names with `listing.SUFFIXES`; hidden
+      files and folders are left out.
+
+  Returns:
+    Absolute paths without duplicates; the files of a folder are sorted.
+
+  Raises:
+    ValueError: a path does not exist, or a folder has no images.
+  """
+  found = []
+  for word in words:
+    path = weight_files.absolute(word)
+    if not path.is_dir():
+      found.append(weight_files.existing_file(path))
+      continue
+    inside = sorted(
+      path / folder / name
+      for folder, names in listing.walk(os.fspath(path))
+      for name in names
+      if name.lower().endswith(listing.SUFFIXES)
+    )
+    if not inside:
+      raise ValueError(
+        f'{path} holds no images; their suffixes are'
+        f' {", ".join(listing.SUFFIXES)}.'
+      )
+    found += inside
+  return list(dict.fromkeys(map(os.fspath, found)))
+
+
+def check_one(words: Sequence[str], **flag: str | None) -> None:
+  """Raises ValueError unless there are either image files or one flag's data.
+
+  Args:
+    words: the image files and folders of a command line.
+    **flag: the name of the flag, and its value.
+  """
+  [(name, value)] = flag.items()
+  if bool(words) == bool(value):
+    raise ValueError(
+      f'--{name}={value} and files {list(words)}: expected either image files'
+      f' and folders of them, such as photos, or --{name}.'
+    )
+
+
+def from_paths(paths: Sequence[str]) -> Images:
   """Returns the images of files, which need not exist."""
-  paths = tuple(map(os.fspath, paths))
-  return Images(tuple(map(printable.name, paths)), paths)
+  return Images(tuple(map(printable.name, paths)), tuple(paths))
 
 
 def gather(images: Any, *, upright: bool) -> Images:
@@ -88,7 +173,7 @@ def gather(images: Any, *, upright: bool) -> Images:
 
 def _items(images: Any, upright: bool) -> Iterator[str | np.ndarray]:
   if isinstance(images, str | os.PathLike):
-    yield from map(os.fspath, loaded.find_images([images]))
+    yield from find([images])
   elif isinstance(images, Image.Image):
     yield _pixels(images, upright)
   elif hasattr(images, '__array__') and not isinstance(images, list | tuple):
