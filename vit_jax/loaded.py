@@ -6,7 +6,6 @@ Commands that read a model call `define_flags`, and `load` with `arguments()`.
 import dataclasses
 from typing import Any
 
-import flax.linen as nn
 import numpy as np
 from absl import flags
 
@@ -19,34 +18,27 @@ from vit_jax.runtime import command_line
 flags.disclaim_key_flags()
 
 
-@dataclasses.dataclass(frozen=True)
-class Loaded:
-  """A model with its weights.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Loaded(interop.Weights):
+  """A model with its weights, ready to use.
+
+  Of the attributes of `Weights`, `params` is the tree of parameters. The model,
+  its image size and how images are prepared are always known. Classes have
+  names only if the head is the checkpoint's.
 
   Attributes:
-    origin: where the weights come from, for messages.
-    name: the model's name, for titles.
-    model: the module from `models.build`.
-    params: its parameters.
-    image_size: (height, width) of its images in pixels.
     preprocess: maps an image's bytes to uint8 [height, width, channels].
-    notes: remarks on the weights, to print.
-    class_names: one for each logit; () if unknown.
-    loss: the loss that the head was trained with; '' if unknown.
     has_head: whether the logits are those of the checkpoint's head. Otherwise
       the head is new, and its logits mean nothing.
   """
 
-  origin: str
-  name: str
-  model: nn.Module
-  params: Any
-  image_size: tuple[int, int]
   preprocess: ops.Preprocess
-  notes: tuple[str, ...] = ()
-  class_names: tuple[str, ...] = ()
-  loss: str = ''
   has_head: bool = False
+
+  @property
+  def name(self) -> str:
+    """The model's name, for titles."""
+    return inference.title(self.model)
 
 
 def define_flags() -> None:
@@ -115,17 +107,18 @@ def load(
     weights, model, size, new_head=not has_head
   )
   operations = preprocess or weights.preprocessing or 'resize'
-  return Loaded(
-    origin=weights.origin,
-    name=inference.title(model),
+  prepare = prepared(weights, operations, size, max_pixels)
+  changes = dict(
     model=model,
     params=params,
     image_size=size,
-    preprocess=prepared(weights, operations, size, max_pixels),
+    preprocessing=prepare.text,
+    decoding={'upright': prepare.upright, 'jpeg_dct': prepare.jpeg_dct},
     notes=report.notes,
     class_names=weights.class_names if has_head else (),
-    loss=weights.loss,
-    has_head=has_head,
+  )
+  return Loaded(
+    **vars(weights) | changes, preprocess=prepare, has_head=has_head
   )
 
 

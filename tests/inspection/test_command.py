@@ -12,7 +12,6 @@ from vit_jax import images as images_lib
 from vit_jax import loaded as subject
 from vit_jax.data import ops
 from vit_jax.inspection import gallery, views
-from vit_jax.interop import inference
 from vit_jax.training import train
 
 ALL = ('attention_distance', 'filters', 'position_similarity', 'rollout')
@@ -65,12 +64,11 @@ def test_all_figures_of_a_run_without_the_unreadable_image(tmp_path, command):
 def _draw(model, tmp_path, size=(16, 16)):
   images = np.random.default_rng(0).integers(0, 256, (3, *size, 3), np.uint8)
   of = subject.Loaded(
-    'somewhere',
-    inference.title(model),
-    model,
-    tiny.params(model, size),
-    size,
-    ops.parse('resize', image_size=size, channels=3),
+    origin='somewhere',
+    model=model,
+    params=tiny.params(model, size),
+    image_size=size,
+    preprocess=ops.parse('resize', image_size=size, channels=3),
   )
   paths = [tmp_path / f'{i}.png' for i in range(3)]
   gallery.draw_all(of, paths, images, tmp_path / 'out', 2)

@@ -15,10 +15,10 @@ def _filters(kernel):
   return views.filters(types.SimpleNamespace(params=params))
 
 
-def _similarity(params, size=(8, 8), block=None):
+def _similarity(params, size=(8, 8)):
   """Returns the similarities in a model with patches of 4 px."""
   of = types.SimpleNamespace(model=tiny.vit(), image_size=size, params=params)
-  return views.position_similarity(of, block)
+  return views.position_similarity(of)
 
 
 def test_filters_are_the_known_components_in_order_of_variance():
@@ -79,17 +79,13 @@ def test_similarity_of_a_2d_embedding_counts_its_column_and_its_row():
 
 
 @pytest.mark.parametrize('scan', [False, True])
-def test_each_block_has_its_own_similarity_where_it_has_its_own_table(scan):
+def test_of_blocks_with_their_own_tables_the_first_counts(scan):
   params = tiny.params(tiny.vit(position_site='every_layer'))
-  table = params['Transformer']['encoderblock_1']['posembed_input']
+  table = params['Transformer']['encoderblock_0']['posembed_input']
   expected = _similarity(_encoder(**table))
   if scan:
     params = stacking.stack_blocks(params)
-  assert len(views.own_blocks(params)) == 2
-  np.testing.assert_allclose(_similarity(params, block=1), expected, rtol=1e-6)
-  for block in (None, 2, -1):
-    with pytest.raises(ValueError, match=f'{block}, expected 0 to 1'):
-      _similarity(params, block=block)
+  np.testing.assert_allclose(_similarity(params), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize('kind', ['none', 'sincos2d', 'relative'])

@@ -31,23 +31,11 @@ def check(program: Program) -> None:
 def write(program: Program, folder: epath.Path) -> dict[str, Any]:
   """Writes the folder."""
   loaded = program.loaded
-  prepared = loaded.preprocess
-  weights = interop.Weights(
-    origin=loaded.origin,
-    params=loaded.params,
-    model=loaded.model,
-    image_size=loaded.image_size,
-    channels=program.channels,
-    class_names=loaded.class_names,
-    preprocessing=prepared.text,
-    decoding={'upright': prepared.upright, 'jpeg_dct': prepared.jpeg_dct},
-    loss=loaded.loss,
-  )
   interop.save_huggingface(
     *(folder / PATH, loaded.params, loaded.model, loaded.image_size),
-    **weights.described,
+    **loaded.described,
   )
-  card.write(folder / PATH, weights)
+  card.write(folder / PATH, loaded)
   return {'class': 'ViTForImageClassification', 'input': INPUT}
 
 

@@ -31,17 +31,13 @@ def draw_all(
   """
   title = of.name.replace(' with ', '\nwith ')
   shown = images[:rollouts]
-  block = None
-  if own := views.own_blocks(of.params):
-    block = 0
-    print(
-      f'{len(own)} blocks have position embeddings; the figure shows block 0.'
-    )
+  if getattr(of.model, 'position_site', '') == 'every_layer':
+    print('Each block has position embeddings; the figure shows block 0.')
   # Name -> what is measured, the column of its numbers, and how it is drawn.
   kinds = {
     'filters': (lambda: views.filters(of), 'value', figures.filters),
     'position_similarity': (
-      lambda: views.position_similarity(of, block),
+      lambda: views.position_similarity(of),
       'cosine',
       figures.position_similarity,
     ),

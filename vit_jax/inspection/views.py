@@ -64,15 +64,11 @@ def filters(of: Loaded) -> np.ndarray:
   return (0.5 + found / 2).reshape(-1, *kernel.shape[:3])
 
 
-def position_similarity(of: Loaded, block: int | None = None) -> np.ndarray:
+def position_similarity(of: Loaded) -> np.ndarray:
   """Returns the similarity of the patches' position embeddings (Figures 7, 10).
 
-  The class token's embedding is left out.
-
-  Args:
-    of: the model.
-    block: the block's index, if each block has its own position embeddings
-      (position_site='every_layer'); else None.
+  The class token's embedding is left out. If each block has its own position
+  embeddings (position_site='every_layer'), those of the first count.
 
   Returns:
     [rows, columns, rows, columns], float64: cosines between the embeddings of
@@ -82,35 +78,21 @@ def position_similarity(of: Loaded, block: int | None = None) -> np.ndarray:
     ValueError: the model has no learned position embeddings that are added to
       the patches.
   """
-  table = _position_table(of.params, block)
   grid = position.grid_of(of.model, of.image_size)
-  patches = table[-math.prod(grid) :]  # [N, D]
+  patches = _position_table(of.params)[-math.prod(grid) :]  # [N, D]
   norms = np.linalg.norm(patches, axis=1, keepdims=True)
   # The cosines of a zero embedding are defined as 0.
   directions = patches / np.where(norms, norms, 1)
   return np.clip(directions @ directions.T, -1, 1).reshape(*grid, *grid)
 
 
-def own_blocks(params: Any) -> list[Any]:
-  """Returns the blocks that have their own position embeddings, in order."""
-  blocks = params.get('Transformer', {})
-  if 'encoderblock' in blocks:
-    blocks = unstack_blocks(params)['Transformer']
-  names = [name for name in blocks if name.startswith('encoderblock_')]
-  names.sort(key=lambda name: int(name.removeprefix('encoderblock_')))
-  return [blocks[n] for n in names if 'posembed_input' in blocks[n]]
-
-
-def _position_table(params: Any, block: int | None) -> np.ndarray:
+def _position_table(params: Any) -> np.ndarray:
   """Returns [S + N, D], where S is the number of prefix tokens, 0 or 1."""
   holder = params.get('Transformer', {})
-  if own := own_blocks(params):
-    if block is None or not 0 <= block < len(own):
-      raise ValueError(
-        'each block has its own position embeddings: block is'
-        f' {block}, expected 0 to {len(own) - 1}.'
-      )
-    holder = own[block]
+  if 'posembed_input' not in holder:
+    if 'encoderblock' in holder:
+      holder = unstack_blocks(params)['Transformer']
+    holder = holder.get('encoderblock_0', {})
   tables = holder.get('posembed_input', {})
   tables = {name: np.asarray(t, np.float64) for name, t in tables.items()}
   if 'pos_embedding' in tables:

@@ -64,29 +64,27 @@ def extract(
   model.check(layer)
   if suffix == 'parquet':
     store.check_pyarrow('--format=parquet')
-  facts = _asked(model, view, layer, suffix, dtype, shard_size)
+  facts = {
+    **dict(layer=layer, format=suffix, dtype=dtype, shard_size=shard_size),
+    **_facts(model, view),
+    'images': len(view),
+    'shards': -(-len(view) // shard_size),
+  }
   _check_same(to, facts)
   to.mkdir(parents=True, exist_ok=True)
   versions = {'vit_jax': vit_jax.__version__, **installed.versions()}
   facts |= {'checkpoint': model.origin, 'versions': versions}
   store.write_metadata(to, facts)
-  count = facts['shards']
-  shards = {
-    store.shard_path(to, shard, count, suffix): range(len(view))[
-      shard * shard_size : (shard + 1) * shard_size
-    ]
-    for shard in range(count)
-  }
+  shards = {}
+  for start in range(0, len(view), shard_size):
+    path = store.shard_path(to, len(shards), facts['shards'], suffix)
+    shards[path] = range(start, min(start + shard_size, len(view)))
   # A file that is there is complete.
   left = {path: rows for path, rows in shards.items() if not path.exists()}
-  if len(left) < count:
-    logging.info('%d of %d shards are kept.', count - len(left), count)
+  logging.info('%d of %d shards are missing.', len(left), len(shards))
   progress = Progress(sum(map(len, left.values())))
   for path, rows in left.items():
-    columns = _compute(model, layer, view, rows, dtype, progress)
-    if facts['labels'] == 'no':
-      del columns['label']
-    store.write(path, columns)
+    store.write(path, _compute(model, view, rows, facts, progress))
   missing = [  # The unreadable images.
     index
     for path, rows in shards.items()
@@ -103,20 +101,12 @@ def extract(
   return facts
 
 
-def _asked(
-  model: Predictor,
-  view: View,
-  layer: str,
-  suffix: str,
-  dtype: str,
-  shard_size: int,
-) -> dict[str, Any]:
-  """Returns the facts that all shards of a folder share."""
+def _facts(model: Predictor, view: View) -> dict[str, Any]:
+  """Returns what a folder says about its model and images."""
   name, overrides = inference.describe(model.module)
   facts = {
     'model': {'name': name, **overrides},
     'weights': identity.short_hash(fingerprint.digests(model.params)),
-    'layer': layer,
     'image_size': list(model.image_size),
     'preprocess': model.preprocess.text,
     'decoding': {
@@ -124,11 +114,6 @@ def _asked(
       'jpeg_dct': model.preprocess.jpeg_dct,
     },
     'compute_dtype': np.dtype(model.module.dtype).name,
-    'format': suffix,
-    'dtype': dtype,
-    'images': len(view),
-    'shard_size': shard_size,
-    'shards': -(-len(view) // shard_size),
   }
   if isinstance(view, Images):
     facts |= {'labels': 'no', 'class_names': [], 'split': '', 'data': ''}
@@ -174,33 +159,35 @@ def _check_same(to: epath.Path, asked: Mapping[str, Any]) -> None:
 
 def _compute(
   model: Predictor,
-  layer: str,
   view: View,
   rows: range,
-  dtype: str,
+  facts: Mapping[str, Any],
   progress: Progress,
 ) -> dict[str, np.ndarray]:
   """Returns the columns of a shard."""
   part, kept, features = _Part(view, rows), [], []
-  for places, found, missing in model.batches(layer, part, progress.add):
+  for places, found, missing in model.batches(
+    facts['layer'], part, progress.add
+  ):
     with np.errstate(over='ignore'):  # Checked below, with a clear error.
-      found = found.astype(dtype)
+      found = found.astype(facts['dtype'])
     if (wrong := ~np.isfinite(found).all(axis=1)).any():
       raise ValueError(
         f'The features of {view.name(rows[places[wrong][0]])} are not finite as'
-        f' {dtype}: use --dtype=float32 and --compute_dtype=float32, or other'
-        ' weights.'
+        f' {facts["dtype"]}: use --dtype=float32 and --compute_dtype=float32,'
+        ' or other weights.'
       )
     features.append(found)
     kept += [rows[i] for i in places]
     for index in missing:
       logging.warning('Not readable: %s', view.name(rows[index]))
-  return {
+  columns = {
     'index': np.array(kept, np.int64),
     'name': np.array(list(map(view.name, kept)), np.str_),
-    'label': store.padded([part.labels[index] for index in kept]),
-    'features': np.concatenate(features),
   }
+  if facts['labels'] != 'no':
+    columns['label'] = store.padded([part.labels[index] for index in kept])
+  return columns | {'features': np.concatenate(features)}
 
 
 class _Part(Sequence[Record]):
