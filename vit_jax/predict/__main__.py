@@ -87,7 +87,6 @@ def main(words: Sequence[str]) -> None:
     )
   problems = []  # The images that cannot be read.
   indices = np.full(len(found), -1)
-  progress = commands.Progress(len(found))
   with contextlib.ExitStack() as stack:
     table = None
     if _CSV.value:
@@ -96,7 +95,7 @@ def main(words: Sequence[str]) -> None:
       file = stack.enter_context(path.open('w'))
       table = csv.DictWriter(file, _COLUMNS, lineterminator='\n')
       table.writeheader()
-    for rows, results, missing in model.batches(output, found, progress.add):
+    for rows, results, missing in model.batches(output, found):
       predictions = Predictions(
         tuple(found.names[i] for i in rows),
         results[0] if to else results,

@@ -1,6 +1,4 @@
-"""What the commands on images share: flags, the model, and the progress."""
-
-import time
+"""What the commands on images share: flags, and the model that they name."""
 
 from absl import flags, logging
 
@@ -10,8 +8,6 @@ from vit_jax.runtime import printable
 
 # The flags are those of the command that defines them.
 flags.disclaim_key_flags()
-
-_SECONDS = 10.0  # Between two lines that tell the progress.
 
 
 def define_flags(dtype: str = 'dtype') -> None:
@@ -44,25 +40,3 @@ def from_flags(dtype: str = 'dtype') -> predictor.Predictor:
   for note in model.notes:
     logging.warning('%s', note)
   return model
-
-
-class Progress:
-  """Logs every few seconds how many of all images are done."""
-
-  def __init__(self, images: int):
-    self._images, self._done = images, 0
-    self._start = self._told = time.monotonic()
-
-  def add(self, images: int) -> None:
-    """Counts images that are done now."""
-    self._done += images
-    now = time.monotonic()
-    if now - self._told < _SECONDS:
-      return
-    self._told = now
-    rate = self._done / (now - self._start)
-    logging.info(
-      '%s of %s images, %s images/s, %s left',
-      *(f'{self._done:,}', f'{self._images:,}', f'{rate:,.0f}'),
-      printable.duration((self._images - self._done) / rate),
-    )

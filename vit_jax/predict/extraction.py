@@ -21,7 +21,6 @@ from vit_jax.images import Images
 from vit_jax.interop import inference
 from vit_jax.models import layers
 from vit_jax.predict import store
-from vit_jax.predict.commands import Progress
 from vit_jax.predict.predictor import Predictor
 from vit_jax.runtime import installed
 
@@ -82,9 +81,9 @@ def extract(
   # A file that is there is complete.
   left = {path: rows for path, rows in shards.items() if not path.exists()}
   logging.info('%d of %d shards are missing.', len(left), len(shards))
-  progress = Progress(sum(map(len, left.values())))
   for path, rows in left.items():
-    store.write(path, _compute(model, view, rows, facts, progress))
+    store.write(path, _compute(model, view, rows, facts))
+    logging.info('Wrote %s.', path)
   missing = [  # The unreadable images.
     index
     for path, rows in shards.items()
@@ -162,13 +161,10 @@ def _compute(
   view: View,
   rows: range,
   facts: Mapping[str, Any],
-  progress: Progress,
 ) -> dict[str, np.ndarray]:
   """Returns the columns of a shard."""
   part, kept, features = _Part(view, rows), [], []
-  for places, found, missing in model.batches(
-    facts['layer'], part, progress.add
-  ):
+  for places, found, missing in model.batches(facts['layer'], part):
     with np.errstate(over='ignore'):  # Checked below, with a clear error.
       found = found.astype(facts['dtype'])
     if (wrong := ~np.isfinite(found).all(axis=1)).any():

@@ -5,13 +5,15 @@ Axes: N images of a user, B images of a batch, K classes.
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 from etils import epath
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -36,6 +38,7 @@ LOGITS_AND_ATTENTION = 'logits and attention'
 # sooner from small batches.
 _BATCH = {'cpu': 16}
 _ACCELERATOR_BATCH = 128
+_SECONDS = 10.0  # Between two lines that tell the progress.
 # The most bytes of attention weights that a device holds at a time.
 _WEIGHTS = 2**29
 
@@ -194,17 +197,15 @@ class Predictor:
       )
 
   def batches(
-    self,
-    output: str,
-    images: Sequence[Record],
-    on_batch: Callable[[int], None] = lambda images: None,
+    self, output: str, images: Sequence[Record]
   ) -> Iterator[tuple[np.ndarray, Any, list[int]]]:
     """Computes an output of batches of images, ahead of the caller.
+
+    Every few seconds, a line of the log tells how many are done.
 
     Args:
       output: a layer, see `features`; or LOGITS_AND_ATTENTION.
       images: the images.
-      on_batch: is told the number of images of each batch that is done.
 
     Yields:
       The indices of B images, their results as NumPy arrays of B rows, and the
@@ -215,11 +216,20 @@ class Predictor:
     else:
       function = layers.compiled(self.module, self.mesh, output)
     size = self._rows(output, len(images))
+    begun = told = time.monotonic()
 
     def fetched(start, batch, results):
+      nonlocal told
       rows = np.flatnonzero(batch['mask'])
       missing = start + np.flatnonzero(batch['unreadable'])
-      on_batch(len(rows) + len(missing))
+      done, now = start + len(rows) + len(missing), time.monotonic()
+      if now - told > _SECONDS:
+        told, rate = now, done / (now - begun)
+        logging.info(
+          '%s of %s images, %s images/s, %s left',
+          *(f'{done:,}', f'{len(images):,}', f'{rate:,.0f}'),
+          printable.duration((len(images) - done) / rate),
+        )
       results = jax.tree.map(lambda x: np.asarray(x)[rows], results)
       return start + rows, results, missing.tolist()
 

@@ -16,8 +16,13 @@ from vit_jax.paper.inside import maps, weights
 @functools.cache
 def _loaded(model, side):
   init = jax.jit(model.init)  # Faster than operation by operation.
-  params = init(jax.random.key(0), np.zeros((1, side, side, 3)))['params']
-  return Loaded('', '', model, params, (side, side), lambda *_: None)
+  return Loaded(
+    origin='',
+    params=init(jax.random.key(0), np.zeros((1, side, side, 3)))['params'],
+    model=model,
+    image_size=(side, side),
+    preprocess=lambda *_: None,
+  )
 
 
 @pytest.fixture
