@@ -21,7 +21,6 @@ the wrong shape or not finite is an error.
 """
 
 import dataclasses
-import re
 import tempfile
 from collections.abc import Sequence
 from typing import Any
@@ -196,16 +195,9 @@ def _print_summary(read, to, report) -> None:
     f' classes, {"named" if read.class_names else "without names"};'
     f' {height}x{width} px.'
   )
-  operations = read.preprocessing
-  is_folder = to.suffix != '.npz'
-  if is_folder and re.search('crop|resize_small', operations):
-    print(
-      'The evaluation differs: transformers only resizes images to'
-      f' {height}x{width} px, while the source applied {operations!r}.'
-    )
   assumed = {'gelu': 'tanh', 'norm_epsilon': 1e-6}
   differing = {k: v for k, v in read.settings.items() if assumed.get(k, v) != v}
-  if differing and not is_folder:
+  if differing and to.suffix == '.npz':
     print(
       f'Only {to.name}.json says that the model has {differing}: programs that'
       f' do not read it assume {assumed}.'

@@ -38,14 +38,6 @@ def test_the_card_of_a_run(run, tmp_path):
   assert front['license'] == 'cc-by-4.0'
   assert front['pipeline_tag'] == 'image-classification'
   assert 'datasets' not in front  # Hugging Face has no such data set.
-  (index,) = front['model-index']
-  (result,) = index['results']
-  assert result['dataset'] == {
-    'type': 'digits:01',
-    'name': 'digits:01',
-    'split': 'test',
-  }
-  assert result['metrics'][0]['value'] == pytest.approx(accuracy, abs=1e-6)
   for part in (
     *('1. decoded to grey, not rotated', '2. `ResizeSmall(size=(9, 9)'),
     *('3. `CentralCrop(size=(8, 8))', '| data.batch_size | `16` |'),
@@ -84,7 +76,6 @@ def test_public_data_are_named_and_paths_are_not(
   (run / 'config.json').write_text(json.dumps(saved))
   front, body = _card(run, tmp_path / 'hf')
   assert front.get('datasets', []) == ([public] if public else [])
-  assert front['model-index'][0]['results'][0]['dataset']['name'] == name
   assert f'## Data\n\n{name}\n' in body
   assert ('list of examples was left out' in body) == ('exclude=' in spec)
   assert 'No license is given' in body
@@ -97,8 +88,7 @@ def test_public_data_are_named_and_paths_are_not(
 def test_the_card_of_weights_without_a_run(tmp_path):
   model = tiny.vit()
   interop.save_npz(tmp_path / 'a.npz', tiny.params(model), model, image_size=8)
-  front, body = _card(tmp_path / 'a.npz', tmp_path / 'hf')
-  assert 'model-index' not in front
+  _, body = _card(tmp_path / 'a.npz', tmp_path / 'hf')
   assert '# ViT-Ti/4 at 8x8 px' in body
   assert '2. `Resize(size=(8, 8)' in body
   assert 'Cost' not in body

@@ -6,7 +6,6 @@ their kind. A data spec is shown by `_data_set` alone, never as it is.
 
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -36,7 +35,7 @@ _SETTINGS = (
 _LIBRARIES = ('vit_jax', 'jax', 'flax', 'optax', 'orbax-checkpoint', 'python')
 # Kinds of data whose specs hold no path.
 _OWN = ('digits', 'shapes', 'vtab')
-_METRICS = ('accuracy', 'top5_accuracy')
+_METRICS = ('accuracy', 'top5_accuracy', 'loss')
 
 
 def check_license(name: str) -> None:
@@ -69,8 +68,6 @@ def write(folder: epath.Path, weights: Weights, license_: str = '') -> None:
     **({'datasets': [run['public']]} if run.get('public') else {}),
     'metrics': ['accuracy'],
   }
-  if run.get('results'):
-    front['model-index'] = [{'name': name, 'results': run['results']}]
   prepared = ops.parse(
     weights.preprocessing or 'resize',
     image_size=weights.image_size,
@@ -136,7 +133,7 @@ def _run(weights: Weights) -> dict[str, Any]:
     if row['step'] == step
     for key, value in row.items()
     if key.rpartition('/')[0] in config['evals']
-    and key.rpartition('/')[2] in (*_METRICS, 'loss')
+    and key.rpartition('/')[2] in _METRICS
   }
   macs = accounting.forward_macs(
     weights.model, weights.image_size, weights.channels
@@ -148,7 +145,6 @@ def _run(weights: Weights) -> dict[str, Any]:
     'data': name,
     'public': public,
     'excluded': 'exclude=' in spec,
-    'results': [*_results(config, found)],
     'metrics': {key: f'{value:.4f}' for key, value in found.items()},
     'settings': {key: f'`{flat[key]}`' for key in _SETTINGS if key in flat},
     'images': images,
@@ -162,24 +158,3 @@ def _run(weights: Weights) -> dict[str, Any]:
     ),
     'libraries': {k: launches[-1][k] for k in _LIBRARIES if k in launches[-1]},
   }
-
-
-def _results(
-  config: Mapping[str, Any], found: Mapping[str, float]
-) -> Iterator[dict[str, Any]]:
-  """Yields the results on the run's own data as Hugging Face's cards do."""
-  own = config['data']['dataset']
-  name = _data_set(own)[0]
-  for key, value in found.items():
-    evaluation, _, metric = key.rpartition('/')
-    section = config['evals'][evaluation]
-    # Results on other data must not pass for those on the run's own.
-    if metric not in _METRICS or section.get('dataset') not in (None, '', own):
-      continue
-    split = {'split': section['split']} if section.get('split') else {}
-    entry = {'type': 'accuracy', 'name': f'{evaluation} {metric}'}
-    yield {
-      'task': {'type': 'image-classification'},
-      'dataset': {'type': name, 'name': name, **split},
-      'metrics': [entry | {'value': round(value, 6)}],
-    }

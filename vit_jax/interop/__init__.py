@@ -7,7 +7,6 @@
 the same from the command line.
 """
 
-from vit_jax.interop.fitting import Report, fit
 from vit_jax.interop.inference import infer_model
 from vit_jax.interop.saving import save_huggingface, save_npz
 from vit_jax.interop.sources import (
@@ -21,9 +20,7 @@ from vit_jax.interop.sources import (
 from vit_jax.interop.weight_files import Weights
 
 __all__ = [
-  'Report',
   'Weights',
-  'fit',
   'fit_weights',
   'infer_model',
   'load',
