@@ -66,7 +66,6 @@ def test_parts_and_unreadable_images(folder, tmp_path, run):
   'words, message',
   [
     (['--part=3/2'], '--part=3/2'),
-    (['--part=1/2', '--checkpoint=x'], '--checkpoint with --part=1/2'),
     (['--min_correlation=0.05'], '--min_correlation=0.05'),
     (['--test_split=a', '--test_split=b'], '2 --test_split for 1 --test'),
     (['--test_split=train'], 'share 1,437 images'),

@@ -16,11 +16,6 @@ def _pairs(*rows):
   return pd.DataFrame(rows, columns=columns)
 
 
-def _similar(*rows):
-  columns = [*work.PAIR, 'cosine', 'correlation', 'view']
-  return pd.DataFrame(rows, columns=columns)
-
-
 def _of_kind(found, kind):
   return found['index'][found['kind'] == kind].tolist()
 
@@ -32,33 +27,19 @@ def test_pairs_are_judged_by_their_correlation():
     (6, 0, 2, 30, 0, 0.79),
     (7, 0, 2, 30, 0, 0.69),
   )
-  found = report.judge(pairs, None, 0.8)
+  found = report.judge(pairs, 0.8)
   assert _of_kind(found, 'duplicate') == [5, 4]
   assert _of_kind(found, 'near miss') == [6]
   assert len(found) == 3
-  assert not len(report.judge(_pairs(), _similar(), 0.8))
-  found = report.judge(pairs, None, 0.69)
+  assert not len(report.judge(_pairs(), 0.8))
+  found = report.judge(pairs, 0.69)
   assert _of_kind(found, 'duplicate') == [7, 6, 5, 4]
-
-
-def test_features_add_pairs_and_only_pixels_make_duplicates():
-  pairs = _pairs((4, 0, 1, 9, 0, 0.5), (5, 0, 1, 9, 0, 0.9))
-  similar = _similar(
-    (4, 0, 1, 0.99, 0.85, 19), (6, 0, 0, 0.97, 0.9, 0), (7, 0, 0, 0.96, 0.1, 0)
-  )
-  found = report.judge(pairs, similar, 0.8)
-  assert _of_kind(found, 'duplicate') == [4, 5, 6]
-  assert _of_kind(found, 'similar') == [7]
-  assert found['correlation'].tolist() == [0.85, 0.9, 0.9, 0.1]
-  assert found['view'].tolist() == [19, 0, 0, 0]
-  assert found['distance'].fillna(-1).tolist() == [9, 9, -1, -1]
-  assert found['cosine'].fillna(-1).tolist() == [0.99, -1, 0.97, 0.96]
 
 
 def test_the_first_of_equal_images_stays():
   """2 is like 1, 3 is like 2 only, 5 is like 3 and 4."""
   rows = ((2, 0, 1), (3, 0, 2), (5, 0, 3), (5, 0, 4))
-  found = report.judge(_pairs(*((*r, 0, 0, 0.9) for r in rows)), None, 0.8)
+  found = report.judge(_pairs(*((*r, 0, 0, 0.9) for r in rows)), 0.8)
   assert report.excluded(found, inside=True) == {2, 5}
   assert report.excluded(found, inside=False) == {2, 3, 5}
 
@@ -79,7 +60,7 @@ def job(tmp_path):
 
 
 def test_lists_name_places_in_whole_splits(job):
-  lines = report.write(job, report.judge(job.pairs(), None, 0.8), 0.8)
+  lines = report.write(job, report.judge(job.pairs(), 0.8), 0.8)
   images, tests = (s.view.source for s in (job.images, *job.tests))
   clean = exclusion.Excluding(images, str(job.folder / 'exclude.json'))
   names = [clean.name('train', i) for i in range(4)]
@@ -99,10 +80,9 @@ def test_lists_name_places_in_whole_splits(job):
 def test_the_page_shows_pairs(job):
   pairs = job.pairs()
   pairs.loc[0, 'correlation'] = 0.75
-  similar = _similar((2, 0, 1, 0.99, 0.1, 0))
-  report.write(job, report.judge(pairs, similar, 0.8), 0.8)
+  report.write(job, report.judge(pairs, 0.8), 0.8)
   text = (job.folder / 'pairs.html').read_text()
-  assert (text.count('<img '), text.count('<h2>')) == (6, 3)
+  assert (text.count('<img '), text.count('<h2>')) == (4, 2)
   assert 'photos &lt;b&gt;' in text
   assert '0.750' in text
   assert 'http' not in text

@@ -111,7 +111,7 @@ def test_blocks_without_pairs_change_nothing(tmp_path, caplog):
   job.run()
   # The time left is told after each block.
   assert len(re.findall(r'\d:\d\d:\d\d', caplog.text)) >= 14 + 10
-  found = report.judge(job.pairs(), None, 0.8)
+  found = report.judge(job.pairs(), 0.8)
   assert len(found) == 4
   report.write(job, found, 0.8)
 

@@ -5,7 +5,7 @@ detector is not published, so this one is our own:
 
   sets.py      the images to compare
   hashing.py   a perceptual hash per image, several per test image
-  search.py    pairs with near hashes, or with similar features, by faiss
+  search.py    pairs with near hashes, by faiss
   matching.py  compares the pixels of such pairs
   work.py      does this block by block, resumable, shared by many machines
   report.py    pairs.csv, the lists of exclusions and pairs.html

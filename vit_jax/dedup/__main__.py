@@ -5,7 +5,6 @@
   --data=... --split='train[:98%]' --test=... --test_split=validation --to=DIR
   --data=folder:/data/photos --to=DIR            inside one set, each pair once
   --data=... --test=... --to=gs://bucket/dir --part=3/16     one of 16 machines
-  --data=... --test=... --to=DIR --checkpoint=augreg/B_16         features, too
 
 A near-duplicate is the same picture: compressed, resized, cropped by up to 10%
 of each side, grey, darker, richer in contrast, or with --flips mirrored.
@@ -30,18 +29,14 @@ be read. They are named in the log, and not compared.
 
 import sys
 
-import pandas as pd
-from absl import flags, logging
+from absl import flags
 
-from vit_jax import loaded
 from vit_jax.data import source_flags
 from vit_jax.data.ops import decoding
-from vit_jax.dedup import hashing, report, search, sets, work
-from vit_jax.predict import predictor
+from vit_jax.dedup import report, sets, work
 from vit_jax.runtime import command_line, installed, printable
 from vit_jax.workdir import files
 
-loaded.define_flags()
 flags.adopt_module_key_flags(source_flags)
 _DATA = flags.DEFINE_string(
   'data', None, 'Data spec of the images to clean, such as folder:/data/photos.'
@@ -82,26 +77,12 @@ _MAX_DISTANCE = flags.DEFINE_integer(
   lower_bound=0,
   upper_bound=48,
 )
-_MIN_COSINE = flags.DEFINE_float(
-  'min_cosine',
-  0.95,
-  'With --checkpoint: pixels are also compared if the cosine of the features is'
-  ' at least this.',
-  lower_bound=-1,
-  upper_bound=1,
-)
 
 
 def main() -> None:
   decoding.own_process()
   installed.require('faiss', extra='dedup', what='python -m vit_jax.dedup')
   part, parts = command_line.parse_part(_PART.value)
-  checkpoint = flags.FLAGS.checkpoint
-  if checkpoint and parts > 1:
-    raise ValueError(
-      f'--checkpoint with --part={_PART.value}: leave --checkpoint out of the'
-      ' parts, and start the command with it and without --part at the end.'
-    )
   images, tests = _sets()
   job = work.Work(
     *(files.absolute(_TO.value), images, tests),
@@ -116,8 +97,7 @@ def main() -> None:
       ' start its command again, or this one without --part.'
     )
   else:
-    similar = _similar(job, checkpoint) if checkpoint else None
-    found = report.judge(job.pairs(), similar, _MIN_CORRELATION.value)
+    found = report.judge(job.pairs(), _MIN_CORRELATION.value)
     for line in report.write(job, found, _MIN_CORRELATION.value):
       print(printable.text(line))
     print(f'Look at {job.folder / report.PAGE}.')
@@ -146,18 +126,6 @@ def _sets() -> tuple[sets.Set, list[sets.Set]]:
       )
     opened.append(test)
   return images, opened
-
-
-def _similar(job: work.Work, checkpoint: str) -> pd.DataFrame:
-  """Returns the pairs with similar features, compared by their pixels."""
-  model = predictor.load(checkpoint, **loaded.arguments())
-  logging.info('%s', printable.text(str(model)))
-  similar = search.similar_features(
-    *(model, job.folder / 'features', job.images, job.queries),
-    _MIN_COSINE.value,
-  )
-  whole, mirrored = 0, len(hashing.VIEWS)
-  return job.compare(similar.assign(view=whole, second=mirrored))
 
 
 if __name__ == '__main__':

@@ -24,41 +24,24 @@ NEAR_MISS = 0.1
 _SHOWN = 300
 COLUMNS = [
   *('index', 'name', 'test', 'test_index', 'test_name', 'kind'),
-  *('correlation', 'distance', 'cosine', 'view'),
+  *('correlation', 'distance', 'view'),
 ]
-# What is known of a pair but the images.
-_FACTS = ['correlation', 'distance', 'cosine', 'view']
 
 
-def judge(
-  pairs: pd.DataFrame, similar: pd.DataFrame | None, min_correlation: float
-) -> pd.DataFrame:
+def judge(pairs: pd.DataFrame, min_correlation: float) -> pd.DataFrame:
   """Decides which pairs are near-duplicates.
 
   Args:
     pairs: see `work.Work.pairs`.
-    similar: pairs with similar features and their `cosine`, compared by
-      `work.Work.compare`; None without features.
     min_correlation: the least correlation of a near-duplicate.
 
   Returns:
-    Pairs with a `kind`, the most doubtful of each kind first: 'duplicate',
-    'near miss', or 'similar' if only the features match. `distance` or `cosine`
-    is missing if hashes or features were not compared.
+    Pairs with a `kind`, 'duplicate' or 'near miss', the most doubtful of each
+    kind first.
   """
-  both = pd.concat([pairs, similar]).reindex(columns=[*work.PAIR, *_FACTS])
-  both = both.astype({'correlation': float, 'cosine': float})
-  both = both.sort_values('correlation', ascending=False, kind='stable')
-  found = both.groupby(work.PAIR, as_index=False)[_FACTS].first()
-  above, cosine = found['correlation'] - min_correlation, found['cosine']
-  found['kind'] = np.select(
-    [above >= 0, cosine.notna(), above >= -NEAR_MISS],
-    ['duplicate', 'similar', 'near miss'],
-    '',
-  )
-  certain = found['kind'] == 'similar'
-  found['order'] = np.where(certain, -cosine, above.abs())
-  found = found[found['kind'] != ''].astype({'distance': 'Int64'})
+  above = pairs['correlation'].astype(float) - min_correlation
+  kinds = np.where(above >= 0, 'duplicate', 'near miss')
+  found = pairs.assign(kind=kinds, order=above.abs())[above >= -NEAR_MISS]
   return found.sort_values(['kind', 'order', 'index'], ignore_index=True)
 
 
@@ -113,8 +96,7 @@ def write(
     f'{images.spec}, {images.view.split}: {len(out):,} of {len(images):,}'
     f' images to leave out: {EXCLUDE}',
     f'{kinds["duplicate"]:,} pairs are near-duplicates;'
-    f' {kinds["near miss"]:,} nearly are, and {kinds["similar"]:,} more have'
-    ' similar features only. These are not left out.',
+    f' {kinds["near miss"]:,} nearly are, and are not left out.',
   ]
   _write_pairs(job, found, lines, min_correlation)
   return lines
@@ -141,7 +123,6 @@ def _write_pairs(job, found, lines, min_correlation: float) -> None:
     except (ValueError, OSError, errors.ReadError):
       return ''
 
-  found = found.astype(object).where(found.notna(), None)
   text = pages.render(
     pathlib.Path(__file__).with_name('page.html'),
     lines=lines,

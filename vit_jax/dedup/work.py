@@ -197,40 +197,23 @@ class Work:
         near['index'], near['test'] = index[near['target']], test
         near['test_index'] = test_index[near['query']]
         found.append(near)
-    found = self.compare(pd.concat(found))
-    columns = found[[*PAIR, 'distance', 'view', 'correlation']]
-    arrays = {key: column.to_numpy() for key, column in columns.items()}
-    _save(self._path('pairs', number), **arrays)
-
-  def compare(self, found: pd.DataFrame) -> pd.DataFrame:
-    """Compares the pixels of pairs.
-
-    Args:
-      found: PAIR, and the numbers of two views: `view`, and `second` or -1.
-
-    Returns:
-      The pairs sorted by PAIR, with `correlation`, and `view` the best of the
-      two. Inside one set, each pair is there once, and no image with itself.
-    """
+    found = pd.concat(found)
     if not self.tests:
       found = found[found['test_index'] < found['index']]
     found = found.sort_values(PAIR, ignore_index=True)
-    queries = list(self.queries.values())
+    query_sets, columns = [*self.queries.values()], [*PAIR, 'view', 'second']
 
     def work(index, test, test_index, *views):
-      try:
-        one = self.images.kept_grey(index)
-        other = queries[test].kept_grey(test_index)
-      except hashing.CorruptImageError:  # A model's decoder is less strict.
-        return 0.0, views[0]
+      one = self.images.kept_grey(index)
+      other = query_sets[test].kept_grey(test_index)
       return matching.correlation(one, other, [v for v in views if v >= 0])
 
-    rows = (found[key].tolist() for key in [*PAIR, 'view', 'second'])
-    best = _in_threads(work, *rows)
-    found['correlation'] = np.array([score for score, _ in best], np.float32)
-    # Without pairs, NumPy would choose another dtype.
-    found['view'] = np.array([view for _, view in best], np.int64)
-    return found
+    best = _in_threads(work, *(found[key].tolist() for key in columns))
+    arrays = {key: found[key].to_numpy() for key in [*PAIR, 'distance']}
+    # Without pairs, NumPy would choose other dtypes.
+    arrays['view'] = np.array([view for _, view in best], np.int64)
+    scores = np.array([score for score, _ in best], np.float32)
+    _save(self._path('pairs', number), **arrays, correlation=scores)
 
 
 def _in_threads(work: Callable, *items: Iterable) -> list:
