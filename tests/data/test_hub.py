@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 
+from tests.prepare_data.imagenet21k import tar_file
 from tests.prepare_data.odd_files import JPEG, PNG
 from vit_jax import data
 
@@ -91,6 +92,16 @@ def test_parquet_of_other_programs(tmp_path, struct):
   source = data.open_source(f'hf:{tmp_path}/x')
   assert _records(source) == [(JPEG, 0), (PNG, 2), (JPEG, 1)]
   assert _records(source, 'test') == [(PNG, 1)]
+
+
+def test_a_webdataset(tmp_path):
+  files = {'0.cls': b'2', '0.jpg': JPEG, '1.cls': b'0', '1.jpg': PNG}
+  for split in ('train', 'test'):
+    (tmp_path / f'x-{split}-0.tar').write_bytes(tar_file(files))
+  keys = {'image_key': 'jpg', 'label_key': 'cls'}
+  source = data.open_source(f'hf:{tmp_path}', **keys)
+  assert source.info.class_names == ('0', '1', '2')
+  assert _records(source) == _records(source, 'test') == [(JPEG, 2), (PNG, 0)]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_views():
     ('digits:7', 'two or more different digits'),
     ('shapes:weight', "unknown factor 'weight'; the factors are shape, "),
     ('tar:/a b,exclude=/c', r"prepare_data '--source=tar:/a b' --to=DIR"),
-    ('wds:/data/w', r'prepare_data --source=wds:/data/w --to=DIR'),
+    ('wds:/data/w', 'read as hf:FOLDER'),
     ('parquet:/data/p', 'read as hf:FOLDER'),
   ],
 )

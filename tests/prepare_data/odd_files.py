@@ -118,8 +118,8 @@ FILES = {
   'plain.jp2': (encoded(scene(size=(64, 64)), 'JPEG2000'), CONVERTED, ''),
   'plain.avif': (encoded(scene(), 'AVIF'), CONVERTED, ''),
   # Set aside.
-  'empty.jpg': (b'', SET_ASIDE, 'empty file'),
-  'zeros.jpg': (bytes(2000), SET_ASIDE, 'zero bytes'),
+  'empty.jpg': (b'', SET_ASIDE, '0 bytes'),
+  'zeros.jpg': (bytes(2000), SET_ASIDE, 'cannot decode'),
   'truncated.jpg': (JPEG[:HALF], SET_ASIDE, 'truncated JPEG'),
   'cut_but_ended.jpg': (JPEG[:HALF] + b'\xff\xd9', SET_ASIDE, 'premature end'),
   'ends_at_restart.jpg': (_ends_at_a_restart(), SET_ASIDE, 'truncated JPEG'),
@@ -136,7 +136,7 @@ FILES = {
   'truncated.bmp': (encoded(scene(), 'BMP')[:999], SET_ASIDE, 'damaged BMP'),
   'truncated.tif': (encoded(scene(), 'TIFF')[:999], SET_ASIDE, 'TIFF'),
   'float.tif': (encoded(scene('F'), 'TIFF'), SET_ASIDE, 'floating-point'),
-  'web_page.jpg': (b'<!DOCTYPE html>404', SET_ASIDE, 'no known format'),
-  'phone.jpg': (b'\0\0\0\x18ftypheic\0\0\0\0', SET_ASIDE, 'heic'),
-  'shifted.jpg': (b'\xef\xbb\xbf' + JPEG, SET_ASIDE, 'no known format'),
+  'web_page.jpg': (b'<!DOCTYPE html>404', SET_ASIDE, 'cannot decode'),
+  'phone.jpg': (b'\0\0\0\x18ftypheic\0\0\0\0', SET_ASIDE, 'ftyp'),
+  'shifted.jpg': (b'\xef\xbb\xbf' + JPEG, SET_ASIDE, 'cannot decode'),
 }

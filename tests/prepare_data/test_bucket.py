@@ -16,7 +16,7 @@ def test_into_a_bucket(tmp_path):
   rng = np.random.default_rng(0)
   content = {f'owl/{i}.jpg': imagenet21k.picture(rng) for i in range(20)}
   (tmp_path / 'birds.tar').write_bytes(imagenet21k.tar_file(content))
-  source = tars.Tars('tar', f'{tmp_path}/birds.tar')
+  source = tars.Tars(f'{tmp_path}/birds.tar')
   job = prepare.describe(source, 'gs://bucket/tfds', count=3, merged=True)
   report = prepare.run(job)
   folder = epath.Path('gs://bucket/tfds/birds/1.0.0')

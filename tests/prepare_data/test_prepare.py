@@ -26,8 +26,7 @@ from vit_jax.prepare_data import prepare, tars
 def run(spec, to, **options):
   """Prepares a source in this process; returns the report."""
   kind, _, path = spec.partition(':')
-  is_tar = kind in tars.KINDS
-  source = tars.Tars(kind, path) if is_tar else data.open_source(spec)
+  source = tars.Tars(path) if kind == 'tar' else data.open_source(spec)
   return prepare.run(prepare.describe(source, str(to), **options))
 
 
@@ -276,8 +275,6 @@ def test_damaged_tar_files_are_named(many, tmp_path, command):
   [
     (['--dry_run'], 0, 'train: 30 images, about'),
     (['--part=2/2'], 1, '--part=2/2: expected K/N'),
-    (['--label_key=y'], 1, '--label_key has no effect on folder: data'),
-    (['--skip_damaged'], 1, '--skip_damaged has no effect on folder'),
     (['--order=any'], 1, 'one of <shuffled|source>'),
     (['--source=tfds:cifar10', '--area=9'], 1, '--area has no effect on tfds'),
   ],

@@ -1,7 +1,6 @@
-"""Guards `tar:` and `wds:`: which files are records, and their classes."""
+"""Guards `tar:`: which files are records, and their classes."""
 
 import gzip
-import json
 import tarfile
 
 import fsspec
@@ -27,7 +26,7 @@ def _write(root, files):
 
 
 def _open(spec, **options):
-  return tars.Tars(*spec.split(':', 1), **options)
+  return tars.Tars(spec.removeprefix('tar:'), **options)
 
 
 def _records(spec, split='train'):
@@ -38,9 +37,6 @@ def _records(spec, split='train'):
   assert [view.name(i) for i in range(len(view))] == [r.name for r in records]
   assert source.labels(split).tolist() == [r.label for r in records]
   return [(r.image.decode(), names[r.label]) for r in records]
-
-
-# tar: -------------------------------------------------------------------------
 
 
 def _tar(*paths):
@@ -168,54 +164,3 @@ def test_a_remote_tar_file():
   source = _open('tar:memory://remote/a.tar')
   assert source.info.is_remote
   assert source.read('train', 1).image == b'bytes of cat/2.jpg'
-
-
-# wds: -------------------------------------------------------------------------
-
-
-def _shards(root, samples, suffix='cls', per_shard=2, name='x-train-{:04}.tar'):
-  """Writes samples (image, label) as WebDataset's shards."""
-  for start in range(0, len(samples), per_shard):
-    files = {}
-    for i, (image, label) in enumerate(samples[start : start + per_shard]):
-      text = json.dumps({'label': label}) if suffix == 'json' else str(label)
-      files[f'{start + i:05}.jpg'] = image
-      files[f'{start + i:05}.{suffix}'] = text.encode()
-      files[f'{start + i:05}.txt'] = b'a caption'
-    _write(root, {name.format(start // per_shard): files})
-  return root
-
-
-@pytest.mark.parametrize('suffix', ['cls', 'json'])
-def test_shards(tmp_path, suffix):
-  samples = [(b'one', 2), (b'two', 0), (b'three', 2), (b'four', 1), (b'5', 4)]
-  root = _shards(tmp_path / 'x', samples, suffix)
-  _shards(root, [(b'six', 3)], suffix, name='x-val-{:04}.tar')
-  assert _records(f'wds:{root}') == [(b.decode(), str(n)) for b, n in samples]
-  assert _records(f'wds:{root}', 'val') == [('six', '3')]
-  assert _open(f'wds:{root}').info.num_classes == 5
-  (root / 'classes.txt').write_text('ant\nbee\ncat\ndog\nemu\nfox\n')
-  source = _open(f'wds:{root}')
-  assert source.info.class_names == ('ant', 'bee', 'cat', 'dog', 'emu', 'fox')
-  assert source.read('train', 0).label == 2
-
-
-@pytest.mark.parametrize('label', [1.5, [1], {'a': 1}, True])
-def test_labels_in_json_are_whole_numbers_or_texts(tmp_path, label):
-  root = _shards(tmp_path / 'x', [(b'one', 3.0), (b'two', 'cat')], 'json')
-  assert _records(f'wds:{root}') == [('one', '3'), ('two', 'cat')]
-  _shards(root, [(b'three', label)], 'json')
-  with pytest.raises(ValueError, match=r'00000\.json has the label .* index'):
-    _open(f'wds:{root}')
-
-
-@pytest.mark.parametrize('listed, label', [('ant', 2), ('ant\nbee', 'cat')])
-def test_the_list_of_classes(tmp_path, listed, label):
-  root = _shards(tmp_path / 'x', [(b'one', 'big dog'), (b'two', 'ant')])
-  (root / 'classes.txt').write_text('\nant\n\nbig dog\n\n')
-  assert _records(f'wds:{root}') == [('one', 'big dog'), ('two', 'ant')]
-  assert _open(f'wds:{root}').info.class_names == ('ant', 'big dog')
-  _shards(root, [(b'one', label)])
-  (root / 'classes.txt').write_text(listed)
-  with pytest.raises(ValueError, match=f'^wds:{root}: .*{label!r}'):
-    _open(f'wds:{root}')

@@ -47,8 +47,6 @@ SOURCES: dict[str, str | Callable[..., Source]] = {
   'hf': 'vit_jax.data.sources.hub:HuggingFace',
   'vtab': 'vit_jax.vtab.source:Vtab',
 }
-# Kinds that only `prepare_data` reads.
-_PREPARED_FIRST = ('tar', 'wds')
 
 
 def open_source(
@@ -90,15 +88,18 @@ def open_source(
   if excluded:
     return exclusion.Excluding(open_source(base, **options), excluded)
   kind, _, argument = spec.partition(':')
-  if kind in _PREPARED_FIRST:
+  if kind == 'tar':
     source = shlex.quote(f'--source={spec}')
     raise ValueError(
       f'{spec}: tar files are prepared once, and the result is read. Run python'
       f' -m vit_jax.prepare_data {source} --to=DIR, and use the data spec that'
       ' it prints, arrayrecord:DIR/NAME.'
     )
-  if kind == 'parquet':
-    raise ValueError(f'{spec}: a folder of Parquet files is read as hf:FOLDER.')
+  if kind in ('parquet', 'wds'):
+    raise ValueError(
+      f'{spec}: a folder of Parquet files, or of the shards of a WebDataset, is'
+      ' read as hf:FOLDER; see docs/data.md.'
+    )
   if kind not in SOURCES:
     raise _spec_error(spec)
   opener = SOURCES[kind]

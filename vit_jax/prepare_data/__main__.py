@@ -20,10 +20,8 @@ written are made again, with the same bytes. Many machines share the work if
 each gets the same command with its own --part=K/N (0/4, 1/4, 2/4, 3/4), and a
 DIR that all of them see.
 
-A source is a data spec, or one of two kinds that only this command reads:
-
-  tar:PATH   tar files with a tar file or a folder for each class
-  wds:PATH   the shards of a WebDataset
+A source is a data spec, or tar:PATH, which only this command reads: tar files
+with a tar file or a folder for each class.
 
 A source tfds:NAME is prepared by TFDS itself, or, if there is a copy in
 TFRecord format, converted record by record, with all of its features.
@@ -100,8 +98,8 @@ def main() -> None:
   decoding.own_process()
   part = command_line.parse_part(_PART.value)
   processes = _PROCESSES.value or joblib.cpu_count()
-  _check_flags(_SOURCE.value.partition(':')[0])
   if _SOURCE.value.startswith('tfds:'):
+    _check_flags()
     folders = _TO.value, source_flags.DATA_DIR.value
     print(tfds_copy.prepare(_SOURCE.value, *folders, part, processes))
     return
@@ -130,32 +128,20 @@ def main() -> None:
 def _open(spec: str) -> data.Source:
   base, excluded = exclusion.split(spec)
   kind, _, path = base.partition(':')
-  if kind not in tars.KINDS:
+  if kind != 'tar':
     return data.open_source(spec, **source_flags.arguments())
-  found = tars.Tars(kind, path, skip_damaged=_SKIP_DAMAGED.value)
+  found = tars.Tars(path, skip_damaged=_SKIP_DAMAGED.value)
   return exclusion.Excluding(found, excluded) if excluded else found
 
 
-# The kinds of source that read a flag; the next flags are read by all. Flags in
-# neither are read by all but `tfds`, whose records are copied.
-_READ_BY = {
-  _SKIP_DAMAGED.name: ('tar', 'wds'),
-  source_flags.IMAGE_KEY.name: ('arrayrecord', 'hf'),
-  source_flags.LABEL_KEY.name: ('arrayrecord', 'hf'),
-  source_flags.NUM_CLASSES.name: ('arrayrecord', 'hf'),
-}
-_BY_ALL = (_SOURCE, _TO, _PART, _PROCESSES, source_flags.DATA_DIR)
-
-
-def _check_flags(kind: str) -> None:
-  """Raises ValueError for a flag that a kind of source would ignore."""
-  known = {flag.name: (kind,) for flag in _BY_ALL} | _READ_BY
-  others = () if kind == 'tfds' else (kind,)
+def _check_flags() -> None:
+  """Raises ValueError for a flag without effect where records are copied."""
+  read = _SOURCE, _TO, _PART, _PROCESSES, source_flags.DATA_DIR
+  known = {flag.name for flag in read}
   for flag in flags.FLAGS.get_key_flags_for_module(__name__):
-    is_set = flag.value != flag.default
-    if is_set and kind not in known.get(flag.name, others):
+    if flag.name not in known and flag.value != flag.default:
       raise ValueError(
-        f'--{flag.name} has no effect on {kind}: data. Leave it out.'
+        f'--{flag.name} has no effect on tfds: data. Leave it out.'
       )
 
 

@@ -20,17 +20,6 @@ from PIL import Image
 
 from vit_jax.data.ops import decoding, resizing
 
-# What the bytes of a file begin with -> Pillow's name of its format.
-_SIGNATURES = {
-  b'\xff\xd8': 'JPEG',
-  b'\x89PNG\r\n\x1a\n': 'PNG',
-  b'GIF8': 'GIF',
-  b'BM': 'BMP',
-  b'II*\0': 'TIFF',
-  b'MM\0*': 'TIFF',
-  b'\0\0\0\x0cjP  ': 'JPEG2000',
-  b'\xff\x4f\xff\x51': 'JPEG2000',
-}
 # Formats that are converted, and those of them that are lossy.
 _LOSSY = ('WEBP', 'JPEG2000', 'AVIF')
 _CONVERTED = ('GIF', 'BMP', 'TIFF', 'PPM', *_LOSSY)
@@ -96,13 +85,8 @@ def store(
   """
   found, pixels, notes, convert = 'array', image, ['no file'], True
   if isinstance(image, bytes):
-    found = identify(image)
-    if not image.strip(b'\0'):
-      raise SetAsideError('empty file, or only zero bytes')
-    if not found:
-      raise SetAsideError(f'no known format: it starts with {image[:12]!r}')
     try:
-      pixels, notes, convert = _read(image, found, name, max_pixels)
+      found, pixels, notes, convert = _read(image, name, max_pixels)
     except decoding.CorruptImageError as error:
       raise SetAsideError(str(error)) from error
   height, width = pixels.shape[:2]
@@ -136,39 +120,30 @@ def store(
   return made, notes
 
 
-def identify(data: bytes) -> str:
-  """Returns the format that the first bytes state; '' if it is not read."""
-  for start, name in _SIGNATURES.items():
-    if data.startswith(start):
-      return name
-  if data[:4] == b'RIFF' and data[8:12] == b'WEBP':
-    return 'WEBP'
-  if data[4:12] in (b'ftypavif', b'ftypavis'):
-    return 'AVIF'
-  if data[:1] == b'P' and data[1:2] in b'123456' and data[2:3].isspace():
-    return 'PPM'
-  return ''
-
-
 def _read(
-  image: bytes, found: str, name: str, max_pixels: int
-) -> tuple[np.ndarray, list[str], bool]:
+  image: bytes, name: str, max_pixels: int
+) -> tuple[str, np.ndarray, list[str], bool]:
   """Decodes a file.
 
   Returns:
-    The pixels, uint8 [h, w, 3]; notes; and whether readers need a conversion.
+    Pillow's name of the format; the pixels, uint8 [h, w, 3]; notes; and whether
+    readers need a conversion.
 
   Raises:
-    CorruptImageError: its header is damaged, or states too many pixels.
+    CorruptImageError: its header is unknown or damaged, or states too many
+      pixels.
     SetAsideError: it cannot be decoded whole.
   """
-  notes, convert = [], False
-  stated = Image.registered_extensions().get(os.path.splitext(name)[1].lower())
-  if stated and stated != found:
-    notes.append(f'{found} with the suffix of {stated}')
+  header, notes = decoding.header(image, max_pixels), []
+  found, stated = header.format, header[:2]
+  if found not in ('JPEG', 'PNG', *_CONVERTED):
+    raise SetAsideError(f'{found} is no format that is converted')
+  suffix = os.path.splitext(name)[1].lower()
+  named = Image.registered_extensions().get(suffix, found)
+  if named != found:
+    notes.append(f'{found} with the suffix of {named}')
   if found == 'JPEG' and decoding.orientation(image) > 1:
     notes.append('EXIF orientation')
-  stated = decoding.header(image, max_pixels)[:2]
   if found == 'JPEG':
     pixels, more, convert = _read_jpeg(image)
   elif found == 'PNG':
@@ -181,7 +156,7 @@ def _read(
       f'{found} whose header states {stated[0]} x {stated[1]} pixels, and not'
       f' the {pixels.shape[0]} x {pixels.shape[1]} that it holds'
     )
-  return pixels, notes + more, convert
+  return found, pixels, notes + more, convert
 
 
 def _read_jpeg(data: bytes) -> tuple[np.ndarray, list[str], bool]:

@@ -13,6 +13,7 @@ from concurrent import futures
 from typing import Any, NamedTuple
 
 import joblib
+import numpy as np
 from absl import logging
 from etils import epath
 from joblib.externals.loky import process_executor
@@ -59,6 +60,7 @@ class Job:
     max_pixels: images with more pixels are set aside.
     shuffled: whether records are in pseudo-random order, else the source's.
     shards: split -> number of files.
+    groups: split -> equal images, see `shards.group`; empty if not `merged`.
   """
 
   source: Source
@@ -71,6 +73,9 @@ class Job:
   max_pixels: int = decoding.MAX_PIXELS
   shuffled: bool = True
   shards: dict[str, int] = dataclasses.field(default_factory=dict)
+  groups: dict[str, tuple[np.ndarray, np.ndarray]] = dataclasses.field(
+    default_factory=dict
+  )
 
   @property
   def state(self) -> epath.Path:

@@ -163,7 +163,8 @@ def run(
     return report.summary(job)
   try:
     if job.merged:
-      shards.find_identical(job, part, processes)
+      groups = shards.find_identical(job, part, processes)
+      job = dataclasses.replace(job, groups=groups)
     every = shards.every(job)
     mine = {
       shard: shard.stop - shard.start

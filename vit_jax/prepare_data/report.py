@@ -4,7 +4,7 @@ import collections
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow_datasets as tfds
@@ -21,21 +21,8 @@ from vit_jax.workdir import files
 _SUMS = 'SHA256SUMS'
 _TEXT = 'report.txt'
 _WORDNET = re.compile(r'n\d{8}')
-# The releases of ImageNet: name, number of classes, and images of the splits
-# whose number is known. Sources: the data sets' own pages and papers;
-# ImageNet-21K-P: Ridnik et al., arXiv:2104.10972.
-_VALIDATION = {'validation': 50_000, 'val': 50_000}
-_RELEASES = (
-  ('ImageNet-1k (ILSVRC 2012)', 1000, {'train': 1_281_167, **_VALIDATION}),
-  ('ImageNet-21k, release of fall 2011', 21_841, {'train': 14_197_122}),
-  ('ImageNet-21k, release of winter 2021', 19_167, {}),
-  ('ImageNet-21K-P of fall 2011', 11_221, {}),
-  ('ImageNet-21K-P of winter 2021', 10_450, {}),
-)
 # The fewest classes of a set whose copies are merged as ImageNet-21k's.
 _LARGE = 2000
-# The part of classes that a copy may lack and still pass for a release.
-_NEAR = 0.05
 
 
 def finish(job: Job, every: Sequence[Shard]) -> str:
@@ -122,49 +109,13 @@ def _text(content: dict[str, Any]) -> str:
       'classes': f'{len(present):,} of {len(names):,}, with {min(present):,} to'
       f' {max(present):,} images',
     }
-  told |= {
-    'not read': [f'{what}: {n:,}' for what, n in content['others'].items()],
-    'release': explain(names, {s: of['found'] for s, of in splits.items()}),
-  }
+  told['not read'] = [f'{k}: {n:,}' for k, n in content['others'].items()]
   return yaml.safe_dump(told, sort_keys=False, allow_unicode=True, width=1000)
 
 
 def is_imagenet21k(class_names: Sequence[str]) -> bool:
   """Returns whether classes are many of WordNet's synsets."""
   return len(class_names) > _LARGE and all(map(_WORDNET.match, class_names))
-
-
-def explain(class_names: Sequence[str], found: Mapping[str, int]) -> list[str]:
-  """Says which release of ImageNet this is, and in what it differs.
-
-  Args:
-    class_names: all classes.
-    found: split -> number of images that were found, unreadable ones included.
-
-  Returns:
-    Sentences; none if it is no ImageNet.
-  """
-  classes = len(class_names)
-  name, known, splits = min(_RELEASES, key=lambda r: abs(r[1] - classes))
-  if not all(map(_WORDNET.fullmatch, class_names)):
-    return []
-  if abs(known - classes) > _NEAR * known:
-    return []
-  if classes == known:
-    lines = [f'This is {name}: {classes:,} classes.']
-  else:
-    lines = [
-      f'These {classes:,} WordNet synsets are no known release. The nearest is'
-      f' {name}, with {known:,} classes. A download that has ended early often'
-      ' lacks the last tar files.'
-    ]
-  return lines + [
-    f'Split {split!r} has {found[split]:,} images, and {images:,} in the'
-    ' release. Look for tar files that ended early, or for files that were'
-    ' added or copied.'
-    for split, images in splits.items()
-    if found.get(split, images) != images
-  ]
 
 
 def _write_metadata(job: Job, found: dict[str, list[shards.Facts]]) -> None:

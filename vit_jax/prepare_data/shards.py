@@ -7,9 +7,7 @@ the first, with the labels of all.
 
 import collections
 import dataclasses
-import functools
 import hashlib
-import io
 import os
 import tempfile
 import time
@@ -98,7 +96,7 @@ def every(job: job_lib.Job) -> list[job_lib.Shard]:
 def _records(job: job_lib.Job, split: str) -> int:
   """Returns the number of records of a split, if all images can be stored."""
   if job.merged:
-    return len(_groups(job.state, split)[1])
+    return len(job.groups[split][1])
   return job.source.info.splits[split]
 
 
@@ -161,7 +159,7 @@ def _examples(
     rows = permutation.permute(rows, _records(job, shard.split), _SEED)
   equal = [[row] for row in rows.tolist()]
   if job.merged:
-    places, ends = _groups(job.state, shard.split)
+    places, ends = job.groups[shard.split]
     starts = np.append(0, ends)
     equal = [places[starts[row] : ends[row]].tolist() for row in rows]
   read = job_lib.records(
@@ -218,18 +216,18 @@ def serialize(image: bytes, labels: Sequence[int], name: str) -> bytes:
 
 def find_identical(
   job: job_lib.Job, part: tuple[int, int], processes: int
-) -> None:
-  """Writes which images of each split are equal to the job's folder.
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+  """Hashes images; returns split -> those that are equal, see `group`.
 
   Args:
-    job: the job.
+    job: the job, whose folder gets the digests.
     part: (k, n): this command hashes every n-th block of images from the k-th,
       and waits for the others.
     processes: number of processes.
   """
   sizes = {split: job.source.info.splits[split] for split in job.splits}
   blocks = {
-    job.state / 'digests' / f'{split}-{start:010}.npy': (
+    job.state / 'digests' / f'{split}-{start:010}': (
       split,
       range(start, min(start + _BLOCK, images)),
     )
@@ -245,39 +243,25 @@ def find_identical(
   while missing := [path for path in blocks if not path.exists()]:
     logging.info('%d blocks of images are left to other parts.', len(missing))
     time.sleep(_WAIT_SEC)
-  for split in job.splits:
-    digests = [path for path, block in blocks.items() if block[0] == split]
-    paths = _paths(job.state, split)
-    if not paths[-1].exists():
-      found = group(np.concatenate([*map(_read, digests)]))
-      for path, array in zip(paths, found, strict=True):
-        _write(path, array)
+  digests = {split: bytearray() for split in job.splits}
+  for path, (split, _) in blocks.items():
+    digests[split] += path.read_bytes()
+  return {split: group(of) for split, of in digests.items()}
 
 
-@functools.lru_cache(4)  # Mapped arrays, which need not be opened again.
-def _groups(state: epath.Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-  """Loads what `group` has found, from the folder of a job's state."""
-  images, ends = map(_read, _paths(state, split))
-  return images, ends
-
-
-def group(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Groups images by their digests, uint8 [images, 16].
+def group(digests: bytearray) -> tuple[np.ndarray, np.ndarray]:
+  """Groups images by their digests, which follow each other.
 
   Returns:
     The images of all groups, int64 [images], concatenated: groups are in the
     order of their first images, and images ascend; and where each group ends,
     int64 [groups].
   """
-  keys = np.ascontiguousarray(digests).view(f'V{_DIGEST_BYTES}').ravel()
+  keys = np.frombuffer(digests, f'V{_DIGEST_BYTES}')
   _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
   owner = first[inverse]
   images = np.argsort(owner, kind='stable')
   return images, np.flatnonzero(np.diff(owner[images], append=-1)) + 1
-
-
-def _paths(state: epath.Path, split: str) -> list[epath.Path]:
-  return [state / f'{split}.{name}.npy' for name in ('images', 'image_ends')]
 
 
 def _hash(job: job_lib.Job, item: tuple[epath.Path, tuple[str, range]]) -> None:
@@ -293,18 +277,4 @@ def _hash(job: job_lib.Job, item: tuple[epath.Path, tuple[str, range]]) -> None:
       if isinstance(content, np.ndarray):
         content = f'{content.shape}'.encode() + content.tobytes()
     digests.append(hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest())
-  array = np.frombuffer(b''.join(digests), np.uint8)
-  _write(path, array.reshape(len(images), _DIGEST_BYTES))
-
-
-def _write(path: epath.Path, array: np.ndarray) -> None:
-  buffer = io.BytesIO()
-  np.save(buffer, array)
-  files.write_shared(path, buffer.getvalue())
-
-
-def _read(path: epath.Path) -> np.ndarray:
-  """Reads an array; maps it into memory if it is local."""
-  if '://' in os.fspath(path):
-    return np.load(io.BytesIO(path.read_bytes()))
-  return np.load(path, mmap_mode='r')
+  files.write_shared(path, b''.join(digests))

@@ -1,21 +1,17 @@
-"""`tar:PATH` and `wds:PATH`: images inside tar files, which are only prepared.
+"""`tar:PATH`: images inside tar files, which are only prepared.
 
-`tar:` takes the class from the folder or the tar file that an image lies in:
+The class is the folder, or the tar file, that an image lies in:
 
   PATH/n01440764.tar              with n01440764_10026.JPEG inside: ImageNet-21k
   PATH/train/cat.tar              with 1.jpg inside
   PATH.tar                        with train/cat/1.jpg or cat/1.jpg inside
   PATH/ILSVRC2012_img_train.tar   with a tar file per class inside
   PATH/ILSVRC2012_img_val.tar     with images alone; TFDS knows their classes
-
-`wds:` reads WebDataset's shards: files that share a name up to the first dot
-are one example, such as 00017.jpg and 00017.cls.
 """
 
 import array
 import collections
 import importlib.resources
-import itertools
 import os
 import posixpath
 import re
@@ -29,7 +25,7 @@ from vit_jax.data import identity, source
 from vit_jax.data.sources import labels as labels_lib
 from vit_jax.data.sources import listing
 from vit_jax.prepare_data import tar_files
-from vit_jax.runtime import json_text, printable
+from vit_jax.runtime import printable
 
 # The tar files of ImageNet-1k -> TFDS's names of the splits.
 _ILSVRC = {
@@ -39,17 +35,15 @@ _ILSVRC = {
 }
 # Folders that name a split -> its name.
 _SPLITS = {**{name: name for name in listing.SPLITS}, **_ILSVRC}
-_CLASS_FILE = 'classes.txt'
 
 
 class Tars(labels_lib.Numbered):
   """Images in tar files; `others` also names those that are damaged."""
 
-  def __init__(self, kind: str, path: str, *, skip_damaged: bool = False):
+  def __init__(self, path: str, *, skip_damaged: bool = False):
     """Finds the images in the tar files; opens no image.
 
     Args:
-      kind: one of `KINDS`.
       path: a tar file, or a folder of tar files; local or remote (`gs://`).
       skip_damaged: whether tar files may end early; the images before the
         damage are then the data set.
@@ -58,9 +52,8 @@ class Tars(labels_lib.Numbered):
       ValueError: there are no tar files, or they are not laid out as described;
         a tar file is compressed or damaged.
     """
-    spec = f'{kind}:{path}'
+    spec = f'tar:{path}'
     root = os.path.expanduser(path).rstrip('/')
-    others = collections.Counter()
     archives = _archives(spec, root)
     self._files, damaged = tar_files.walk(archives)
     if damaged and not skip_damaged:
@@ -69,7 +62,7 @@ class Tars(labels_lib.Numbered):
         f'{spec}: {len(damaged)} tar file(s) are damaged. Copy or download them'
         f' again.\n  {listed}'
       )
-    found, names = KINDS[kind](self._files, root, others)
+    found, others = _find(self._files, root)
     if not found:
       raise ValueError(
         f'{spec}: {len(archives):,} tar file(s) hold'
@@ -83,7 +76,7 @@ class Tars(labels_lib.Numbered):
     super().__init__(
       spec,
       {split: found[split][1] for split in self._rows},
-      names,
+      None,
       is_remote=listing.is_remote(root),
     )
     listing.warn(spec, others)
@@ -110,28 +103,21 @@ class Tars(labels_lib.Numbered):
     } | super().facts(split)
 
 
-# Split -> the numbers of the records among the files, and their labels.
-_Found = dict[str, tuple[Sequence[int], list[int | str]]]
-
-
-def _no_records() -> _Found:
-  return collections.defaultdict(lambda: (array.array('q'), []))
-
-
-def _in_folders(
-  files: tar_files.Files, root: str, others: collections.Counter
-) -> tuple[_Found, None]:
+def _find(
+  files: tar_files.Files, root: str
+) -> tuple[dict[str, tuple[Sequence[int], list[str]]], collections.Counter]:
   """Finds images whose class is the folder, or the tar file, that holds them.
 
   Args:
     files: all files in the tar files.
     root: the tar file, or the folder of them.
-    others: gets what is no record.
 
   Returns:
-    The records; and None, as there is no list of classes.
+    Split -> the numbers of the records among the files, and their classes; and
+    what is no record -> number of files.
   """
-  found = _no_records()
+  found = collections.defaultdict(lambda: (array.array('q'), []))
+  others = collections.Counter()
   flat = collections.defaultdict(list)  # Images without a class.
   for row, name in enumerate(files.names):
     if not name.lower().endswith(listing.SUFFIXES):
@@ -174,7 +160,7 @@ def _in_folders(
   if rows := flat.get('validation'):
     rows.sort(key=files.names.__getitem__)
     found['validation'] = rows, _ilsvrc_labels(len(rows))
-  return found, None
+  return found, others
 
 
 def _archives(spec: str, root: str) -> list[str]:
@@ -222,87 +208,3 @@ def _ilsvrc_labels(images: int) -> list[str]:
       f' {len(names):,} for validation. Copy or download it again.'
     )
   return names
-
-
-def _in_samples(
-  files: tar_files.Files, root: str, others: collections.Counter
-) -> tuple[_Found, list[str] | None]:
-  """Finds images and labels in WebDataset's shards.
-
-  The label is what NAME.cls holds: a class index, or a class name. Without that
-  file, it is `label` (or `cls`) of NAME.json. The class names are the lines of
-  classes.txt beside the shards; without it, the names or numbers that occur.
-
-  Args:
-    files: all files in the tar files.
-    root: the tar file, or the folder of them.
-    others: gets what is no record.
-
-  Returns:
-    The records, and the names of the classes if there is a list of them.
-  """
-  found = _no_records()
-  splits = [_named_split(archive, root) for archive in files.archives]
-
-  def sample(row):
-    folder, base = posixpath.split(files.names[row])
-    return int(files.archive[row]), folder, base.partition('.')[0]
-
-  every = range(len(files.names))
-  for (number, _, stem), rows in itertools.groupby(every, sample):
-    parts = {
-      posixpath.basename(files.names[row])[len(stem) :].lower(): row
-      for row in rows
-    }
-    images = [s for s in parts if s.endswith(listing.SUFFIXES)]
-    if not images:
-      others[' '.join(sorted(parts))] += 1
-      continue
-    # 1.jpg is more likely than 1.mask.png.
-    image = parts[min(images, key=lambda suffix: suffix.count('.'))]
-    chosen, labels = found[splits[number]]
-    chosen.append(image)
-    labels.append(_label_of(files, parts, image))
-  numbers = all(x.isdecimal() for _, labels in found.values() for x in labels)
-  if numbers:
-    found = {s: (rows, [*map(int, of)]) for s, (rows, of) in found.items()}
-  for folder in sorted({root, *map(os.path.dirname, files.archives)}):
-    if (path := epath.Path(folder) / _CLASS_FILE).exists():
-      listed = path.read_text().rstrip().split('\n')
-      # To numbers, an empty line is a class without a name.
-      return found, listed if numbers else list(filter(None, listed))
-  return found, None
-
-
-def _label_of(files: tar_files.Files, parts: dict[str, int], image: int) -> str:
-  """Returns the label of a sample: a class index, or a name.
-
-  Args:
-    files: all files in the tar files.
-    parts: suffix -> the number of the sample's file with it.
-    image: the number of the one that is the image.
-  """
-  row, label = parts.get('.cls', parts.get('.json', image)), None
-  path = files.path(row)
-  try:
-    if '.cls' in parts:
-      label = files.read(row).decode().strip()
-    elif '.json' in parts:
-      facts = json_text.loads(files.read(row))
-      label = facts.get('label', facts.get('cls'))
-      if isinstance(label, float) and label.is_integer():
-        label = int(label)
-      label = str(label) if type(label) is int else label
-  except (ValueError, AttributeError) as error:
-    raise ValueError(f'{path}: {error}') from error
-  if not label or type(label) is not str or re.fullmatch(r'-\d+', label):
-    raise ValueError(
-      f'{path} has the label {label!r}; expected a class index from 0, or a'
-      ' name, in a .cls file, or in a .json file as label or cls. Beside it'
-      f' are {sorted(parts)}.'
-    )
-  return str(int(label)) if label.isdecimal() else label
-
-
-# Kind of a source -> what finds its records.
-KINDS = {'tar': _in_folders, 'wds': _in_samples}

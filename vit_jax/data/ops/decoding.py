@@ -99,6 +99,7 @@ class Header(NamedTuple):
     height, width: of the stored picture, in pixels; not turned by its EXIF
       orientation.
     frame, scan: where these begin in a JPEG; 0 if they are not found.
+    format: `JPEG`, `PNG` or Pillow's name of another one.
     mode: Pillow's name of the colours, if Pillow read the header.
   """
 
@@ -106,6 +107,7 @@ class Header(NamedTuple):
   width: int
   frame: int = 0
   scan: int = 0
+  format: str = ''
   mode: str = ''
 
 
@@ -130,14 +132,16 @@ def header(data: bytes, max_pixels: int = MAX_PIXELS) -> Header:
       raise _truncated('JPEG', data)
   elif data.startswith(_PNG_START):
     # Data sets may hold millions of small PNGs, so no library is called.
-    found = Header(_integer(data[20:24]), _integer(data[16:20]))
+    size = _integer(data[20:24]), _integer(data[16:20])
+    found = Header(*size, format='PNG')
     if data.rfind(_PNG_END) < 0:
       raise _truncated('PNG', data)
   if not found.height * found.width:
     try:
       with Image.open(io.BytesIO(data)) as image:
+        kind = found.format or image.format
         found = found._replace(
-          height=image.height, width=image.width, mode=image.mode
+          height=image.height, width=image.width, format=kind, mode=image.mode
         )
         tags = getattr(image, 'tag_v2', {})
         tile = tags.get(_TILE_LENGTH, 0), tags.get(_TILE_WIDTH, 0)
@@ -163,7 +167,7 @@ def _jpeg_header(data: bytes) -> Header:
   while position + 4 <= len(data) and data[position] == 0xFF:
     marker = data[position + 1]
     if marker == _SCAN:
-      return Header(height, width, frame, position)
+      return Header(height, width, frame, position, 'JPEG')
     if marker in _FRAMES and not frame:  # No decoder takes two.
       frame = position
       height = _integer(data[frame + 5 : frame + 7])
@@ -171,7 +175,7 @@ def _jpeg_header(data: bytes) -> Header:
     if marker < 0xC0 or 0xD0 <= marker <= 0xD9 or marker == 0xFF:
       break  # It is unusual here, and has no length.
     position += 2 + _integer(data[position + 2 : position + 4])
-  return Header(height, width, frame)
+  return Header(height, width, frame, format='JPEG')
 
 
 def _is_one_scan(data: bytes, known: Header) -> bool:
