@@ -35,7 +35,7 @@ class FakeRows:
   def masked_row(self):
     return row_of(0, 0)
 
-  def __call__(self, batch, row, read=None):
+  def __call__(self, batch, row):
     return self.load(batch, row)
 
 

@@ -68,16 +68,11 @@ class _Piece(NamedTuple):
   stop: int
 
 
-def _fill(
-  piece: _Piece,
-  reads: Sequence[futures.Future | None],
-  make: Callable,
-  slots: Slots,
-) -> None:
+def _fill(piece: _Piece, make: Callable, slots: Slots) -> None:
   """Writes the rows of a piece to its slot."""
   arrays = slots.arrays(piece.slot)
-  for row, read in zip(range(piece.start, piece.stop), reads, strict=True):
-    for key, value in make(piece.batch, row, read).items():
+  for row in range(piece.start, piece.stop):
+    for key, value in make(piece.batch, row).items():
       arrays[key][row] = value
 
 
@@ -136,14 +131,6 @@ def _do(future: futures.Future, function: Callable, args: tuple) -> None:
     future.set_exception(error)
 
 
-def _reads(make: Callable, piece: _Piece, readers: _Threads | None):
-  """Begins to read the records of a piece, if there are threads for that."""
-  rows = range(piece.start, piece.stop)
-  if readers is None:
-    return [None] * len(rows)
-  return [readers.submit(make.fetch, piece.batch, row) for row in rows]
-
-
 class Batches(Iterator[Batch]):
   """An iterator of batches."""
 
@@ -162,26 +149,24 @@ class Batches(Iterator[Batch]):
         f'workers={workers} needs Linux; leave data.workers unset, or set it to'
         ' 0'
       )
-    self._worker_threads = threads or 1
     self._most_workers = workers or 0
     if workers is None and SHAREABLE and threads != 0 and cores > 1:
       self._most_workers = min(_MOST_WORKERS, cores)
+    reads = how.read_ahead
+    if reads is None:
+      source = getattr(make.view, 'source', None)
+      reads = _READ_AHEAD if source and source.info.is_remote else 0
+    # A thread reads a record and decodes it, so many reads need many threads.
+    of_each = -(-reads // max(1, self._most_workers))
+    self._worker_threads = max(threads or 1, of_each)
     if threads is None:
       threads = min(_MOST_THREADS, cores)
-    if workers:
-      threads = max(1, threads)  # For the time until the workers are ready.
-    self._read_ahead = how.read_ahead or 0
-    if how.read_ahead is None:
-      source = getattr(make.view, 'source', None)
-      self._read_ahead = _READ_AHEAD if source and source.info.is_remote else 0
+    if threads or workers:  # For the time until the workers are ready.
+      threads = max(1, threads, reads)
     rows = len(make.rows)
     lanes = max(1, threads, self._most_workers * self._worker_threads)
     self._piece_rows = min(_PIECE_ROWS, max(1, rows // (_PIECES * lanes)))
-    prefetch = how.prefetch
-    if prefetch is None:
-      prefetch = max(2, -(-2 * lanes // rows))
-      if self._read_ahead:
-        prefetch = max(prefetch, 1 + -(-self._read_ahead // rows))
+    prefetch = how.prefetch or max(2, -(-2 * lanes // rows))
     self._make, self._rows, self._count = make, rows, count
     self._prefetch = prefetch if threads else 0
     self._slots = Slots(make.masked_row(), rows, prefetch + _HELD)
@@ -192,15 +177,10 @@ class Batches(Iterator[Batch]):
     self._pending = collections.deque()
     self._begun = 0
     self._threads = _Threads(threads)
-    self._readers = None
-    pools = [self._threads]
-    if self._read_ahead and threads:
-      self._readers = _Threads(self._read_ahead)
-      pools.append(self._readers)
     self._workers: list[_Workers] = []  # One, once they are started.
     self._observed = None  # (since, batches, seconds of waiting).
     # None of these refers to this, so it ends when nobody can ask for a batch.
-    self._close = weakref.finalize(self, _close, self._workers, pools)
+    self._close = weakref.finalize(self, _close, self._workers, self._threads)
     if workers:
       self._start_workers()
     self._begin(self._prefetch)
@@ -253,15 +233,12 @@ class Batches(Iterator[Batch]):
         slot = self._free.get_nowait()
       except queue.Empty:
         return
-      # Workers read for themselves.
-      readers = None if self._workers and self.ready() else self._readers
       pieces = []
       for start in range(0, self._rows, self._piece_rows):
         stop = min(start + self._piece_rows, self._rows)
         piece = _Piece(self._begun, slot, start, stop)
-        reads = _reads(self._make, piece, readers)
         pieces.append(
-          self._threads.submit(_fill, piece, reads, self._make, self._slots)
+          self._threads.submit(_fill, piece, self._make, self._slots)
         )
       self._pending.append((slot, pieces))
       self._begun += 1
@@ -286,10 +263,9 @@ class Batches(Iterator[Batch]):
 
   def _start_workers(self) -> None:
     """Starts the processes in the background; the threads go on until then."""
-    reads = -(-self._read_ahead // self._most_workers)
+    task = self._make, self._slots, self._worker_threads
     # One piece more than it works on, so that it need not wait for the next.
-    most = max(self._worker_threads + 1, -(-reads // self._piece_rows))
-    task = self._make, self._slots, self._worker_threads, reads
+    most = self._worker_threads + 1
     workers = _Workers(self._threads, cloudpickle.dumps(task), most)
     self._workers.append(workers)  # So they end, even if one can't start.
     try:
@@ -401,8 +377,8 @@ class _Workers:
     return True
 
 
-def _close(workers: Sequence[_Workers], pools: Sequence[_Threads]) -> None:
-  for each in (*workers, *pools):
+def _close(workers: Sequence[_Workers], threads: _Threads) -> None:
+  for each in (*workers, threads):
     each.close()
 
 
@@ -411,8 +387,8 @@ def serve(file: int) -> None:
 
   Args:
     file: descriptor of the connection. The parent sends a tuple: what makes a
-      row, the slots, the number of threads, and that of reads ahead; and then
-      pieces. Each answer has the piece, an error or None, and warnings.
+      row, the slots, and the number of threads; and then pieces. Each answer
+      has the piece, an error or None, and warnings.
   """
   # Slurm signals every process of a step; the parent needs this one for what it
   # does before it ends.
@@ -425,10 +401,10 @@ def serve(file: int) -> None:
   handler.emit = lambda record: messages.append(record.getMessage())
   logging.getLogger().handlers = [handler]
 
-  def answer(piece, reads):
+  def answer(piece):
     error, said = None, []
     try:
-      _fill(piece, reads, make, slots)
+      _fill(piece, make, slots)
     except Exception as found:
       # The text alone, as other parts of an error may not survive pickling.
       if type(found) in (ValueError, errors.ReadError):
@@ -443,11 +419,9 @@ def serve(file: int) -> None:
 
   with contextlib.suppress(EOFError, ConnectionError):  # The parent is gone.
     # Any other error must be seen, such as one of opening the data.
-    make, slots, number, read_ahead = pickle.loads(parent.recv_bytes())
+    make, slots, number = pickle.loads(parent.recv_bytes())
     threads = _Threads(number)
-    readers = _Threads(read_ahead) if read_ahead else None
     parent.send(None)
     while True:
-      piece = parent.recv()
-      threads.submit(answer, piece, _reads(make, piece, readers))
+      threads.submit(answer, parent.recv())
   os._exit(0)  # Threads may be busy.

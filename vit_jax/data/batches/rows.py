@@ -12,8 +12,6 @@ global batch only after both are fixed.
 import dataclasses
 import threading
 from collections.abc import Sequence
-from concurrent import futures
-from typing import NamedTuple
 
 import numpy as np
 from absl import logging
@@ -29,19 +27,6 @@ from vit_jax.runtime import errors
 Records = Sequence[Record]  # `data.View`, or anything with a length and items.
 
 _MAX_SUBSTITUTES = 10
-
-
-class Fetched(NamedTuple):
-  """A record that is in memory, and how far its image is made.
-
-  Attributes:
-    record: the record; its image is encoded, or what the operations made.
-    done: number of first operations that made the image, if the cache kept it;
-      else None.
-  """
-
-  record: Record
-  done: int | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,9 +51,8 @@ class Reading:
       one core: one per core, at most 64.
     prefetch: number of batches that are in progress or waiting; by default two,
       or as many as keep all threads busy. This bounds the memory.
-    read_ahead: number of records that are read at the same time, ahead of their
-      decoding; 0: a thread reads a record when it decodes it. The default is
-      500 if the source is remote, else 0.
+    read_ahead: number of records that are read at the same time, which takes as
+      many threads; the default is 500 if the source is remote, else 0.
     cache: where to keep decoded images; None decodes them each time.
     tell: whether images that cannot be read are logged.
   """
@@ -145,40 +129,34 @@ class Rows:
     # For a worker, too, which has another view.
     self._table = reading.cache and reading.cache.table(view, preprocess)
     # Read from one record, since masked rows need the shape of a label too.
-    label = self._load(0).record.label
+    label = self._load(0)[0].label
     self._multi_label = reading.max_labels > 1 or np.ndim(label) > 0
 
-  def fetch(self, batch: int, row: int) -> Fetched | None:
-    """Brings the record of a row into memory; None past the last record.
+  def __call__(self, batch: int, row: int) -> Batch:
+    """Makes a row.
 
     Args:
       batch: 0-based, counted from `start_step`.
       row: 0-based, among this host's rows.
     """
-    index = self._index(self._place(batch, row))
-    return self._load(index) if index < len(self.view) else None
-
-  def __call__(
-    self, batch: int, row: int, fetched: futures.Future | None = None
-  ) -> Batch:
-    """Makes a row; `fetched` is the future of what `fetch` returns for it."""
-    place = self._place(batch, row)
+    # The place of the row in the stream of all hosts' rows.
+    place = (self._start_step + batch) * self._batch_size + self.rows[row]
     index = self._index(place)
     if index >= len(self.view):
       return self.masked_row()
     rng = self._generators(place)
     for attempt in range(_MAX_SUBSTITUTES + 1):
-      found = fetched.result() if fetched else self._load(index)
-      labels = self._labels(found.record)
-      image = self._image(index, found, rng)
+      record, done = self._load(index)
+      labels = self._labels(record)
+      image = self._image(index, record, done, rng)
       if image is not None:
         return self._joined(image, labels) | {'unreadable': attempt > 0}
       if not self._train:
         return self.masked_row() | {'unreadable': True}
-      index, fetched = int(rng.integers(len(self.view))), None
+      index = int(rng.integers(len(self.view)))
     raise ValueError(
       f'{_MAX_SUBSTITUTES + 1} images in a row{self._in_data()} are unreadable;'
-      f' the last is {found.record.name}; check the data set'
+      f' the last is {record.name}; check the data set'
     )
 
   def masked_row(self) -> Batch:
@@ -186,10 +164,6 @@ class Rows:
     shape = (*self._preprocess.image_size, self._preprocess.channels)
     image = np.zeros(shape, np.uint8)
     return self._joined(image, [], mask=False)
-
-  def _place(self, batch: int, row: int) -> int:
-    """Returns the place of a row in the stream of all hosts' rows."""
-    return (self._start_step + batch) * self._batch_size + self.rows[row]
 
   def _index(self, place: int) -> int:
     """Returns which record of the view a place has."""
@@ -199,11 +173,16 @@ class Rows:
     seed = permutation.epoch_seed(self._seed, epoch)
     return permutation.permute(index, len(self.view), seed)
 
-  def _load(self, index: int) -> Fetched:
-    """Takes a record from the cache, or else reads it."""
+  def _load(self, index: int) -> tuple[Record, int | None]:
+    """Takes a record from the cache, or else reads it.
+
+    Returns:
+      The record; and the number of first operations that have made its image,
+      None if it is not from the cache.
+    """
     try:
       kept = self._table and self.reading.cache.get(self._table, index)
-      return Fetched(*kept) if kept else Fetched(self.view[index], None)
+      return kept or (self.view[index], None)
     except Exception as error:
       raise errors.ReadError(
         f'reading record {index}{self._in_data()} failed:'
@@ -216,10 +195,13 @@ class Rows:
     return f' in {self.view.split!r} of {source.info.spec!r}' if source else ''
 
   def _image(
-    self, index: int, fetched: Fetched, rng: np.random.Generator
+    self,
+    index: int,
+    record: Record,
+    done: int | None,
+    rng: np.random.Generator,
   ) -> np.ndarray | None:
     """Returns a row's image; None if it is unreadable and to be skipped."""
-    record, done = fetched
     image = record.image
     try:
       if self._table and done is None:

@@ -1,10 +1,9 @@
 """Decodes images to uint8 arrays, and detects truncated files."""
 
-import contextlib
 import io
+import os
 import re
 import threading
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import cv2
@@ -46,12 +45,9 @@ _TOLERABLE = (
   *('corrupt jpeg data', 'inconsistent progression', 'invalid sos parameters'),
   *('unknown adobe color', 'unknown jfif'),
 )
-# Pixels that the threads of a process may hold decoded at once, 1.6 GB; the
-# size of an image that never waits; and the larger ones that are held.
-_ROOM = 2**29
-_SMALL = 2**22
-_held: list[int] = []
-_held_changes = threading.Condition()
+# Many threads may wait for reads. If more of them decoded than there are cores,
+# that would be no faster, and only take memory.
+TURNS = threading.Semaphore(os.cpu_count() or 1)
 
 
 class CorruptImageError(ValueError):
@@ -70,28 +66,6 @@ def own_process() -> None:
   Image.MAX_IMAGE_PIXELS = None
 
 
-@contextlib.contextmanager
-def room(pixels: int) -> Iterator[None]:
-  """Waits until other threads leave room for a large image, and holds it.
-
-  Args:
-    pixels: of the image. If there is never so much room, it waits until it is
-      the only one.
-  """
-  if pixels <= _SMALL:
-    yield
-    return
-  with _held_changes:
-    _held_changes.wait_for(lambda: not _held or sum(_held) + pixels <= _ROOM)
-    _held.append(pixels)
-  try:
-    yield
-  finally:
-    with _held_changes:
-      _held.remove(pixels)
-      _held_changes.notify_all()
-
-
 class Header(NamedTuple):
   """What the header of an encoded image says.
 
@@ -100,7 +74,6 @@ class Header(NamedTuple):
       orientation.
     frame, scan: where these begin in a JPEG; 0 if they are not found.
     format: `JPEG`, `PNG` or Pillow's name of another one.
-    mode: Pillow's name of the colours, if Pillow read the header.
   """
 
   height: int
@@ -108,7 +81,6 @@ class Header(NamedTuple):
   frame: int = 0
   scan: int = 0
   format: str = ''
-  mode: str = ''
 
 
 def is_jpeg(data: bytes) -> bool:
@@ -141,7 +113,7 @@ def header(data: bytes, max_pixels: int = MAX_PIXELS) -> Header:
       with Image.open(io.BytesIO(data)) as image:
         kind = found.format or image.format
         found = found._replace(
-          height=image.height, width=image.width, format=kind, mode=image.mode
+          height=image.height, width=image.width, format=kind
         )
         tags = getattr(image, 'tag_v2', {})
         tile = tags.get(_TILE_LENGTH, 0), tags.get(_TILE_WIDTH, 0)
@@ -297,8 +269,6 @@ def decode(
     if decoded is not None:
       turn = orientation(image) if upright else 1
       return turn_upright(decoded, turn) if turn > 1 else decoded
-  if known.mode == 'LAB':  # OpenCV's colours are wrong by 15 levels.
-    return _convert_channels(_decode_by_pillow(image), channels)
   flags = _IMREAD_FLAGS[channels]
   if not upright:
     flags |= cv2.IMREAD_IGNORE_ORIENTATION
@@ -309,15 +279,6 @@ def decode(
   if decoded is None:
     raise _undecodable(image)
   return with_channels(decoded)
-
-
-def _decode_by_pillow(data: bytes) -> np.ndarray:
-  """Decodes to RGB, with a TIFF upright, as OpenCV does."""
-  try:
-    with Image.open(io.BytesIO(data)) as image:
-      return np.asarray(image.convert('RGB'))
-  except Exception as error:  # A damaged file may cause any exception.
-    raise _undecodable(data) from error
 
 
 def _decode_jpeg(

@@ -22,7 +22,6 @@ Op = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 OPS: dict[str, type] = {
   'central_crop': geometry.CentralCrop,
-  'colour_jitter': augment.ColourJitter,
   'flip': geometry.Flip,
   'inception_crop': geometry.InceptionCrop,
   'pad': geometry.Pad,
@@ -39,7 +38,7 @@ OPS: dict[str, type] = {
 # generator where `data.cache` keeps what comes before the first of them.
 RANDOM = (
   *(geometry.InceptionCrop, geometry.RandomCrop, geometry.Flip),
-  *(augment.ColourJitter, augment.RandAugment, augment.RandomErasing),
+  *(augment.RandAugment, augment.RandomErasing),
 )
 
 
@@ -90,7 +89,7 @@ class Preprocess:
     """
     ops = self.ops[done:]
     known = self._header(image)
-    with decoding.room(known.height * known.width):
+    with decoding.TURNS:
       if ops and isinstance(ops[0], geometry.Crop) and self._is_upright(image):
         image, ops = self._crop(image, known, ops[0], rng), ops[1:]
       else:
@@ -117,7 +116,7 @@ class Preprocess:
     """
     fixed = itertools.takewhile(lambda op: not isinstance(op, RANDOM), self.ops)
     known = self._header(image)
-    with decoding.room(known.height * known.width):
+    with decoding.TURNS:
       image = smallest = self._decode(image, known=known)
       done = 0
       for number, op in enumerate(fixed, start=1):

@@ -60,16 +60,11 @@ class Digits(source.Labelled):
 def _scans() -> tuple[np.ndarray, np.ndarray]:
   """Returns scikit-learn's images [1797, 8, 8] in 0..16, and digits [1797]."""
   # Importing scikit-learn takes a second or more, a tenth of the smallest runs.
-  # So read its data file directly if it is at its usual path.
+  # So its data file is read directly.
   package = importlib.util.find_spec('sklearn').submodule_search_locations[0]
   path = pathlib.Path(package, 'datasets', 'data', 'digits.csv.gz')
-  if path.exists():
-    rows = np.loadtxt(path, delimiter=',')
-    return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(int)
-  from sklearn import datasets
-
-  data = datasets.load_digits()
-  return data.images, data.target
+  rows = np.loadtxt(path, delimiter=',')
+  return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(int)
 
 
 def _load(digits: str) -> tuple[np.ndarray, np.ndarray]:
