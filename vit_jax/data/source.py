@@ -176,7 +176,7 @@ class View:
     return self.selection.shared(other.selection)
 
 
-class Picked:
+class Picked(View):
   """Some records of a view, by their indices; reads like a view."""
 
   def __init__(self, view: View, indices: Sequence[int]):
@@ -191,14 +191,8 @@ class Picked:
     labels = self._view.labels()
     return None if labels is None else labels[self._indices]
 
-  def __getitem__(self, index: int) -> Record:
-    return self._view[self._indices[index]]
-
-  def label(self, index: int) -> int | Sequence[int]:
-    return self._view.label(self._indices[index])
-
-  def name(self, index: int) -> str:
-    return self._view.name(self._indices[index])
+  def _place(self, index: int) -> tuple[str, int]:
+    return self._view._place(self._indices[index])
 
 
 def read_labels(

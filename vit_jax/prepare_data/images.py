@@ -18,16 +18,13 @@ import simplejpeg
 from PIL import Image
 
 from vit_jax.data.ops import decoding, resizing
+from vit_jax.data.ops.decoding import CorruptImageError
 
 # Formats that are converted, and those of them that are lossy.
 _LOSSY = ('WEBP', 'JPEG2000', 'AVIF')
 _CONVERTED = ('GIF', 'BMP', 'TIFF', 'PPM', *_LOSSY)
 # Warnings of the JPEG decoder after which a part of the picture is wrong.
 _BROKEN_JPEG = ('premature end', 'bad huffman', 'bad restart')
-
-
-class SetAsideError(ValueError):
-  """An image cannot be stored; the message is the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,14 +77,11 @@ def store(
     unusual about the file, such as 'greyscale'.
 
   Raises:
-    SetAsideError: the image cannot be stored.
+    CorruptImageError: the image cannot be stored; the message is the reason.
   """
   found, pixels, notes, convert = 'array', image, ['no file'], True
   if isinstance(image, bytes):
-    try:
-      found, pixels, notes, convert = _read(image, name, max_pixels)
-    except decoding.CorruptImageError as error:
-      raise SetAsideError(str(error)) from error
+    found, pixels, notes, convert = _read(image, name, max_pixels)
   height, width = pixels.shape[:2]
   small = size.of(height, width)
   if found != 'array' and (convert or small):
@@ -112,7 +106,7 @@ def store(
       made = cv2.imencode('.png', bgr)[1].tobytes()
   # The encoders have limits of their own, and errors of several kinds.
   except Exception as error:
-    raise SetAsideError(
+    raise CorruptImageError(
       f'{found} of {height} x {width} pixels, which cannot be written as'
       f' {"JPEG" if lossy else "PNG"}: {" ".join(str(error).split())}'
     ) from error
@@ -130,13 +124,12 @@ def _read(
 
   Raises:
     CorruptImageError: its header is unknown or damaged, or states too many
-      pixels.
-    SetAsideError: it cannot be decoded whole.
+      pixels; or it cannot be decoded whole.
   """
   header, notes = decoding.header(image, max_pixels), []
   found, stated = header.format, header[:2]
   if found not in ('JPEG', 'PNG', *_CONVERTED):
-    raise SetAsideError(f'{found} is no format that is converted')
+    raise CorruptImageError(f'{found} is no format that is converted')
   suffix = os.path.splitext(name)[1].lower()
   named = Image.registered_extensions().get(suffix, found)
   if named != found:
@@ -151,7 +144,7 @@ def _read(
     pixels, more = _read_other(image, found)
     convert = True
   if pixels.shape[:2] != stated:
-    raise SetAsideError(
+    raise CorruptImageError(
       f'{found} whose header states {stated[0]} x {stated[1]} pixels, and not'
       f' the {pixels.shape[0]} x {pixels.shape[1]} that it holds'
     )
@@ -170,7 +163,7 @@ def _read_jpeg(data: bytes) -> tuple[np.ndarray, list[str], bool]:
   except ValueError as error:
     warning = str(error)
   if any(words in warning.lower() for words in _BROKEN_JPEG):
-    raise SetAsideError(f'damaged JPEG: {warning}')
+    raise CorruptImageError(f'damaged JPEG: {warning}')
   notes += ['JPEG with surplus bytes'] * ('extraneous' in warning)
   return decoding.decode(data, 3, jpeg_dct='accurate'), notes, cmyk
 
@@ -187,7 +180,7 @@ def _read_png(data: bytes) -> tuple[np.ndarray, list[str], bool]:
     with Image.open(io.BytesIO(data)) as image:
       image.verify()
   except Exception as error:  # A damaged file may cause any exception.
-    raise SetAsideError(f'damaged PNG: {error}') from error
+    raise CorruptImageError(f'damaged PNG: {error}') from error
   notes = [note for note, present in unusual.items() if present]
   convert = unusual['16 bits per channel'] or unusual['animated']
   return decoding.decode(data, 3), notes, convert
@@ -199,9 +192,9 @@ def _read_other(data: bytes, found: str) -> tuple[np.ndarray, list[str]]:
     image = Image.open(io.BytesIO(data), formats=_CONVERTED)
     image.load()  # OpenCV takes some truncated files for whole.
   except Exception as error:  # A damaged file may cause any exception.
-    raise SetAsideError(f'damaged {found}: {error}') from error
+    raise CorruptImageError(f'damaged {found}: {error}') from error
   if image.mode == 'F':
-    raise SetAsideError(f'{found} of floating-point numbers')
+    raise CorruptImageError(f'{found} of floating-point numbers')
   notes = []
   if image.mode in ('L', 'LA', '1', 'I;16', 'I;16B', 'I'):
     notes.append('greyscale')
@@ -212,7 +205,7 @@ def _read_other(data: bytes, found: str) -> tuple[np.ndarray, list[str]]:
       notes.append('several pages' if found == 'TIFF' else 'animated')
   try:
     return decoding.decode(data, 3), notes
-  except decoding.CorruptImageError:
+  except CorruptImageError:
     # Older OpenCV wheels know no GIF and no AVIF.
     return np.asarray(image.convert('RGB')), notes
 
@@ -227,6 +220,6 @@ def _upright(image: bytes, found: str, pixels: np.ndarray) -> np.ndarray:
     return pixels
   try:
     turned = decoding.decode(image, 3, upright=True)
-  except decoding.CorruptImageError:  # Pillow has read it, which turns nothing.
+  except CorruptImageError:  # Pillow has read it, which turns nothing.
     return pixels
   return pixels if np.array_equal(turned, pixels) else turned

@@ -14,6 +14,7 @@ from absl import logging
 from PIL import Image
 
 from vit_jax.data import exclusion
+from vit_jax.data.ops import decoding
 from vit_jax.data.source import Source, View
 from vit_jax.prepare_data import images, report, shards
 from vit_jax.prepare_data import job as job_lib
@@ -120,7 +121,7 @@ def _estimate(job: job_lib.Job, split: str) -> tuple[float, float]:
       if not isinstance(record, OSError):
         args = record.image, record.name, job.size, job.max_pixels
         found += len(images.store(*args)[0])
-    except images.SetAsideError:
+    except decoding.CorruptImageError:
       pass
   sec = (time.perf_counter() - began) / len(indices)
   return found / len(indices) * records, sec

@@ -91,7 +91,6 @@ def _content(job: Job, totals: dict[str, shards.Facts]) -> dict[str, Any]:
           ).most_common()
         ),
         'notes': dict(sorted(facts.notes.items())),
-        'examples': facts.examples,
         'classes': [facts.classes[str(label)] for label in range(len(names))],
       }
       for split, facts in totals.items()

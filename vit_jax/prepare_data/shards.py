@@ -21,6 +21,7 @@ from etils import epath
 from tensorflow_datasets.proto import tf_example_pb2
 
 from vit_jax.data import permutation
+from vit_jax.data.ops import decoding
 from vit_jax.data.source import View
 from vit_jax.prepare_data import images
 from vit_jax.prepare_data import job as job_lib
@@ -46,7 +47,6 @@ class Facts:
       that were `converted`.
     classes: number of labels of each class, by its index as text.
     notes: what is unusual -> number of images.
-    examples: the same -> the name of one.
     set_aside: (name, class, reason) of each image that is not stored.
     copies: (name, class, name of the stored image) of each image that was
       merged with another.
@@ -60,7 +60,6 @@ class Facts:
     default_factory=collections.Counter
   )
   notes: dict[str, int] = dataclasses.field(default_factory=collections.Counter)
-  examples: dict[str, str] = dataclasses.field(default_factory=dict)
   set_aside: list[list[str]] = dataclasses.field(default_factory=list)
   copies: list[list[str]] = dataclasses.field(default_factory=list)
   sha256: str = ''
@@ -75,7 +74,6 @@ def total(every: Iterable[Facts]) -> Facts:
     whole.set_aside += facts.set_aside
     whole.copies += facts.copies
     whole.notes.update(facts.notes)
-    whole.examples = facts.examples | whole.examples
   whole.set_aside.sort()
   whole.copies.sort()
   return whole
@@ -168,10 +166,10 @@ def _examples(
   for same, record in zip(equal, read, strict=True):
     try:
       if isinstance(record, OSError):
-        raise images.SetAsideError(record.strerror or str(record))
+        raise decoding.CorruptImageError(record.strerror or str(record))
       options = record.name, job.size, job.max_pixels
       stored, notes = images.store(record.image, *options)
-    except images.SetAsideError as error:
+    except decoding.CorruptImageError as error:
       facts.set_aside += [
         [*_name_and_class(job, shard.split, index), str(error)]
         for index in same
@@ -185,7 +183,6 @@ def _examples(
       label = sorted(i for i in known if i >= 0)
     labels = [int(i) for i in np.atleast_1d(label)]
     facts.notes.update(notes)
-    facts.examples = dict.fromkeys(notes, name) | facts.examples
     converted = int(stored is not record.image)
     facts.counts.update(records=1, bytes=len(stored), converted=converted)
     facts.classes.update(map(str, labels))
