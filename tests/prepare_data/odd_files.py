@@ -130,7 +130,7 @@ FILES = {
     SET_ASIDE,
     'damaged PNG',
   ),
-  'wrong_checksum.png': (_wrong_checksum(), SET_ASIDE, 'damaged PNG'),
+  'wrong_checksum.png': (_wrong_checksum(), SET_ASIDE, 'checksum'),
   'huge.png': (_huge(), SET_ASIDE, 'pixels'),
   'truncated.gif': (animated('GIF')[:300], SET_ASIDE, 'cannot decode'),
   'truncated.bmp': (encoded(scene(), 'BMP')[:999], SET_ASIDE, 'damaged BMP'),

@@ -180,7 +180,7 @@ def _read_png(data: bytes) -> tuple[np.ndarray, list[str], bool]:
     with Image.open(io.BytesIO(data)) as image:
       image.verify()
   except Exception as error:  # A damaged file may cause any exception.
-    raise CorruptImageError(f'damaged PNG: {error}') from error
+    raise CorruptImageError('damaged PNG: a checksum is wrong') from error
   notes = [note for note, present in unusual.items() if present]
   convert = unusual['16 bits per channel'] or unusual['animated']
   return decoding.decode(data, 3), notes, convert

@@ -1,19 +1,16 @@
-"""Finds where each file begins in tar files, and reads it by itself.
+"""Finds where each file begins in tar files, so that it is read by itself.
 
 A tar file holds its files one after another, each behind a header. All headers
 are walked once, also those of tar files inside a tar file. So files can be read
 in any order.
 """
 
-import array
-import dataclasses
 import io
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
 
 import fsspec
-import numpy as np
 
 from vit_jax.data.sources import listing
 from vit_jax.runtime import printable
@@ -25,58 +22,25 @@ _GZIP = b'\x1f\x8b'
 _LOOK = 2**16
 
 
-@dataclasses.dataclass(frozen=True)
-class Files:
-  """The regular files in some tar files, in their order.
+def walk(
+  archives: Sequence[str], damaged: list[str]
+) -> Iterator[tuple[int, str, int, int]]:
+  """Yields the regular files in tar files, in their order.
 
-  Attributes:
+  Args:
     archives: the paths of the tar files.
-    names: the paths of the files inside them.
-    archive: the number of each file's tar file, int64.
-    start: where each begins there in bytes, int64.
-    size: of each in bytes, int64.
+    damaged: gets what is wrong with these.
+
+  Yields:
+    The number of the tar file, the file's path in it, where it begins there in
+    bytes, and its size.
   """
-
-  archives: Sequence[str]
-  names: listing.Names
-  archive: np.ndarray
-  start: np.ndarray
-  size: np.ndarray
-
-  def path(self, row: int) -> str:
-    """Returns the path of a file's tar file, and the file's path in it."""
-    return f'{self.archives[self.archive[row]]}:{self.names[row]}'
-
-  def read(self, row: int) -> bytes:
-    """Returns the bytes of a file.
-
-    Raises:
-      OSError: the tar file is gone, or ends before the file does.
-    """
-    start, size = int(self.start[row]), int(self.size[row])
-    system, path = fsspec.core.url_to_fs(self.archives[self.archive[row]])
-    content = system.cat_file(path, start=start, end=start + size)
-    if len(content) < size:
-      raise OSError(f'{self.path(row)} has {len(content)} of {size} bytes.')
-    return content
-
-
-def walk(archives: Sequence[str]) -> tuple[Files, list[str]]:
-  """Finds the regular files in tar files, and what is wrong with these."""
-  # Millions of tuples would take gigabytes.
-  places, damaged = array.array('q'), []
-
-  def every():
-    for number, archive in enumerate(archives):
-      system, path = fsspec.core.url_to_fs(archive)
-      # Headers lie far apart, so reading ahead would read everything.
-      with system.open(path, 'rb', block_size=2**16) as f:
-        for name, start, size in _files(f, archive, damaged):
-          places.extend((number, start, size))
-          yield name
-
-  names = listing.Names.of(every())
-  return Files(archives, names, *np.array(places).reshape(-1, 3).T), damaged
+  for number, archive in enumerate(archives):
+    system, path = fsspec.core.url_to_fs(archive)
+    # Headers lie far apart, so reading ahead would read everything.
+    with system.open(path, 'rb', block_size=2**16) as f:
+      for found in _files(f, archive, damaged):
+        yield number, *found
 
 
 def _files(

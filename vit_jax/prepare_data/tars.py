@@ -16,8 +16,9 @@ import os
 import posixpath
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import fsspec
 import numpy as np
 from etils import epath
 
@@ -54,113 +55,141 @@ class Tars(labels_lib.Numbered):
     """
     spec = f'tar:{path}'
     root = os.path.expanduser(path).rstrip('/')
-    archives = _archives(spec, root)
-    self._files, damaged = tar_files.walk(archives)
+    self._archives = _archives(spec, root)
+    others, damaged = collections.Counter(), []
+    # Millions of tuples would take gigabytes.
+    places = array.array('q')
+    found = collections.defaultdict(lambda: (array.array('q'), []))
+
+    def images():
+      for number, name, *place in tar_files.walk(self._archives, damaged):
+        if not name.lower().endswith(listing.SUFFIXES):
+          others[posixpath.splitext(name)[1].lower() or 'no suffix'] += 1
+          continue
+        split, label = _split_and_class(name, self._archives[number], root)
+        rows, labels = found[split]
+        rows.append(len(places) // 3)
+        labels.append(label)
+        places.extend((number, *place))
+        yield name
+
+    self._names = listing.Names.of(images())
+    # Which tar file, where the image begins there, and its size in bytes.
+    self._places = np.array(places, np.int64).reshape(-1, 3)
     if damaged and not skip_damaged:
       listed = '\n  '.join(damaged[:20])
       raise ValueError(
         f'{spec}: {len(damaged)} tar file(s) are damaged. Copy or download them'
         f' again.\n  {listed}'
       )
-    found, others = _find(self._files, root)
+    found = _with_classes(found, self._names, others)
     if not found:
       raise ValueError(
-        f'{spec}: {len(archives):,} tar file(s) hold'
-        f' {len(self._files.names):,} files, but no image. The suffixes of'
-        f' images are: {" ".join(listing.SUFFIXES)}.'
+        f'{spec}: {len(self._archives):,} tar file(s) hold {others.total():,}'
+        ' files, but no image with a class. The suffixes of images are:'
+        f' {" ".join(listing.SUFFIXES)}.'
       )
-    # Split -> the files that are its records.
-    self._rows = {
-      split: np.array(found[split][0], np.int64) for split in sorted(found)
-    }
-    super().__init__(
-      spec,
-      {split: found[split][1] for split in self._rows},
-      None,
-      is_remote=listing.is_remote(root),
-    )
+    self._rows = {split: np.array(rows) for split, (rows, _) in found.items()}
+    classes = {split: labels for split, (_, labels) in found.items()}
+    super().__init__(spec, classes, None, is_remote=listing.is_remote(root))
     listing.warn(spec, others)
     others.update(f'images are missing: {text}' for text in damaged)
     self.others = others
 
   def read(self, split: str, index: int) -> source.Record:
-    """Reads one file's bytes; its name is TAR_FILE:PATH."""
-    row = int(self._rows[split][index])
-    return source.Record(
-      self._files.read(row), self.label(split, index), self._files.path(row)
-    )
+    """Reads one file's bytes; its name is TAR_FILE:PATH.
+
+    Raises:
+      OSError: the tar file is gone, or ends before the file does.
+    """
+    number, start, size = self._places[self._rows[split][index]].tolist()
+    system, path = fsspec.core.url_to_fs(self._archives[number])
+    content = system.cat_file(path, start=start, end=start + size)
+    name = self.name(split, index)
+    if len(content) < size:
+      raise OSError(f'{name} has {len(content)} of {size} bytes.')
+    return source.Record(content, self.label(split, index), name)
 
   def name(self, split: str, index: int) -> str:
     """Returns the name as `read` does, without a read."""
-    return printable.name(self._files.path(int(self._rows[split][index])))
+    row = int(self._rows[split][index])
+    archive = self._archives[self._places[row, 0]]
+    return printable.name(f'{archive}:{self._names[row]}')
 
   def facts(self, split: str) -> dict[str, str]:
     """Returns digests of the files' places, sizes and labels."""
-    rows = self._rows[split]
+    places = self._places[self._rows[split]]
     return {
-      'places of the files': identity.short_hash(self._files.start[rows]),
-      'sizes of the files': identity.short_hash(self._files.size[rows]),
+      'places of the files': identity.short_hash(places[:, 1]),
+      'sizes of the files': identity.short_hash(places[:, 2]),
     } | super().facts(split)
 
 
-def _find(
-  files: tar_files.Files, root: str
-) -> tuple[dict[str, tuple[Sequence[int], list[str]]], collections.Counter]:
-  """Finds images whose class is the folder, or the tar file, that holds them.
+def _split_and_class(
+  name: str, archive: str, root: str
+) -> tuple[str, str | None]:
+  """Returns the split of an image, and the class if there is one.
 
   Args:
-    files: all files in the tar files.
-    root: the tar file, or the folder of them.
+    name: its path in the tar file.
+    archive: the path of that file.
+    root: the only tar file, or the folder of all.
+  """
+  own = os.path.basename(archive).removesuffix('.tar')
+  outside = archive.removesuffix('.tar')[len(root) :].strip('/').split('/')
+  if archive == root:
+    outside = [own] if own in _ILSVRC else []
+  inside = [
+    folder.removesuffix('.tar')
+    for folder in name.split('/')[:-1]
+    if folder not in ('.', '..')
+  ]
+  folders = outside + inside
+  # A tar file that holds folders of classes is no class itself, so its name may
+  # state a split, such as birds-test.tar.
+  is_class = inside in ([], [own])
+  split = 'train' if is_class else _named_split(archive, root)
+  for i, folder in enumerate(folders):
+    if folder in _SPLITS:
+      split, folders = _SPLITS[folder], folders[i + 1 :]
+      break
+  return split, sys.intern(folders[-1]) if folders else None
+
+
+def _with_classes(
+  found: Mapping[str, tuple[Sequence[int], list[str | None]]],
+  names: Sequence[str],
+  others: collections.Counter,
+) -> dict[str, tuple[Sequence[int], list[str]]]:
+  """Completes what is known of the images of ImageNet-1k without a folder.
+
+  Args:
+    found: split -> numbers of images, and their classes.
+    names: of all images.
+    others: counts images that are not read.
 
   Returns:
-    Split -> the numbers of the records among the files, and their classes; and
-    what is no record -> number of files.
+    The same; all images have a class, and the splits are sorted.
+
+  Raises:
+    ValueError: other images lie in no folder of a class.
   """
-  found = collections.defaultdict(lambda: (array.array('q'), []))
-  others = collections.Counter()
-  flat = collections.defaultdict(list)  # Images without a class.
-  for row, name in enumerate(files.names):
-    if not name.lower().endswith(listing.SUFFIXES):
-      others[posixpath.splitext(name)[1].lower() or 'no suffix'] += 1
-      continue
-    archive = files.archives[files.archive[row]]
-    own = os.path.basename(archive).removesuffix('.tar')
-    outside = archive.removesuffix('.tar')[len(root) :].strip('/').split('/')
-    if archive == root:
-      outside = [own] if own in _ILSVRC else []
-    inside = [
-      folder.removesuffix('.tar')
-      for folder in name.split('/')[:-1]
-      if folder not in ('.', '..')
-    ]
-    # A tar file that holds folders of classes is no class itself, so its name
-    # may state a split, such as birds-test.tar.
-    is_class = inside in ([], [own])
-    split = 'train' if is_class else _named_split(archive, root)
-    folders = outside + inside
-    for i, folder in enumerate(folders):
-      if folder in _SPLITS:
-        split, folders = _SPLITS[folder], folders[i + 1 :]
-        break
-    if folders:
-      rows, labels = found[split]
-      rows.append(row)
-      labels.append(sys.intern(folders[-1]))
+  known = {}
+  for split, (rows, labels) in sorted(found.items()):
+    if None not in labels:
+      known[split] = rows, labels
+    elif split == 'validation' and not any(labels):
+      rows = sorted(rows, key=names.__getitem__)
+      known[split] = rows, _ilsvrc_labels(len(rows))
+    elif split == 'test' and not any(labels):
+      others['images of the test split, without a class'] = len(rows)
     else:
-      flat[split].append(row)
-  for split, rows in flat.items():
-    if split not in ('validation', 'test') or split in found:
       raise ValueError(
-        f'{len(rows):,} images of split {split!r} lie in no folder of a'
-        ' class. Expected a tar file per class, or a folder per class inside'
+        f'{labels.count(None):,} images of split {split!r} lie in no folder of'
+        ' a class. Expected a tar file per class, or a folder per class inside'
         ' a tar file.'
       )
-  if unknown := len(flat.get('test', ())):
-    others['images of the test split, without a class'] = unknown
-  if rows := flat.get('validation'):
-    rows.sort(key=files.names.__getitem__)
-    found['validation'] = rows, _ilsvrc_labels(len(rows))
-  return found, others
+  return known
 
 
 def _archives(spec: str, root: str) -> list[str]:

@@ -112,15 +112,6 @@ class Rows:
         order each epoch; else they come once, in their own order.
     """
     rows = range(batch_size) if reading.rows is None else reading.rows
-    if not rows or min(rows) < 0 or max(rows) >= batch_size:
-      raise ValueError(
-        f'rows={rows} must be some of the batch_size={batch_size} rows of a '
-        'global batch, numbered from 0'
-      )
-    if start_step < 0 or seed < 0:
-      raise ValueError(
-        f'start_step and seed must be 0 or more, got {start_step} and {seed}'
-      )
     self.view, self.reading, self.rows = view, reading, tuple(rows)
     self._preprocess, self._batch_size = preprocess, batch_size
     self._seed, self._start_step, self._train = seed, start_step, train
