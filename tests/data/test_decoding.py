@@ -178,18 +178,6 @@ def test_jpegs_are_decoded_fast_or_accurately(channels):
     ops.parse('', image_size=64, channels=channels, jpeg_dct='slow')
 
 
-@pytest.mark.parametrize('jpeg_dct', ['fast', 'accurate'])
-def test_a_header_with_too_many_pixels_is_refused(jpeg_dct):
-  jpeg = bytearray(encode(noise(32, 32), '.jpg'))
-  frame = jpeg.find(b'\xff\xc0') + 5  # Height and width, 16 bits each.
-  jpeg[frame : frame + 4] = b'\xff\x00\xff\x00'
-  with pytest.raises(
-    ops.CorruptImageError,
-    match=r'65280 x 65280 pixels .* are more than max_pixels=134,217,728',
-  ):
-    ops.decode(bytes(jpeg), 3, jpeg_dct=jpeg_dct)
-
-
 @pytest.mark.parametrize(
   'suffix',
   ['.jpg', '.png', '.webp', '.bmp', '.tif', '.jp2', '.ppm', '.gif', '.avif'],
@@ -226,18 +214,12 @@ def test_a_tile_is_no_larger_than_an_image():
     ops.decode(tiff(48), 3, max_pixels=48 * 48 - 1)
 
 
-@pytest.mark.parametrize('cut', [1, 2, 10, 300])
-def test_truncated_jpeg(cut):
-  jpeg = encode(noise(32, 32), '.jpg')
-  with pytest.raises(ops.CorruptImageError, match='truncated JPEG'):
-    ops.decode(jpeg[:-cut], 3)
-
-
-@pytest.mark.parametrize('cut', [1, 12, 300])
-def test_truncated_png(cut):
-  png = encode(noise(32, 32), '.png')
-  with pytest.raises(ops.CorruptImageError, match='truncated PNG'):
-    ops.decode(png[:-cut], 3)
+@pytest.mark.parametrize('kind', ['JPEG', 'PNG'])
+@pytest.mark.parametrize('cut', [1, 2, 12, 300])
+def test_truncated_files(kind, cut):
+  data = encode(noise(32, 32), '.jpg' if kind == 'JPEG' else '.png')
+  with pytest.raises(ops.CorruptImageError, match=f'truncated {kind}'):
+    ops.decode(data[:-cut], 3)
 
 
 def test_progressive_jpegs_and_trailing_bytes_are_accepted():

@@ -48,11 +48,6 @@ def prepare(
       return (
         f'{builder.data_path} has random access already.\n{_counts(builder)}'
       )
-    if 'tfrecord' not in formats:
-      raise ValueError(
-        f'{builder.data_path} is stored as {formats}; only tfrecord is'
-        ' converted.'
-      )
     return _copy(builder, target, part, processes)
   try:
     builder = tfds.builder(name, data_dir=target)
