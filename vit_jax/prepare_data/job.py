@@ -101,10 +101,7 @@ class Job:
   def relative(self, name: str) -> str:
     """Returns an image's name without the source's folder."""
     root = self.root.rstrip('/')
-    rest = name.removeprefix(root)
-    # `t` is no folder of `train/0`.
-    is_inside = root and rest != name and rest[:1] in ('/', ':')
-    return rest.lstrip('/:') if is_inside else name
+    return name.removeprefix(f'{root}/').removeprefix(f'{root}:')
 
   def path(self, shard: Shard) -> epath.Path:
     """Returns the file of a shard, named as TFDS does."""

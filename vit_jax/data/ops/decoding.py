@@ -11,9 +11,6 @@ import numpy as np
 import simplejpeg
 from PIL import ExifTags, Image
 
-# The cosine transforms of the JPEG decoder. `fast` is TensorFlow's default and
-# therefore the paper code's; it is one grey level from `accurate` on average.
-JPEG_DCTS = ('fast', 'accurate')
 # 134 megapixels, which is more than most cameras have; OpenCV's own limit is
 # 2**30. A file of 34 bytes may state them all.
 MAX_PIXELS = 2**27
@@ -238,7 +235,9 @@ def decode(
       have any other number of channels if `channels` is the same number.
     upright: whether to rotate an encoded image by its EXIF orientation. The
       decoder of the released code does not.
-    jpeg_dct: one of JPEG_DCTS. JPEGs in CMYK are always decoded accurately.
+    jpeg_dct: the cosine transform of the JPEG decoder. 'fast' is TensorFlow's
+      default and therefore the paper code's; it is one grey level from
+      'accurate' on average. JPEGs in CMYK are always decoded accurately.
     max_pixels: most pixels of an encoded image; a larger one is not decoded.
     known: the header of the image, if it was read before.
     rows: number of rows of a JPEG that are needed, or 0 for all; not with
