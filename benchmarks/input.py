@@ -30,7 +30,7 @@ flags.adopt_module_key_flags(report)
 _SETTING = flags.DEFINE_multi_string(
   'setting',
   ['threads=1', 'default'],
-  'threads=N, workers=N, prefetch=N with commas between them; or default.',
+  'threads=N, workers=N with a comma between them; or default.',
 )
 _DATA = flags.DEFINE_string('data', '', 'Data spec; by default made JPEGs.')
 _SPLIT = flags.DEFINE_string('split', 'train', 'Split of the data.')

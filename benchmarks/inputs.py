@@ -24,13 +24,12 @@ def parse(text: str) -> dict[str, int]:
   if text == 'default':
     return {}
   parts = [
-    re.fullmatch(r'(threads|workers|prefetch)=(\d+)', part)
-    for part in text.split(',')
+    re.fullmatch(r'(threads|workers)=(\d+)', part) for part in text.split(',')
   ]
   if not all(parts):
     raise ValueError(
-      f'--setting={text}: expected threads, workers or prefetch with a number,'
-      ' such as threads=4, with commas between them; or default.'
+      f'--setting={text}: expected threads or workers with a number, such as'
+      ' threads=4, with commas between them; or default.'
     )
   return {part[1]: int(part[2]) for part in parts}
 

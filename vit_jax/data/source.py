@@ -18,6 +18,7 @@ from vit_jax.runtime import printable
 
 # Number of labels that are read between two calls of `on_batch`.
 _LABELS = 1024
+_THREADS = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,16 +197,13 @@ class Picked(View):
 
 
 def read_labels(
-  view: View,
-  on_batch: Callable[[], None] = lambda: None,
-  threads: int = 16,
+  view: View, on_batch: Callable[[], None] = lambda: None
 ) -> np.ndarray | list[Sequence[int]]:
   """Reads the labels of all records, in order; decodes no image.
 
   Args:
     view: the records, a `View` or `Picked`.
     on_batch: called after each batch of labels, since reading may take long.
-    threads: number of threads that read.
 
   Returns:
     int32 [len]; or a list of sequences, if records have several labels.
@@ -215,7 +213,7 @@ def read_labels(
     on_batch()
     return known
   labels = []
-  with futures.ThreadPoolExecutor(threads) as pool:
+  with futures.ThreadPoolExecutor(_THREADS) as pool:
     for start in range(0, len(view), _LABELS):
       indices = range(start, min(start + _LABELS, len(view)))
       labels += pool.map(view.label, indices)

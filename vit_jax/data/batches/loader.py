@@ -166,7 +166,8 @@ class Batches(Iterator[Batch]):
     rows = len(make.rows)
     lanes = max(1, threads, self._most_workers * self._worker_threads)
     self._piece_rows = min(_PIECE_ROWS, max(1, rows // (_PIECES * lanes)))
-    prefetch = how.prefetch or max(2, -(-2 * lanes // rows))
+    # Batches in progress or waiting, which keep all threads busy.
+    prefetch = max(2, -(-2 * lanes // rows))
     self._make, self._rows, self._count = make, rows, count
     self._prefetch = prefetch if threads else 0
     self._slots = Slots(make.masked_row(), rows, prefetch + _HELD)

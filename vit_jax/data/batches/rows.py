@@ -49,8 +49,6 @@ class Reading:
     workers: number of processes that make batches instead of this process. By
       default they start when the loop waits for batches and there is more than
       one core: one per core, at most 64.
-    prefetch: number of batches that are in progress or waiting; by default two,
-      or as many as keep all threads busy. This bounds the memory.
     read_ahead: number of records that are read at the same time, which takes as
       many threads; the default is 500 if the source is remote, else 0.
     cache: where to keep decoded images; None decodes them each time.
@@ -63,7 +61,6 @@ class Reading:
   rows: Sequence[int] | None = None
   threads: int | None = None
   workers: int | None = None
-  prefetch: int | None = None
   read_ahead: int | None = None
   cache: Cache | None = None
   tell: bool = True
