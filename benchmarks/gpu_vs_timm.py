@@ -21,6 +21,7 @@ another interpreter:
 operations for all three: those of the model as published.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -33,7 +34,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from benchmarks import report, steps
+from benchmarks import report
 from vit_jax import accounting, models
 from vit_jax.runtime import command_line, stopwatch
 
@@ -47,7 +48,7 @@ _MODELS = flags.DEFINE_list(
   'models', ['ViT-B/16', 'ViT-L/16'], 'Names of ViTs; timm has most of them.'
 )
 _CONTENDERS = flags.DEFINE_list(
-  'contenders', ['ours', 'plain', 'timm'], 'Which of the three.'
+  'contenders', list(CONTENDERS), 'Which of the three.'
 )
 _OURS = flags.DEFINE_string(
   'ours', '', 'KEY=VALUE[,KEY=VALUE...] of the config, only for ours.'
@@ -107,7 +108,6 @@ def main():
     f'Training step at {_IMAGE_SIZE.value} px, bfloat16, batch'
     f' {", ".join(map(str, pairs.values()))}, on'
     f' {next(iter(results.values()))["device_kind"]}',
-    devices=False,
     batch_sizes=pairs,
   )
   if _TABLE.value:
@@ -132,9 +132,8 @@ def measure(model: str, batch_size: int) -> dict[str, dict[str, Any]]:
   """Compares the contenders for one model.
 
   Returns:
-    `MODEL CONTENDER` -> `step_ms` (see `stopwatch.statistics`),
-    `images_per_sec`, `mfu`, `stopwatch.ratios`, and the figures of `work` but
-    `seconds`.
+    `MODEL CONTENDER` -> the figures of `report.of_steps`, and those of `work`
+    but `seconds`.
 
   Raises:
     ValueError: a contender fails, or the numbers of parameters differ.
@@ -149,11 +148,13 @@ def measure(model: str, batch_size: int) -> dict[str, dict[str, Any]]:
   }
   depth = {'depth': _DEPTH.value} if _DEPTH.value else {}
   built = models.build(model, num_classes=task['num_classes'], **depth)
-  macs = accounting.forward_macs(built, (_IMAGE_SIZE.value,) * 2)
+  macs = accounting.forward_macs(built, _IMAGE_SIZE.value)
   with tempfile.TemporaryDirectory() as cache:
     samples = stopwatch.take_turns(
       {
-        name: lambda name=name: work(task | {'contender': name}, cache)
+        f'{model} {name}': functools.partial(
+          work, task | {'contender': name}, cache
+        )
         for name in _CONTENDERS.value
       },
       _ROUNDS.value,
@@ -161,24 +162,17 @@ def measure(model: str, batch_size: int) -> dict[str, dict[str, Any]]:
   params = {name: found[0]['params'] for name, found in samples.items()}
   if len(set(params.values())) > 1:
     raise ValueError(f'{model} differs in its number of parameters: {params}.')
-  seconds = {
-    name: [value for sample in found for value in sample['seconds']]
-    for name, found in samples.items()
-  }
-  ratios, results = stopwatch.ratios(seconds), {}
+  seconds, facts = {}, {}
   for name, found in samples.items():
+    seconds[name] = [s for sample in found for s in sample.pop('seconds')]
     # Later processes read the first one's compilation cache.
-    first = {k: v for k, v in found[0].items() if k != 'seconds'}
-    step_ms = stopwatch.statistics([1000 * value for value in seconds[name]])
-    rate = 1000 * batch_size / step_ms['median']
-    results[f'{model} {name}'] = {
-      'step_ms': step_ms,
-      'images_per_sec': rate,
-      'mfu': steps.mfu(rate, macs, first['device_kind']),
-      **first,
-      **ratios[name],
+    facts[name] = {
+      **found[0],
+      'batch_size': batch_size,
+      'devices': 1,
+      'forward_macs': macs,
     }
-  return results
+  return report.of_steps(seconds, facts)
 
 
 def work(task: Mapping[str, Any], cache: str) -> dict[str, Any]:

@@ -5,14 +5,23 @@ import sys
 from typing import Any
 
 import jax
-import ml_collections
 
 from benchmarks import steps
 from vit_jax import config as config_lib
+from vit_jax.plan import analysis
 
 
-def config_of(task: dict[str, Any]) -> ml_collections.ConfigDict:
-  """Returns the complete config of a task; see `main`."""
+def main(task: dict[str, Any]) -> dict[str, Any]:
+  """Measures the training step of a task.
+
+  Args:
+    task: `contender` ('ours' or 'plain'), `model`, `depth` (0: the model's
+      own), `image_size` (a side), `num_classes`, `batch_size`, `ours`
+      (changes of our config, may be ''), `turns`, `steps` and `warmup`.
+
+  Returns:
+    See `gpu_vs_timm.work`.
+  """
   config = config_lib.default()
   config.update_from_flattened_dict(
     {
@@ -28,32 +37,19 @@ def config_of(task: dict[str, Any]) -> ml_collections.ConfigDict:
   )
   config.schedule = config_lib.schedule('constant', peak=1e-3, warmup_steps=0)
   config.optimizer = config_lib.adam(weight_decay=0.1)
-  if task['contender'] == 'ours' and task['ours']:
+  plain = task['contender'] == 'plain'
+  if task['ours'] and not plain:
     config = steps.changed(config, task['ours'])
-  return steps.resolve(config)
-
-
-def main(task: dict[str, Any]) -> dict[str, Any]:
-  """Measures the training step of a task.
-
-  Args:
-    task: `contender` ('ours' or 'plain'), `model`, `depth` (0: the model's
-      own), `image_size` (a side), `num_classes`, `batch_size`, `ours`
-      (changes of our config, may be ''), `turns`, `steps` and `warmup`.
-
-  Returns:
-    See `gpu_vs_timm.work`.
-  """
-  step = steps.build(config_of(task), plain=task['contender'] == 'plain')
-  seconds = [
-    step.turn(task['steps'], task['warmup']) for _ in range(task['turns'])
-  ]
+  config = analysis.resolve(config, jax.default_backend())
+  step = steps.build(config, plain=plain)
+  turns = range(task['turns'])
+  facts = step.facts
   return {
-    'seconds': seconds,
-    'params': step.facts['params'],
-    'compile_sec': step.facts['trace_sec'] + step.facts['compile_sec'],
+    'seconds': [step.turn(task['steps'], task['warmup']) for _ in turns],
+    'params': facts['params'],
+    'compile_sec': facts['trace_sec'] + facts['compile_sec'],
     'peak_gib': steps.peak_gib(),
-    'device_kind': jax.devices()[0].device_kind,
+    'device_kind': facts['device_kind'],
     'versions': {'jax': jax.__version__},
   }
 

@@ -4,15 +4,16 @@ import datetime
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
+import numpy as np
 from absl import flags
 from etils import epath
 from flax import traverse_util
 
-from vit_jax.runtime import installed, text_table
+from vit_jax.plan import chips
+from vit_jax.runtime import installed, stopwatch, text_table
 
 JSON = flags.DEFINE_string(
   'json', '', 'File for the results as JSON; by default they go to stdout.'
@@ -26,13 +27,49 @@ def say(text: str) -> None:
   print(text, file=sys.stderr, flush=True)
 
 
+def of_steps(
+  seconds: Mapping[str, Sequence[float]], facts: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+  """Returns the figures of training steps that took turns.
+
+  Args:
+    seconds: name -> the seconds of a step, one number a turn.
+    facts: name -> at least `batch_size`, `devices`, `device_kind` (JAX's or
+      CUDA's name) and `forward_macs`, the multiply-accumulates of one image's
+      forward pass.
+
+  Returns:
+    Name -> the facts, `step_ms` (see `stopwatch.statistics`), `images_per_sec`,
+    `images_per_sec_per_device`, `mfu`, and the `stopwatch.ratios` of the time
+    per image. `mfu` is in 0..1, and None if the device's peak is not known. The
+    backward pass has twice the multiply-accumulates of the forward pass, and
+    each counts as two operations.
+  """
+  an_image = {
+    name: np.divide(values, facts[name]['batch_size'])
+    for name, values in seconds.items()
+  }
+  ratios, results = stopwatch.ratios(an_image), {}
+  for name, found in facts.items():
+    rate = 1 / float(np.median(an_image[name]))
+    per_device = rate / found['devices']
+    peak = chips.peak_flops(found['device_kind'])
+    results[name] = {
+      'step_ms': stopwatch.statistics(np.multiply(seconds[name], 1000)),
+      'images_per_sec': rate,
+      'images_per_sec_per_device': per_device,
+      'mfu': peak and per_device * 3 * 2 * found['forward_macs'] / peak,
+      **found,
+      **ratios[name],
+    }
+  return results
+
+
 def publish(
   benchmark: str,
   results: Mapping[str, Mapping[str, Any]],
   columns: Mapping[str, tuple[str, str]],
   title: str,
-  *,
-  devices: bool = True,
   **setting: Any,
 ) -> None:
   """Prints the table to stderr, and writes the JSON.
@@ -42,43 +79,32 @@ def publish(
     results: name -> figures, which may be nested.
     columns: see `table`.
     title: the line above the table.
-    devices: whether to ask JAX for its devices, which then belong to this
-      process.
     **setting: is written besides the flags, or in place of those.
   """
   say(f'\n{title}\n\n{table(results, columns)}\n')
-  environment = {
-    'date': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
-    'commit': installed.commit(),
-    'versions': installed.versions(),
-    'cpus': os.cpu_count(),
-    'load': os.getloadavg()[0],
-    'variables': {
-      k: v for k, v in os.environ.items() if k.startswith(_PREFIXES)
-    },
-  }
-  if devices:
-    environment |= {
-      'platform': jax.default_backend(),
-      'device_kind': jax.devices()[0].device_kind,
-      'devices': jax.device_count(),
-      'processes': jax.process_count(),
-    }
   own = flags.FLAGS.get_flags_for_module(sys.argv[0])
   given = {flag.name: flag.value for flag in own if flag.name != 'version'}
   written = {
     'benchmark': benchmark,
     'setting': given | setting,
-    'environment': environment,
+    'environment': {
+      'date': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
+      'commit': installed.commit(),
+      'versions': installed.versions(),
+      'load': os.getloadavg()[0],
+      'variables': {
+        k: v for k, v in os.environ.items() if k.startswith(_PREFIXES)
+      },
+    },
     'results': results,
   }
-  text = json.dumps(written)
+  text = json.dumps(written) + '\n'
   if JSON.value:
     path = epath.Path(JSON.value)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + '\n')
+    path.write_text(text)
   else:
-    print(text, flush=True)
+    sys.stdout.write(text)
 
 
 def table(
@@ -93,17 +119,12 @@ def table(
       nested figure is `outer.inner`. A cell without a figure stays blank; a
       column without any is left out.
   """
-  flat = {
-    name: traverse_util.flatten_dict(result, sep='.')
-    for name, result in results.items()
-  }
-  shown = {
-    title: (key, form)
-    for title, (key, form) in columns.items()
-    if any(result.get(key) is not None for result in flat.values())
-  }
-  rows = [['', *shown]]
-  for name, result in flat.items():
-    cells = [(result.get(key), form) for key, form in shown.values()]
-    rows.append([name, *('' if x is None else format(x, f) for x, f in cells)])
-  return text_table.aligned(rows)
+  flat = [traverse_util.flatten_dict(r, sep='.') for r in results.values()]
+  rows = [['', *results]]
+  for title, (key, form) in columns.items():
+    cells = [result.get(key) for result in flat]
+    if any(cell is not None for cell in cells):
+      rows.append(
+        [title, *('' if x is None else format(x, form) for x in cells)]
+      )
+  return text_table.aligned([*zip(*rows, strict=True)])

@@ -14,14 +14,9 @@ from ml_collections import config_flags
 
 from benchmarks import plain_vit
 from vit_jax import accounting, sharding
-from vit_jax import config as config_lib
-from vit_jax.plan import chips
+from vit_jax.plan import compilers
 from vit_jax.runtime import stopwatch
 from vit_jax.training import program as program_lib
-
-# ImageNet's sizes, for configs that take them from the data.
-_NUM_CLASSES = 1000
-_NUM_EXAMPLES = 1_281_167
 
 
 def changed(
@@ -54,22 +49,6 @@ def changed(
   return config
 
 
-def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-  """Resolves a config without opening its data.
-
-  Sizes that the config leaves open are ImageNet's.
-  """
-  config = copy.deepcopy(config)
-  config.data.dataset = config.data.dataset or 'synthetic'
-  config_lib.validate(config)
-  return config_lib.resolve(
-    config,
-    num_examples=config.data.num_examples or _NUM_EXAMPLES,
-    num_classes=config.num_classes or _NUM_CLASSES,
-    whole=_NUM_EXAMPLES,
-  )
-
-
 @dataclasses.dataclass(frozen=True)
 class Step:
   """One compiled training step, with functions that make its arguments.
@@ -78,18 +57,13 @@ class Step:
     init: makes a state on the devices.
     make_batch: makes a batch on the devices.
     run: `(state, batch) -> (state, others)`, compiled; donates the state.
-    devices: the number of devices.
-    forward_macs: multiply-accumulates of one image's forward pass.
-    facts: figures known before the step runs: `batch_size`, `params`,
-      `trace_sec`, `compile_sec`, and `memory_gib`, a device's memory for
-      arguments, results and temporaries.
+    facts: what `report.of_steps` needs, and `params`, `trace_sec`,
+      `compile_sec`, and `memory_gib`, a device's memory by the compiler.
   """
 
   init: Callable[[], Any]
   make_batch: Callable[[], dict[str, jax.Array]]
   run: Callable[[Any, Any], tuple[Any, Any]]
-  devices: int
-  forward_macs: int
   facts: dict[str, Any]
 
   def turn(self, steps: int, warmup: int) -> float:
@@ -135,10 +109,9 @@ def build(config: ml_collections.ConfigDict, *, plain: bool = False) -> Step:
     init, step = plain_vit.make_step(config, program.model)
     init = jax.jit(init, out_shardings=layout.whole)
     state = jax.eval_shape(init)
-    shardings = layout.whole, sharding.batch_sharding(layout.mesh)
     step = jax.jit(
       step,
-      in_shardings=shardings,
+      in_shardings=(layout.whole, sharding.batch_sharding(layout.mesh)),
       out_shardings=layout.whole,
       donate_argnums=0,
     )
@@ -158,36 +131,27 @@ def build(config: ml_collections.ConfigDict, *, plain: bool = False) -> Step:
       for name, x in batch.items()
     }
 
+  shardings = jax.tree.map(lambda x: x.sharding, batch)
   start = time.perf_counter()
   lowered = step.lower(state, batch)
   traced = time.perf_counter()
   compiled = lowered.compile()
   done = time.perf_counter()
-  memory = compiled.memory_analysis()
-  return Step(
-    init,
-    jax.jit(
-      make_batch, out_shardings=jax.tree.map(lambda x: x.sharding, batch)
-    ),
-    compiled,
-    layout.mesh.size,
-    accounting.forward_macs(
+  memory = compilers.read_memory(compiled.memory_analysis(), compilers.Memory())
+  facts = {
+    'batch_size': config.data.batch_size,
+    'devices': layout.mesh.size,
+    'device_kind': jax.devices()[0].device_kind,
+    'forward_macs': accounting.forward_macs(
       program.model, tuple(config.image_size), config.channels
     ),
-    {
-      'batch_size': config.data.batch_size,
-      'params': params,
-      'trace_sec': traced - start,
-      'compile_sec': done - traced,
-      'memory_gib': (
-        memory.argument_size_in_bytes
-        + memory.output_size_in_bytes
-        + memory.temp_size_in_bytes
-        - memory.alias_size_in_bytes
-      )
-      / 2**30,
-    },
-  )
+    'params': params,
+    'trace_sec': traced - start,
+    'compile_sec': done - traced,
+    'memory_gib': memory.total / compilers.GIB,
+  }
+  make_batch = jax.jit(make_batch, out_shardings=shardings)
+  return Step(init, make_batch, compiled, facts)
 
 
 def _count(params: Any) -> int:
@@ -199,19 +163,3 @@ def peak_gib() -> float | None:
   stats = jax.local_devices()[0].memory_stats() or {}
   peak = stats.get('peak_bytes_in_use')
   return peak and peak / 2**30
-
-
-def mfu(
-  images_per_sec: float, forward_macs: int, device_kind: str
-) -> float | None:
-  """Returns the model FLOPs utilisation of training, in 0..1.
-
-  Args:
-    images_per_sec: the rate of a device.
-    forward_macs: multiply-accumulates of one image's forward pass. The backward
-      pass has twice as many, and each counts as two operations.
-    device_kind: JAX's or CUDA's name of the device; the result is None if its
-      peak is not known.
-  """
-  peak = chips.peak_flops(device_kind)
-  return peak and images_per_sec * 3 * 2 * forward_macs / peak

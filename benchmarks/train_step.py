@@ -24,11 +24,11 @@ faster. MFU is the share of the device's bfloat16 peak.
 import functools
 
 import jax
-import numpy as np
 from absl import flags
 from ml_collections import config_flags
 
 from benchmarks import report, steps
+from vit_jax.plan import analysis
 from vit_jax.runtime import command_line, stopwatch
 
 flags.adopt_module_key_flags(report)
@@ -61,14 +61,12 @@ _COLUMNS = {
 def main():
   configs = {'config': _CONFIG.value}
   for text in _AGAINST.value:
-    if text in configs:
-      raise ValueError(f'--against={text} is given twice.')
     configs[text] = _CONFIG.value
     if text not in ('plain', 'same'):
       configs[text] = steps.changed(_CONFIG.value, text)
   # Resolving all configs first reports errors before any compilation.
-  configs = {name: steps.resolve(config) for name, config in configs.items()}
-  device_kind = jax.devices()[0].device_kind
+  platform = jax.default_backend()
+  configs = {k: analysis.resolve(c, platform) for k, c in configs.items()}
   built, turns = {}, {}
   for name, config in configs.items():
     report.say(f'Compiling {name} ...')
@@ -77,29 +75,16 @@ def main():
       built[name].turn, _STEPS.value, _WARMUP.value
     )
   seconds = stopwatch.take_turns(turns, _ROUNDS.value)
-  an_image = {
-    name: np.divide(seconds[name], step.facts['batch_size'])
-    for name, step in built.items()
-  }
-  ratios, results = stopwatch.ratios(an_image), {}
-  for name, step in built.items():
-    rate = 1 / float(np.median(an_image[name]))
-    results[name] = {
-      'step_ms': stopwatch.statistics(np.multiply(seconds[name], 1000)),
-      'images_per_sec': rate,
-      'images_per_sec_per_device': rate / step.devices,
-      'mfu': steps.mfu(rate / step.devices, step.forward_macs, device_kind),
-      **step.facts,
-      **ratios[name],
-    }
-  config = configs['config']
+  facts = {name: step.facts for name, step in built.items()}
+  config, first = configs['config'], facts['config']
   report.publish(
     'train_step',
-    results,
+    report.of_steps(seconds, facts),
     _COLUMNS,
     f'Training step of {config.model.name} at'
     f' {"x".join(map(str, config.image_size))} px, {config.model.dtype}, batch'
-    f' {config.data.batch_size}, on {jax.device_count()} x {device_kind}',
+    f' {config.data.batch_size}, on {first["devices"]} x'
+    f' {first["device_kind"]}',
     config=config.to_dict(),
     process_peak_gib=steps.peak_gib(),
   )

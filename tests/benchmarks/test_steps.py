@@ -7,10 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import plain_vit, steps
+from benchmarks import plain_vit, report, steps
 from tests.tiny_run import tiny_config
 from vit_jax import config as config_lib
 from vit_jax import sharding
+from vit_jax.plan import analysis
 from vit_jax.training import program as program_lib
 
 
@@ -44,11 +45,17 @@ def test_wrong_changes(text):
     steps.changed(config_lib.default(), text)
 
 
-def test_mfu():
+def test_figures_of_steps():
   # ViT-B/16 needs 17.5 GMACs, so training at 100 images/s is 10.5 TFLOP/s.
-  found = steps.mfu(100, 17_500_000_000, 'NVIDIA H100 PCIe')
-  assert found == pytest.approx(10.5 / 756)
-  assert steps.mfu(100, 17_500_000_000, 'cpu') is None
+  h100 = {'batch_size': 200, 'devices': 2, 'forward_macs': 17_500_000_000}
+  h100['device_kind'] = 'NVIDIA H100 PCIe'
+  facts = {'a': h100, 'b': h100 | {'batch_size': 100, 'device_kind': 'cpu'}}
+  found = report.of_steps({'a': [1.0], 'b': [1.0]}, facts)
+  assert found['a']['images_per_sec'] == 200
+  assert found['a']['mfu'] == pytest.approx(10.5 / 756)
+  assert found['b']['mfu'] is None
+  # Twice as long for an image.
+  assert found['b']['ratio'] == 2
 
 
 def test_a_turn_starts_afresh():
@@ -59,7 +66,7 @@ def test_a_turn_starts_afresh():
     calls.append(state)
     return state + 1, None
 
-  timed = steps.Step(lambda: 0, dict, run, 1, 1, {})
+  timed = steps.Step(lambda: 0, dict, run, {})
   assert timed.turn(steps=3, warmup=2) > 0
   timed.turn(steps=1, warmup=0)
   assert calls == [0, 1, 2, 3, 4, 0]
@@ -105,7 +112,7 @@ def _config(**changes):
   )
   config.schedule = config_lib.schedule('constant', peak=1.0, warmup_steps=0)
   config.update_from_flattened_dict(changes)
-  return steps.resolve(config)
+  return analysis.resolve(config, 'cpu')
 
 
 @pytest.mark.gate

@@ -48,14 +48,10 @@ def test_batches_are_timed_until_two_are_no_faster():
 def test_batches_that_do_not_fit_are_not_timed():
   rates, largest, _ = _search(_second, _hundreds, memory_bytes=500)
   assert (rates, largest) == ({1: 1, 2: 2, 4: 4}, 5)
-
-
-def test_smaller_batches_are_tried_where_the_first_does_not_fit():
-  start = dict(first=64, growth=4)
-  rates, largest, asked = _search(_second, _hundreds, 500, **start)
-  assert (rates, largest) == ({4: 4.0}, 5)
-  assert asked[:3] == [64, 16, 4]
-  assert _search(_second, lambda b: 2000, **start) == ({}, 0, [64, 16, 4, 1])
+  # Sizes double from the last one that fits.
+  rates, largest, _ = _search(_second, _hundreds, memory_bytes=500, growth=4)
+  assert (rates, largest) == ({1: 1, 4: 4}, 5)
+  assert _search(_second, lambda b: 2000) == ({}, 0, [1])
 
 
 def test_running_out_of_memory_ends_the_timing():

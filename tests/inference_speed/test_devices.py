@@ -48,8 +48,7 @@ def test_the_program_computes_the_models_logits():
   model = models.build('ViT-B/16', head_bias=-2.5, **TINY)
   seen = {}
 
-  def seconds(compiled, *asked):
-    assert asked == (model, 32, 2)
+  def seconds(compiled):
     params = tiny.params(model, (32, 32))
     images = np.full((2, 32, 32, 3), 255, np.uint8)
     seen['found'] = compiled(params, images)

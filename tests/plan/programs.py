@@ -9,9 +9,7 @@ from vit_jax.plan import chips, estimate, hlo
 # In a microsecond the device does 1000 cycles or 1 MFLOP, and moves 100 kB of
 # memory, 10 kB over links or 1 kB over the network (at 0.6 of their bandwidth).
 CHIP = chips.Chip(
-  name='test',
   device_kind='TPU test',
-  devices_per_chip=2,
   clock_mhz=1000,
   peak_flops=1e12,
   hbm_usable_gib=1.0,

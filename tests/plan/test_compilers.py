@@ -91,30 +91,6 @@ def test_memory_up_to_the_usable_size_fits():
 
 
 @pytest.mark.parametrize(
-  'versions, named',
-  [
-    ({'jax': '0.12.0', 'libtpu': '0.0.50'}, ()),
-    ({'jax': '0.10.2', 'libtpu': '0.0.51'}, ('libtpu 0.0.51', '0.0.50')),
-    ({'jax': '0.11.0'}, ('jax 0.11.0', '0.10.2', 'libtpu none')),
-  ],
-)
-def test_another_compiler_than_the_tested_one(
-  tmp_path, monkeypatch, versions, named
-):
-  lock = tmp_path / 'tpu.txt'
-  lock.write_text(
-    "# Tested.\njax==0.10.2 ; python_full_version < '3.12'\n"
-    "jax==0.12.0 ; python_full_version >= '3.12'\nlibtpu==0.0.50\n"
-  )
-  monkeypatch.setattr(compilers.installed, 'path', lambda name: lock)
-  monkeypatch.setattr(compilers.installed, 'versions', lambda: versions)
-  said = compilers.difference.__wrapped__('tpu')
-  assert bool(said) == bool(named)
-  for words in named:
-    assert words in said
-
-
-@pytest.mark.parametrize(
   'figures, name',
   [
     ({'libtpu': '0.0.50', 'jax': '0.12.0'}, 'libtpu 0.0.50, jax 0.12.0'),

@@ -24,15 +24,13 @@ REQUIRED = (
 )
 
 
-def _figures(
-  topology='v3:16x16', seconds=0.25, temporaries=5, correction=1.0, **others
-):
+def _figures(topology='v3:16x16', seconds=0.25, temporaries=5, correction=1.0):
   """Three quarters of the time are products of blocks, a quarter is a copy."""
   argument = 'ViT-H/14,jft300m'
   config = analysis.resolve(pretrain.get_config(argument), 'tpu')
-  found = figures.analytic(f'configs/pretrain.py:{argument}', config)
+  name = f'configs/pretrain.py:{argument}'
   if not topology:
-    return found
+    return figures.of_run(name, config)
   target = devices.parse(topology)
   rows = [
     estimate.Row(
@@ -49,12 +47,7 @@ def _figures(
     made if temporaries == 5 else None,
     9.0 if temporaries == 5 else None,
   )
-  return {
-    **found,
-    **figures.of_target(target),
-    **figures.planned(config, target, compiled, correction),
-    **others,
-  }
+  return figures.of_run(name, config, target, compiled, correction)
 
 
 def test_figures_of_a_run():
@@ -117,8 +110,8 @@ def test_unknown_figures_are_none():
 
 
 def test_a_page_and_a_table_show_the_figures():
-  fix = _figures(changes={'accumulation_steps': 4})
-  small = _figures(temporaries=17, fix=fix)
+  fix = _figures() | {'changes': {'accumulation_steps': 4}}
+  small = _figures(temporaries=17) | {'fix': fix}
   assert (small['fits'], small['step_ms']) == (False, None)
   page = render.page(small)
   for words in (
@@ -146,7 +139,6 @@ def test_a_page_and_a_table_show_the_figures():
   [
     ({'error': 'it broke'}, 'it broke'),
     ({'search_ended': 'no time'}, 'no time'),
-    ({'lock_difference': 'another compiler'}, 'another compiler'),
   ],
 )
 def test_what_went_wrong_is_shown(changes, words):

@@ -52,7 +52,7 @@ def _run(batch_size=512, **changes):
 
 
 def _plan(run, **options):
-  return search.plan(run, SLICE, search.Options(**options))
+  return search.plan(run, [SLICE], **options)
 
 
 def test_a_run_that_fits_is_compiled_once(compiler):
@@ -73,7 +73,7 @@ def test_accumulation_is_found(compiler):
   assert fix['settings']['accumulation_steps'] == 8
   assert found['settings']['accumulation_steps'] == 1
   # It was asked to do less.
-  assert _plan(_run(), search=False)['fix'] is None
+  assert _plan(_run(), fix=False)['fix'] is None
   compiler.needs = lambda config, target: 16
   found = _plan(_run(), max_tries=1)
   assert found['fix'] is None
@@ -82,7 +82,7 @@ def test_accumulation_is_found(compiler):
 
 def test_a_run_that_cannot_fit_is_not_compiled(compiler):
   run = _run(batch_size=65536)
-  found = _plan(run, search=False)
+  found = _plan(run, fix=False)
   assert (found['fits'], found['compile_seconds']) == (False, None)
   assert found['hbm_source'] == 'lower bound'
   least = search.describe({}, run, SLICE).predict() / GIB
@@ -94,7 +94,7 @@ def _attempt(name, activations, remat='none'):
   config = config_lib.default()
   config.model.remat = remat
   return search.Attempt(
-    *(None, SLICE, {'name': name}, config),
+    *(search.Run('run', config), SLICE, {'name': name}, config),
     *(compilers.Memory(parameters=2 * GIB), GIB, round(activations * GIB)),
   )
 
@@ -265,14 +265,13 @@ def test_what_is_frozen_has_neither_state_nor_gradient(compiler):
   assert many - few == pytest.approx(2 * kernels, rel=0.01)
 
 
-def _auto(monkeypatch, compiler, fits_from, run, **options):
+def _auto(compiler, fits_from, run, **options):
   """Plans on three slices; a run fits on at least `fits_from` devices."""
   slices = [devices.parse(text) for text in ('v5e:1x1', 'v5e:2x2', 'v5e:2x4')]
-  monkeypatch.setattr(devices, 'of_generation', lambda name: slices)
   compiler.needs = lambda config, target: (
     3 if target.devices >= fits_from else 30
   )
-  return search.smallest(run, 'v5e', search.Options(**options))
+  return search.plan(run, search.suiting(run, slices), **options)
 
 
 @pytest.mark.parametrize(
@@ -288,23 +287,22 @@ def _auto(monkeypatch, compiler, fits_from, run, **options):
     (1, {'mesh.data': 8, 'mesh.fsdp': 1}, 'v5e:2x4'),
   ],
 )
-def test_the_smallest_slice(monkeypatch, compiler, fits_from, changes, answer):
+def test_the_smallest_slice(compiler, fits_from, changes, answer):
   run = _run(batch_size=32, **changes)
-  found = _auto(monkeypatch, compiler, fits_from, run, search=False)
+  found = _auto(compiler, fits_from, run, fix=False)
   assert (found['topology'], found['fits']) == (answer, True)
   assert found['search_ended'] is None
 
 
-def test_the_limit_of_compilations(monkeypatch, compiler):
-  run = _run(batch_size=32)
-  found = _auto(monkeypatch, compiler, 4, run, max_tries=1)
-  assert [target for _, target in compiler.calls] == ['v5e:1x1']
+def test_the_limit_of_compilations(compiler):
+  found = _auto(compiler, 8, _run(batch_size=32), max_tries=1)
+  assert [target for _, target in compiler.calls] == ['v5e:1x1', 'v5e:2x2']
   assert (found['topology'], found['fits'], found['fix']) == (
-    *('v5e:1x1', False, None),
+    *('v5e:2x2', False, None),
   )
   assert found['search_ended'].startswith('--max_tries')
 
 
-def test_a_batch_that_no_slice_divides(compiler):
+def test_a_batch_that_no_slice_divides():
   with pytest.raises(ValueError, match='batch_size=6'):
-    search.smallest(_run(batch_size=6), 'v3', search.Options())
+    search.suiting(_run(batch_size=6), devices.of_generation('v3'))

@@ -16,11 +16,10 @@ the backward pass of training, before the compiler decides to recompute some.
 import json
 
 import jax.numpy as jnp
-import pandas as pd
 from absl import flags
 
 from vit_jax import accounting, models
-from vit_jax.runtime import command_line
+from vit_jax.runtime import command_line, text_table
 
 _IMAGE_SIZE = flags.DEFINE_string(
   'image_size', '224', 'In pixels: a side, or HEIGHTxWIDTH.'
@@ -85,15 +84,13 @@ def main(specs: list[str]) -> None:
 
 def _table(rows: list[dict], first: str) -> str:
   shown = [key for key in _COLUMNS if any(key in row for row in rows)]
-  cells = [
-    [format(row[k], _COLUMNS[k][1]) if row.get(k) else '' for k in shown]
-    for row in rows
-  ]
-  return pd.DataFrame(
-    cells,
-    index=[row[first] for row in rows],
-    columns=[_COLUMNS[key][0] for key in shown],
-  ).to_string()
+  lines = [['', *(_COLUMNS[key][0] for key in shown)]]
+  for row in rows:
+    cells = (
+      format(row[k], _COLUMNS[k][1]) if row.get(k) else '' for k in shown
+    )
+    lines.append([row[first], *cells])
+  return text_table.aligned(lines)
 
 
 def _report(spec: str, size: tuple[int, int]) -> dict:

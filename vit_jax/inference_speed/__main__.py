@@ -51,10 +51,10 @@ _TIMING = dict(warm_up=10, calls=30, max_seconds=10.0)
 _MINI_TIMING = dict(warm_up=3, calls=30, max_seconds=0.3)
 # Estimates spend their time on compiling, a minute or two for large batches, so
 # this search tries few batches.
-_ESTIMATED_SEARCH = batch_sizes.Search(first=16, growth=8, patience=1)
+_ESTIMATED_SEARCH = batch_sizes.Search(growth=8, patience=1)
 # Miniatures also spend most of their time on compiling.
 _MINI_SEARCH = batch_sizes.Search(
-  first=4, growth=16, patience=1, max_seconds=1.0, precision=0.2
+  growth=16, patience=1, max_seconds=1.0, precision=0.2
 )
 
 

@@ -35,7 +35,7 @@ def measure_all(
   for name, _ in pairs:
     model = networks.build(name, settings.scale)
     options = platforms.defaults(model, device.platform, settings.dtype)
-    models[name] = networks.build(name, settings.scale, **options)
+    models[name] = model.clone(**options)
   measured = store.resume(path, settings)
   missing = [pair for pair in pairs if measured.find(*pair) is None]
   logging.info(

@@ -3,12 +3,10 @@
 import dataclasses
 import itertools
 import math
-import time
 from collections.abc import Callable, Mapping
 
 import flax.linen as nn
 import jax
-from absl import logging
 
 from vit_jax.inference_speed import devices
 from vit_jax.plan import compilers
@@ -16,7 +14,6 @@ from vit_jax.plan import compilers
 _GROWS = 1.02  # A batch is faster if its speed exceeds the best by this factor.
 _SMALLEST = 2  # Factor between batches where `Search.growth` is too large.
 _FURTHEST = 1024  # Most times by which a try exceeds the largest known fit.
-_SLOW = 10.0  # A compilation of this many seconds is logged.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,9 +21,8 @@ class Search:
   """Settings of a search over batch sizes.
 
   Attributes:
-    first: the first batch size; smaller ones are tried only if it does not fit.
-    growth: factor between one batch size and the next. Where that batch does
-      not fit or takes too long, sizes double up to the limit instead.
+    growth: factor between one batch size and the next, from 1 on. Where that
+      batch does not fit or takes too long, sizes double instead.
     patience: number of batches in a row that are no faster, after which no
       larger one is timed.
     max_seconds: batches that probably take longer a call are not timed.
@@ -35,7 +31,6 @@ class Search:
       exact limit.
   """
 
-  first: int = 1
   growth: int = 2
   patience: int = 2
   max_seconds: float = 10.0
@@ -55,27 +50,21 @@ def search(
     that fits, 0 if none does.
 
   Raises:
-    ValueError: the compiler fails at the first batch, and not for lack of
-      memory.
+    ValueError: the compiler fails for one image, and not for lack of memory.
   """
   limit = device.memory_bytes
   sizes: dict[int, int | None] = {}
 
   def compile_batch(batch_size: int) -> devices.Program | None:
-    program, start = None, time.monotonic()
+    program = None
     try:
       program = device.compile(model, size, batch_size)
     except jax.errors.JaxRuntimeError as error:
-      if batch_size == settings.first and not _out_of_memory(error):
+      if batch_size == 1 and not _out_of_memory(error):
         raise ValueError(
-          f'the program for {size} px, batch {batch_size}, did not compile:'
+          f'the program for {size} px, batch 1, did not compile:'
           f' {compilers.one_line(error)}'
         ) from error
-    # Otherwise the user would wait in silence.
-    if (took := time.monotonic() - start) >= _SLOW:
-      logging.info(
-        '  %d px, batch %d: compiled in %.0f s', size, batch_size, took
-      )
     sizes[batch_size] = program and program.bytes
     return program if program and program.bytes <= limit else None
 
@@ -88,7 +77,7 @@ def _rates(
 ) -> dict[int, float]:
   """Times growing batches until they are no faster or do not fit."""
   rates: dict[int, float] = {}
-  batch_size, growth, still = settings.first, settings.growth, 0
+  batch_size, growth, still = 1, settings.growth, 0
   limit = math.inf  # The smallest batch that is known not to fit.
   while still < settings.patience and batch_size < limit:
     program, seconds = compile_batch(batch_size), None
@@ -100,8 +89,7 @@ def _rates(
         raise
     if seconds is None:
       limit, growth = batch_size, _SMALLEST
-      smaller = max(1, batch_size // settings.growth)
-      batch_size = growth * max(rates) if rates else smaller
+      batch_size = growth * max(rates, default=1)
       continue
     rate = batch_size / seconds
     grows = rate > _GROWS * max(rates.values(), default=0)

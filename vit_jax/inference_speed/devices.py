@@ -45,7 +45,7 @@ class Device:
     unit: unit of speeds and batches: 'core' for a TensorCore, else 'device'.
     cores: units in a device, by which the figures are divided.
     target: the device, which may be known only to the compiler.
-    seconds: `(compiled, model, size, batch_size) -> seconds of a call`.
+    seconds: returns the seconds of a call of a compiled program.
   """
 
   name: str
@@ -54,7 +54,7 @@ class Device:
   unit: str
   cores: int
   target: jax.Device
-  seconds: Callable[[jax.stages.Compiled, nn.Module, int, int], float]
+  seconds: Callable[[jax.stages.Compiled], float]
 
   def compile(self, model: nn.Module, size: int, batch_size: int) -> Program:
     """Compiles `(params, images) -> logits`, float32 [batch_size, classes].
@@ -68,8 +68,9 @@ class Device:
       return model.apply({'params': params}, images, train=False)[0]
 
     sharding = jax.sharding.SingleDeviceSharding(self.target)
+    images = jax.ShapeDtypeStruct((batch_size, size, size, 3), jnp.uint8)
     lowered = jax.jit(classify, in_shardings=sharding).lower(
-      _param_shapes(model, size), _images(size, batch_size)
+      _param_shapes(model, size), images
     )
     try:
       compiled = lowered.compile()
@@ -78,9 +79,7 @@ class Device:
     memory = compilers.read_memory(
       compiled.memory_analysis(), compilers.Memory()
     )
-    return Program(
-      memory.total, lambda: self.seconds(compiled, model, size, batch_size)
-    )
+    return Program(memory.total, functools.partial(self.seconds, compiled))
 
 
 def local(memory_bytes: int | None, timing: Mapping[str, Any]) -> Device:
@@ -94,15 +93,15 @@ def local(memory_bytes: int | None, timing: Mapping[str, Any]) -> Device:
   device = jax.devices()[0]
   stats = device.memory_stats() or {}
   unit, cores = 'device', 1
-  if chip := chips.of_device_kind(device.device_kind):
-    generation = topology.GENERATIONS[chip.name]
+  if name := chips.generation_of(device.device_kind):
+    generation = topology.GENERATIONS[name]
     unit = 'core'
     cores = generation.cores_per_chip // generation.devices_per_chip
 
-  def seconds(compiled, model, size, batch_size):
-    params = _params_on(device, model, size)
-    images = jax.device_put(_filled(_images(size, batch_size)), device)
-    return stopwatch.median_seconds(lambda: compiled(params, images), **timing)
+  def seconds(compiled):
+    shapes, _ = compiled.args_info
+    arguments = jax.device_put(jax.tree.map(_filled, shapes), device)
+    return stopwatch.median_seconds(lambda: compiled(*arguments), **timing)
 
   return Device(
     device.device_kind,
@@ -134,7 +133,7 @@ def absent(generation: str, memory_bytes: int | None) -> Device:
   # The compiler knows only whole slices; take one device of the smallest.
   target = plan_devices.of_generation(generation)[0]
 
-  def seconds(compiled, *_):
+  def seconds(compiled):
     program = hlo.parse(compiled.as_text())
     return estimate.estimate(program, target.chip).seconds
 
@@ -149,27 +148,15 @@ def absent(generation: str, memory_bytes: int | None) -> Device:
   )
 
 
-def _images(size: int, batch_size: int) -> jax.ShapeDtypeStruct:
-  return jax.ShapeDtypeStruct((batch_size, size, size, 3), jnp.uint8)
-
-
-# All batch sizes of a model and size share these two.
 @functools.lru_cache(maxsize=1)
 def _param_shapes(model: nn.Module, size: int) -> Any:
+  """Returns the shapes of the parameters, which all batch sizes share."""
   image = jax.ShapeDtypeStruct((1, size, size, 3), jnp.float32)
-  return jax.eval_shape(
-    lambda image: model.init(jax.random.key(0), image, train=False)['params'],
-    image,
-  )
+  init = functools.partial(model.init, train=False)
+  return jax.eval_shape(init, jax.random.key(0), image)['params']
 
 
-@functools.lru_cache(maxsize=1)
-def _params_on(device: jax.Device, model: nn.Module, size: int) -> Any:
-  shapes = _param_shapes(model, size)
-  return jax.device_put(jax.tree.map(_filled, shapes), device)
-
-
-def _filled(shape: jax.ShapeDtypeStruct) -> np.ndarray:
+def _filled(shape: jax.stages.ArgInfo) -> np.ndarray:
   """Returns random numbers, since some devices compute faster on zeros."""
   rng = np.random.default_rng(0)
   if shape.dtype == np.uint8:

@@ -45,22 +45,22 @@ def pairs(
   return list(dict.fromkeys(found))
 
 
-def build(name: str, scale: str, **overrides: str) -> nn.Module:
+def build(name: str, scale: str) -> nn.Module:
   """Builds a model with 1000 classes.
 
   Args:
     name: see `models.names`.
     scale: 'paper', or 'mini' for its miniature in configs/mini.py.
-    **overrides: attributes; those that the model does not have are ignored.
 
   Raises:
     ValueError: there is no such model or no miniature of it; lists the choices.
   """
-  known = models.options(name)
+  known, options = models.options(name), {}
   if scale == 'mini':
-    file = f'--config=configs/mini.py:{name},pets'
-    options = command_line.read_config([file]).model
-    miniature = {k: v for k, v in options.items() if v not in (None, 'auto')}
-    overrides = miniature | overrides
-  overrides = {k: v for k, v in overrides.items() if k in known}
-  return models.build(name, num_classes=_NUM_CLASSES, **overrides)
+    config = command_line.read_config([f'--config=configs/mini.py:{name},pets'])
+    options = {
+      key: value
+      for key, value in config.model.items()
+      if key in known and value not in (None, 'auto')
+    }
+  return models.build(name, num_classes=_NUM_CLASSES, **options)

@@ -101,19 +101,16 @@ def resume(path: epath.PathLike, settings: Settings) -> Measured:
   """Returns the measurements so far, none if there is no file.
 
   Raises:
-    ValueError: the file has other settings; names the first that differs.
+    ValueError: the file has other settings.
   """
-  found = read(path)
-  if found is None:
-    return Measured(settings)
-  theirs, ours = map(dataclasses.asdict, (found.settings, settings))
-  for name, value in ours.items():
-    # The memory that a GPU offers depends on its other users.
-    if name != 'memory_bytes' and theirs[name] != value:
-      raise ValueError(
-        f'{path} holds measurements with {name}={theirs[name]!r}, but this'
-        f' command has {value!r}: name another file, or delete this one.'
-      )
+  found = read(path) or Measured(settings)
+  # The memory that a GPU offers depends on its other users.
+  memory = settings.memory_bytes
+  if dataclasses.replace(found.settings, memory_bytes=memory) != settings:
+    raise ValueError(
+      f'{path} holds measurements with {found.settings}, but this command has'
+      f' {settings}: name another file, or delete this one.'
+    )
   return found
 
 
@@ -123,7 +120,8 @@ def add(path: epath.PathLike, measured: Measured, entry: Entry) -> Measured:
   Keeps entries that other processes have added.
   """
   path = weight_files.absolute(path)
-  measured = resume(path, measured.settings) if path.exists() else measured
+  if path.exists():
+    measured = resume(path, measured.settings)
   measured = dataclasses.replace(measured, entries=(*measured.entries, entry))
   text = json.dumps(dataclasses.asdict(measured), indent=1) + '\n'
   files.write_shared(path, text.encode())

@@ -31,7 +31,6 @@ from ml_collections import config_flags
 
 from vit_jax.plan import (
   analysis,
-  chips,
   compilers,
   devices,
   figures,
@@ -65,7 +64,7 @@ _JSON = flags.DEFINE_bool(
 )
 _CORRECTION = flags.DEFINE_float(
   'correction',
-  figures.CORRECTION,
+  1.0,
   "Real speed divided by the compiler's estimate, if you know it. Divides the"
   ' days, core_days and the step time of a page.',
   lower_bound=0.01,
@@ -74,7 +73,7 @@ _SEARCH = flags.DEFINE_bool(
   'search', True, 'If a run does not fit, search for settings that do.'
 )
 _MAX_TRIES = flags.DEFINE_integer(
-  'max_tries', 6, 'Most compilations in such a search.', lower_bound=1
+  'max_tries', 6, 'Most compilations of a search.', lower_bound=1
 )
 
 
@@ -90,40 +89,42 @@ TABLE_6 = (
 # The generation of `auto`.
 _AUTO = 'v3'
 
-# What to plan for: devices, the generation of `auto`, or nothing.
-Target = devices.Target | str | None
-
 
 def main() -> None:
   if not 0 < _CORRECTION.value < math.inf:
     raise ValueError(
       f'--correction={_CORRECTION.value} must be a number above 0.'
     )
-  runs, targets = _runs(), _targets(_TOPOLOGY.value)
-  missing = [target for target in targets if _lacks_libtpu(target)]
-  note = devices.INSTALL if missing else ''
-  if targets == [None]:
-    note = 'Add --topology=SLICE, such as v3:16x16, to see memory and time.'
-  jobs = [(run, target) for run in runs for target in targets]
+  runs = _runs()
+  devices.leave_hardware_alone()
+  # A slice has two names; plan it once even if both are given.
+  targets = list(dict.fromkeys(map(_targets, _TOPOLOGY.value)))
   # Check all configs first: the user sees an error before minutes of compiling.
-  for run, target in jobs:
-    if isinstance(target, devices.Target) and target not in missing:
-      search.describe({}, run, target)
-    else:
-      config = analysis.resolve(run.config, _platform(target))
-      if isinstance(target, devices.Target):
-        devices.check(config, target)
+  jobs = [(run, search.suiting(run, t)) for run in runs for t in targets]
+  note, compiler = '', devices.have_compiler()
+  if any(t[0].platform == 'tpu' for t in targets) and not compiler:
+    note = devices.INSTALL
+  if not targets:
+    jobs = [(run, ()) for run in runs]
+    note = 'Add --topology=SLICE, such as v3:16x16, to see memory and time.'
+  options = {
+    'correction': _CORRECTION.value,
+    'fix': _SEARCH.value,
+    'max_tries': _MAX_TRIES.value,
+  }
   reports = []
-  for run, target in jobs:
+  for run, suiting in jobs:
     try:
-      reports.append(_plan(run, None if target in missing else target))
+      if suiting and (suiting[0].platform == 'gpu' or compiler):
+        reports.append(search.plan(run, suiting, **options))
+      else:
+        reports.append(_uncompiled(run, suiting))
     except (ValueError, jax.errors.JaxRuntimeError) as error:
       if len(jobs) == 1:
         raise
       # Keep the other plans, which took minutes.
-      reports.append(_plan(run, None) | {'error': compilers.one_line(error)})
-    if isinstance(target, devices.Target):
-      reports[-1] |= figures.of_target(target)
+      failed = _uncompiled(run, suiting)
+      reports.append(failed | {'error': compilers.one_line(error)})
   if _JSON.value:
     print(json.dumps(reports if len(reports) > 1 else reports[0]))
   elif len(reports) > 1:
@@ -175,43 +176,22 @@ def _runs() -> list[search.Run]:
   return runs
 
 
-def _targets(texts: Sequence[str]) -> list[Target]:
-  """Returns what to plan for; from now on JAX uses no accelerator."""
-  devices.leave_hardware_alone()
-  # A slice has two names; plan it once even if both are given.
-  return list(dict.fromkeys(map(_target, texts))) or [None]
-
-
-def _target(text: str) -> Target:
+def _targets(text: str) -> tuple[devices.Target, ...]:
+  """Returns the devices of `v3:16x16`, or those that `auto:v3` chooses from."""
   kind, _, generation = text.partition(':')
-  if kind != 'auto':
-    return devices.parse(text)
-  devices.of_generation(generation or _AUTO)
-  return generation or _AUTO
+  if kind == 'auto':
+    return tuple(devices.of_generation(generation or _AUTO))
+  return (devices.parse(text),)
 
 
-def _platform(target: Target) -> str:
-  if isinstance(target, devices.Target):
-    return target.platform
-  return 'gpu' if target in chips.GPUS else 'tpu'
-
-
-def _lacks_libtpu(target: Target) -> bool:
-  """Returns whether a plan of this target has no memory and time.
-
-  That goes for TPUs. Without the compiler for GPUs, a plan for them fails.
-  """
-  tpu = target is not None and _platform(target) == 'tpu'
-  return tpu and not devices.have_compiler()
-
-
-def _plan(run: search.Run, target: Target) -> dict[str, Any]:
-  if target is None:
-    return figures.analytic(run.name, analysis.resolve(run.config, 'tpu'))
-  options = search.Options(_CORRECTION.value, _SEARCH.value, _MAX_TRIES.value)
-  if isinstance(target, str):
-    return search.smallest(run, target, options)
-  return search.plan(run, target, options)
+def _uncompiled(
+  run: search.Run, targets: Sequence[devices.Target]
+) -> dict[str, Any]:
+  """Returns the figures that need no compiler."""
+  target = targets[0] if len(targets) == 1 else None
+  platform = targets[0].platform if targets else 'tpu'
+  config = analysis.resolve(run.config, platform)
+  return figures.of_run(run.name, config, target)
 
 
 if __name__ == '__main__':

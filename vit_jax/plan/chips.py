@@ -1,11 +1,9 @@
 """Facts of TPUs and GPUs, and the peak rate of this machine's device.
 
-Every figure of a TPU is for one JAX device of `topologies.get_topology_desc`: a
-core on v2, v3 and v4, one of the two chiplets on TPU7x, a whole chip on v5e,
-v5p and v6e. On the hardware, JAX shows a v4 chip of two cores as one device;
-`devices.Target.chip` has the figures of such a device.
+Every figure is for one JAX device: a core on v2 and v3, one of the two chiplets
+on TPU7x, a whole chip on v4, v5e, v5p and v6e.
 
-Sources for TPUs, per chip; the table halves them for chips with two devices:
+Sources for TPUs, per chip; the table halves them if a device is half a chip:
   peak and bandwidth: docs.cloud.google.com/tpu/docs/{v2,v3,v4,v5e,
     v5p,v6e,tpu7x}, the tables "Key specifications".
   interconnect, in one direction over all links: v2 and v3 4 x 496 and
@@ -34,8 +32,6 @@ import dataclasses
 import os
 import re
 
-from vit_jax import topology
-
 # Share of the links' bandwidth that long transfers reach between TPUs.
 LINK_EFFICIENCY = 0.6
 # By default, JAX allocates this share of a GPU's memory; launch/README.md.
@@ -47,15 +43,13 @@ class Chip:
   """One device.
 
   Attributes:
-    name: the generation, as in the names of slices ('v3' in 'v3:2x2').
     device_kind: JAX's name of the device.
-    devices_per_chip: 1 or 2.
     clock_mhz: clock of the matrix units; None if the compiler states no cycles.
     peak_flops: bfloat16 operations a second; a multiply-accumulate is two.
     hbm_usable_gib: main memory that the compiler gives a program.
     hbm_bytes_per_second: bandwidth of the main memory.
     interconnect_bytes_per_second: bandwidth of the whole chip, in one direction
-      over all links. Not halved for two devices on a chip: data that a group
+      over all links. Not halved if a device is half a chip: data that a group
       reduces or gathers crosses the links of a chip once for both devices.
     torus_dimensions: number of dimensions that share the links equally; 1 for
       devices that are all linked with each other.
@@ -64,9 +58,7 @@ class Chip:
     link_efficiency: share of both networks' bandwidth that is reckoned with.
   """
 
-  name: str
   device_kind: str
-  devices_per_chip: int
   clock_mhz: float | None
   peak_flops: float
   hbm_usable_gib: float
@@ -81,32 +73,15 @@ class Chip:
     return int(self.hbm_usable_gib * 2**30)
 
 
+# By the generation, as in the names of slices ('v3' in 'v3:2x2').
 CHIPS = {
-  chip.name: chip
-  for chip in (
-    Chip('v2', 'TPU v2', 2, 700, 22.9e12, 7.48, 350e9, 248e9, 2, 25e9 / 16),
-    Chip('v3', 'TPU v3', 2, 940, 61.6e12, 15.48, 450e9, 328e9, 2, 25e9 / 16),
-    Chip('v4', 'TPU v4', 2, 1050, 137.6e12, 15.25, 600e9, 300e9, 3, 25e9 / 16),
-    Chip(
-      'v5e', 'TPU v5 lite', 1, 1500, 196.6e12, 15.75, 819e9, 200e9, 2, 25e9 / 8
-    ),
-    Chip('v5p', 'TPU v5', 1, 1750, 458.8e12, 95.74, 2765e9, 600e9, 3, 50e9 / 8),
-    Chip(
-      'v6e',
-      'TPU v6 lite',
-      1,
-      1750,
-      917.5e12,
-      31.25,
-      1638e9,
-      400e9,
-      2,
-      100e9 / 8,
-    ),
-    Chip(
-      'tpu7x', 'TPU7x', 2, 2200, 1153.4e12, 94.75, 3690e9, 600e9, 3, 100e9 / 16
-    ),
-  )
+  'v2': Chip('TPU v2', 700, 22.9e12, 7.48, 350e9, 248e9, 2, 25e9 / 16),
+  'v3': Chip('TPU v3', 940, 61.6e12, 15.48, 450e9, 328e9, 2, 25e9 / 16),
+  'v4': Chip('TPU v4', 1050, 275.2e12, 30.5, 1200e9, 300e9, 3, 25e9 / 8),
+  'v5e': Chip('TPU v5 lite', 1500, 196.6e12, 15.75, 819e9, 2e11, 2, 25e9 / 8),
+  'v5p': Chip('TPU v5', 1750, 458.8e12, 95.74, 2765e9, 600e9, 3, 50e9 / 8),
+  'v6e': Chip('TPU v6 lite', 1750, 917.5e12, 31.25, 1638e9, 4e11, 2, 1e11 / 8),
+  'tpu7x': Chip('TPU7x', 2200, 1153.4e12, 94.75, 3690e9, 6e11, 3, 1e11 / 16),
 }
 
 
@@ -171,10 +146,14 @@ device_description_str: "{self.device_kind}"
   @property
   def chip(self) -> Chip:
     """The facts that a plan needs; the memory is what JAX allocates."""
-    kind, usable = self.device_kind, memory_fraction() * self.memory_bytes
-    bandwidths = self.bytes_per_second, self.links_bytes_per_second
+    share = os.environ.get('XLA_PYTHON_CLIENT_MEM_FRACTION') or _FRACTION
     return Chip(
-      *(kind, kind, 1, None, peak_flops(kind), usable / 2**30, *bandwidths),
+      self.device_kind,
+      clock_mhz=None,
+      peak_flops=peak_flops(self.device_kind),
+      hbm_usable_gib=float(share) * self.memory_bytes / 2**30,
+      hbm_bytes_per_second=self.bytes_per_second,
+      interconnect_bytes_per_second=self.links_bytes_per_second,
       torus_dimensions=1,
       network_bytes_per_second=0,
       link_efficiency=1.0,
@@ -219,12 +198,12 @@ _GPU_PEAKS = {
 }
 
 
-def of_device_kind(device_kind: str) -> Chip | None:
-  """Returns the TPU that JAX calls so; None if there is none."""
-  for chip in CHIPS.values():
+def generation_of(device_kind: str) -> str | None:
+  """Returns the generation of the TPU that JAX calls so; None for others."""
+  for name, chip in CHIPS.items():
     # Some versions of JAX say 'TPU v5e', others 'TPU v5 lite'.
-    if device_kind in (chip.device_kind, f'TPU {chip.name}'):
-      return chip
+    if device_kind in (chip.device_kind, f'TPU {name}'):
+      return name
   return None
 
 
@@ -233,24 +212,11 @@ def peak_flops(device_kind: str) -> float | None:
 
   Args:
     device_kind: `jax.Device.device_kind`, such as 'TPU v5 lite' or 'NVIDIA L4'.
-      On the hardware a v4 chip is one device, so both cores count.
   """
-  if chip := of_device_kind(device_kind):
-    shown = topology.GENERATIONS[chip.name].devices_per_chip
-    return chip.peak_flops * chip.devices_per_chip / shown
+  if generation := generation_of(device_kind):
+    return CHIPS[generation].peak_flops
   for name, peak in _GPU_PEAKS.items():
     # Match whole words only: an L4 is not an L40.
     if re.search(rf'\b{name}\b', device_kind):
       return peak
   return None
-
-
-def memory_fraction() -> float:
-  """Returns the share of a GPU's memory that JAX allocates."""
-  given = os.environ.get('XLA_PYTHON_CLIENT_MEM_FRACTION', '')
-  try:
-    return float(given) if given else _FRACTION
-  except ValueError as error:
-    raise ValueError(
-      f'XLA_PYTHON_CLIENT_MEM_FRACTION={given} must be a number, such as 0.9.'
-    ) from error

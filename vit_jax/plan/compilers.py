@@ -1,13 +1,10 @@
-"""Compiles the training step, and names the compiler and its tested version."""
+"""Compiles the training step, and reads what the compiler says of it."""
 
 import contextlib
 import ctypes
 import dataclasses
-import functools
 import gc
-import os
 import re
-import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -19,55 +16,15 @@ import ml_collections
 from vit_jax import sharding
 from vit_jax.plan import analysis, devices, hlo
 from vit_jax.plan import estimate as estimate_lib
-from vit_jax.runtime import installed
 from vit_jax.training import program as program_lib
 
 GIB = 2**30
-# Platform -> the file of the versions that were tested and that are installed
-# on slices and GPUs, and the packages that a plan depends on.
-_LOCKS = {
-  'tpu': ('launch/locks/tpu.txt', ('jax', 'jaxlib', 'libtpu')),
-  'gpu': ('launch/locks/cuda.txt', ('jax', 'jaxlib', 'jax-cuda13-plugin')),
-}
 # Characters shown of the compiler's errors, which may hold whole programs.
 _LONGEST = 400
 _OUT_OF_MEMORY = re.compile(
   r'(?:HLO temporaries \(|Used )([\d.]+)([KMGT]?)B?'
   r'(?:\)| of [\d.]+[KMGT]?B? hbm)'
 )
-
-
-@functools.cache
-def difference(platform: str = 'tpu') -> str | None:
-  """Compares the installed compiler with the lock file's versions.
-
-  Args:
-    platform: 'tpu' or 'gpu'.
-
-  Returns:
-    A sentence on the differences. None if there are none, or no lock file, as
-    in a copy of this package alone.
-  """
-  file, names = _LOCKS[platform]
-  try:
-    lock = installed.path(file).read_text()
-  except FileNotFoundError:
-    return None
-  have, others = installed.versions(), []
-  for name in names:
-    # One for each Python version.
-    tested = re.findall(rf'^{name}==([^\s;]+)', lock, re.MULTILINE)
-    if tested and have.get(name) not in tested:
-      others.append(
-        f'{name} {have.get(name, "none")} (tested: {" or ".join(tested)})'
-      )
-  if not others:
-    return None
-  return (
-    f'The compiler of these figures is not the tested one:'
-    f' {", ".join(others)}. Install the tested one with pip install -r'
-    f' {shlex.quote(os.path.relpath(installed.path(file)))}.'
-  )
 
 
 def named(figures: Mapping[str, Any]) -> str:

@@ -6,7 +6,6 @@ only a description of a GPU. This module never opens a device.
 """
 
 import dataclasses
-import functools
 import importlib.metadata
 import importlib.util
 import math
@@ -94,21 +93,12 @@ class Target:
     """Number of TensorCores, the unit of core-days; None for GPUs."""
     return self.slices * self.slice.cores if self.slice else None
 
-  @functools.cached_property
+  @property
   def chip(self) -> chips_lib.Chip:
     """The facts of one JAX device."""
-    if not self.slice:
-      return GPUS[self.kind].chip
-    chip = chips_lib.CHIPS[self.kind]
-    merged = chip.devices_per_chip // self.slice.generation.devices_per_chip
-    return dataclasses.replace(
-      chip,
-      devices_per_chip=chip.devices_per_chip // merged,
-      peak_flops=merged * chip.peak_flops,
-      hbm_usable_gib=merged * chip.hbm_usable_gib,
-      hbm_bytes_per_second=merged * chip.hbm_bytes_per_second,
-      network_bytes_per_second=merged * chip.network_bytes_per_second,
-    )
+    if self.slice:
+      return chips_lib.CHIPS[self.kind]
+    return GPUS[self.kind].chip
 
   @property
   def device(self) -> str:

@@ -10,13 +10,10 @@ from typing import Any
 import jax
 import ml_collections
 
-from vit_jax.plan import analysis, compilers, devices
+from vit_jax.plan import analysis, devices
 from vit_jax.plan.compilers import GIB, Compiled
 from vit_jax.runtime import installed
 
-# Nothing is corrected by default: all but one of the real runs are those that
-# core-days are compared with.
-CORRECTION = 1.0
 ROOFLINE = 'roofline, not measured'
 _DAY = 86_400.0
 # Figures that may be unknown, and are None then.
@@ -26,7 +23,7 @@ _UNKNOWN = (
   *('step_ms_corrected', 'images_per_sec', 'wall_days', 'mfu', 'shares'),
   *('images_per_sec_per_core', 'core_days', 'core_days_raw', 'fix', 'changes'),
   *('core_days_range', 'search_ended', 'error', 'libtpu'),
-  *('lock_difference', 'gpu_compiler', 'method'),
+  *('gpu_compiler', 'method'),
 )
 # Numbered names of repeated blocks, and of XLA's own operations.
 _BLOCK = re.compile(r'(block_?|unit_?|^[a-z-]+\.)\d+')
@@ -42,8 +39,21 @@ _ROOFLINE_RESTS_ON = (
 )
 
 
-def analytic(name: str, config: ml_collections.ConfigDict) -> dict[str, Any]:
-  """Returns the figures of a complete config that need no device.
+def of_run(
+  name: str,
+  config: ml_collections.ConfigDict,
+  target: devices.Target | None = None,
+  compiled: Compiled | None = None,
+  correction: float = 1.0,
+) -> dict[str, Any]:
+  """Returns the figures of a run.
+
+  Args:
+    name: the name of the config.
+    config: the complete config.
+    target: the devices; None if they are unknown.
+    compiled: the compiler's result, if there is one.
+    correction: real speed divided by the estimated speed.
 
   Returns:
     Figures by name, see `analysis.analyse`; unknown ones are None. `hbm_gib` is
@@ -55,90 +65,75 @@ def analytic(name: str, config: ml_collections.ConfigDict) -> dict[str, Any]:
     computation. Cores are TensorCores. `fix` has the same figures for the
     settings that fit; `search_ended` says why there are none, or no better
     ones. `error` says why there is no plan. `libtpu` or `gpu_compiler` is the
-    compiler's version, if it ran; `lock_difference` is a sentence if that is
-    not the tested version. `method` says where the time comes from.
+    compiler's version, if it ran. `method` says where the time comes from.
   """
-  return {
+  found = {
     'config': name,
     **dict.fromkeys(_UNKNOWN),
     'jax': jax.__version__,
     **analysis.analyse(config),
     'assumptions': [],
   }
-
-
-def of_target(target: devices.Target) -> dict[str, Any]:
-  """Returns the figures of the devices alone."""
-  return {
-    'topology': str(target),
-    'device': target.device,
-    'devices': target.devices,
-    'chips': target.chips,
-    'cores': target.cores,
-    'hbm_usable_gib': target.chip.hbm_usable_bytes / GIB,
-  }
-
-
-def planned(
-  config: ml_collections.ConfigDict,
-  target: devices.Target,
-  compiled: Compiled,
-  correction: float,
-) -> dict[str, Any]:
-  """Returns the figures of what the compiler says, see `analytic`.
-
-  Args:
-    config: the complete config.
-    target: the devices.
-    compiled: the compiler's result.
-    correction: real speed divided by the estimated speed.
-  """
+  if target:
+    found |= {
+      'topology': str(target),
+      'device': target.device,
+      'devices': target.devices,
+      'chips': target.chips,
+      'cores': target.cores,
+      'hbm_usable_gib': target.chip.hbm_usable_bytes / GIB,
+    }
+  if not compiled:
+    return found
   if compiled.error:
-    return {'error': compiled.error}
-  asked = compiled.seconds is not None
+    return found | {'error': compiled.error}
   parts = dataclasses.asdict(compiled.memory)
-  found = {
+  found |= {
     'hbm_gib': compiled.memory.total / GIB,
     'hbm': {name: size / GIB for name, size in parts.items()},
-    'hbm_source': 'compiler' if asked else 'lower bound',
+    'hbm_source': 'lower bound',
     'fits': compiled.fits,
     'assumptions': _assumptions(target, compiled, correction),
   }
-  if asked:
+  if compiled.seconds is not None:
     on_gpus = target.platform == 'gpu'
     found |= {
+      'hbm_source': 'compiler',
       'compile_seconds': round(compiled.seconds, 1),
       'gpu_compiler': devices.gpu_compiler() if on_gpus else None,
       'libtpu': None if on_gpus else installed.versions().get('libtpu'),
-      'lock_difference': compilers.difference(target.platform),
     }
-  if estimate := compiled.estimate:
-    seconds, batch = estimate.seconds, config.data.batch_size
-    flops = analysis.step_flops(config)
-    cores, count = target.cores, target.devices
-    days = seconds * config.total_steps / _DAY
+  if compiled.estimate:
+    found |= _of_time(config, target, compiled.estimate, correction)
+  return found
+
+
+def _of_time(config, target, estimate, correction: float) -> dict[str, Any]:
+  seconds, batch = estimate.seconds, config.data.batch_size
+  cores, count = target.cores, target.devices
+  flops = analysis.step_flops(config)
+  days = seconds * config.total_steps / _DAY
+  found = {
+    'step_ms': 1e3 * seconds,
+    'step_ms_corrected': 1e3 * seconds / correction,
+    'images_per_sec': batch / seconds,
+    'images_per_sec_per_core': batch / seconds / (cores or count),
+    'mfu': flops / seconds / (count * target.chip.peak_flops),
+    'wall_days': days / correction,
+    'device_days': count * days / correction,
+    'method': "the compiler's cycles" if cores else ROOFLINE,
+    'correction': correction,
+    'shares': {k: part / seconds for k, part in estimate.by_class.items()},
+    'hidden_ms': 1e3 * estimate.hidden_seconds,
+    'heaviest': _heaviest(estimate),
+  }
+  if cores:
+    speeds = analysis.REAL_SPEED[::-1]
     found |= {
-      'step_ms': 1e3 * seconds,
-      'step_ms_corrected': 1e3 * seconds / correction,
-      'images_per_sec': batch / seconds,
-      'images_per_sec_per_core': batch / seconds / (cores or count),
-      'mfu': flops / seconds / (count * target.chip.peak_flops),
-      'wall_days': days / correction,
-      'device_days': count * days / correction,
-      'method': "the compiler's cycles" if target.cores else ROOFLINE,
-      'correction': correction,
-      'shares': {k: part / seconds for k, part in estimate.by_class.items()},
-      'hidden_ms': 1e3 * estimate.hidden_seconds,
-      'heaviest': _heaviest(estimate),
+      'core_days': cores * days / correction,
+      'core_days_raw': cores * days,
+      'core_days_range': [cores * days / speed for speed in speeds],
     }
-    if cores:
-      found |= {
-        'core_days': cores * days / correction,
-        'core_days_raw': cores * days,
-        'core_days_range': [
-          cores * days / speed for speed in analysis.REAL_SPEED[::-1]
-        ],
-      }
   return found
 
 

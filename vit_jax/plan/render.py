@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vit_jax.plan import analysis, compilers, search
+from vit_jax.runtime import text_table
 
 _WIDTH = 80
 _BAR = 30
@@ -35,7 +36,7 @@ def page(figures: Mapping[str, Any], note: str = '') -> str:
     text = f'No settings were found with which the run fits: {ended}.'
     verdict += ['', _wrap(text)]
   blocks = ['\n'.join(verdict), _wrap(note)]
-  blocks += [_wrap(figures['lock_difference'] or ''), _run(figures)]
+  blocks.append(_run(figures))
   if fix:
     blocks.append(f'{with_fix}:')
   detailed = fix or figures
@@ -210,22 +211,18 @@ def table(reports: Sequence[Mapping[str, Any]], note: str = '') -> str:
     if fix := report['fix']:
       changes = ' '.join(f'{k}={v}' for k, v in fix['changes'].items())
       lines.append({**fix, 'config': f'  {changes}'})
-  columns = []
-  for header, key, form in _COLUMNS:
-    cells = ['-' if line[key] is None else form(line[key]) for line in lines]
-    if set(cells) != {'-'}:
-      width = max(map(len, [header, *cells]))
-      align = str.ljust if key in ('config', 'topology') else str.rjust
-      columns.append([align(cell, width) for cell in (header, *cells)])
-  text = '\n'.join(
-    '  '.join(row).rstrip() for row in zip(*columns, strict=True)
-  )
+  columns = [
+    [header, *('-' if line[key] is None else form(line[key]) for line in lines)]
+    for header, key, form in _COLUMNS
+  ]
+  known = [column for column in columns if {*column[1:]} != {'-'}]
+  left = sum(column[0] in ('config', 'topology') for column in known)
+  text = text_table.aligned([*zip(*known, strict=True)], left)
   sentences = {}
   for report in reports:
     name = f'{report["config"]} on {report["topology"]}'
     ended = report['search_ended']
     said = [
-      report['lock_difference'],
       report['error'] and f'{name} could not be planned: {report["error"]}',
       ended and f'{name}: {ended}.',
       *report['assumptions'],

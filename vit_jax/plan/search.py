@@ -38,15 +38,6 @@ _NONE_LEFT = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-  """What the command's flags of these names say; its help explains them."""
-
-  correction: float = figures.CORRECTION
-  search: bool = True
-  max_tries: int = 6
-
-
-@dataclasses.dataclass(frozen=True)
 class Run:
   """A config and its name, `FILE:ARGUMENT` as the user wrote it."""
 
@@ -104,16 +95,18 @@ class Attempt:
   def compile(self) -> None:
     """Compiles it, unless it cannot fit: that would take minutes."""
     usable, least = self.target.chip.hbm_usable_bytes, round(self.predict())
+    what = f'{self.run.name} on {self.target} {flags(self.changes)}'.rstrip()
     if least > usable:
       logging.info(
-        '%s needs over %.0f GiB a device on %s; only %.1f GiB are usable.',
-        *(self.run.name, least / GIB, self.target, usable / GIB),
+        '%s needs over %.0f GiB a device; only %.1f GiB are usable.',
+        *(what, least / GIB, usable / GIB),
       )
       memory = dataclasses.replace(
         self.held, temporaries=least - self.held.total
       )
       self.compiled = Compiled(memory, usable)
       return
+    logging.info('Compiling %s, which takes minutes.', what)
     self.compiled = compilers.compile_step(self.config, self.target)
     if self.compiled.error:
       logging.info('The compiler fails: %s', self.compiled.error)
@@ -122,13 +115,11 @@ class Attempt:
       logging.info('It %s %.1f GiB.', 'fits:' if self.fits else 'needs', size)
 
   def figures(self, correction: float) -> dict[str, Any]:
-    """Returns its figures; see `figures.planned`."""
-    return {
-      **figures.analytic(self.run.name, self.config),
-      **figures.of_target(self.target),
-      **figures.planned(self.config, self.target, self.compiled, correction),
-      'changes': dict(self.changes) or None,
-    }
+    """Returns its figures; see `figures.of_run`."""
+    found = figures.of_run(
+      self.run.name, self.config, self.target, self.compiled, correction
+    )
+    return found | {'changes': dict(self.changes) or None}
 
 
 def flags(changes: Mapping[str, Any]) -> str:
@@ -136,24 +127,87 @@ def flags(changes: Mapping[str, Any]) -> str:
   return shlex.join(f'--config.{key}={value}' for key, value in changes.items())
 
 
-def plan(run: Run, target: devices.Target, options: Options) -> dict[str, Any]:
-  """Plans a run on a slice; returns the figures, see `figures.analytic`.
+def suiting(
+  run: Run, targets: Sequence[devices.Target]
+) -> list[devices.Target]:
+  """Returns the targets whose devices the mesh and the batch fit.
+
+  Args:
+    run: the run.
+    targets: devices of one platform.
 
   Raises:
-    ValueError: the config is wrong, or does not fit the number of devices.
+    ValueError: the config is wrong, or suits none of the targets.
   """
-  given = describe({}, run, target)
-  logging.info('Compiling %s for %s, which takes minutes.', run.name, target)
-  given.compile()
-  return _planned(given, options, options.max_tries)
+  config, found = analysis.resolve(run.config, targets[0].platform), []
+  for target in targets:
+    try:
+      devices.check(config, target)
+      found.append(target)
+    except ValueError as error:
+      if len(targets) == 1:
+        raise
+      reason = error
+  if not found:
+    raise ValueError(f'No {target.kind} suits the run. The largest: {reason}')
+  return found
 
 
-def _planned(given: Attempt, options: Options, tries: int) -> dict[str, Any]:
-  """Returns the figures; if the run does not fit, with settings that do."""
-  found = given.figures(options.correction)
-  if given.fits is False and options.search:
-    fix, found['search_ended'] = find(given, _candidates(given), tries)
-    found['fix'] = fix and fix.figures(options.correction)
+def plan(
+  run: Run,
+  targets: Sequence[devices.Target],
+  *,
+  correction: float = 1.0,
+  fix: bool = True,
+  max_tries: int = 6,
+) -> dict[str, Any]:
+  """Plans a run on the smallest of some slices that it fits.
+
+  The memory per device falls as the number of devices grows. So this function
+  starts with the smallest slice whose predicted memory suffices, and tries the
+  next smaller or larger one until it knows the answer. If the run fits no
+  slice, it searches for other settings.
+
+  Args:
+    run: the run.
+    targets: slices that suit it, by size; see `suiting`.
+    correction: real speed divided by the estimated speed.
+    fix: whether to search for other settings.
+    max_tries: limit of all compilations after the first.
+
+  Returns:
+    The figures, see `figures.of_run`; if no slice was found to fit, those of
+    the largest tried one.
+
+  Raises:
+    ValueError: the config is wrong.
+  """
+
+  @functools.cache
+  def attempt(index: int) -> Attempt:
+    return describe({}, run, targets[index])
+
+  def may_fit(index: int) -> bool:
+    usable = targets[index].chip.hbm_usable_bytes
+    return attempt(index).predict(EXPECTED_KEPT) <= usable
+
+  index = next(filter(may_fit, range(len(targets))), len(targets) - 1)
+  tried: dict[int, Attempt] = {}
+  tries = max_tries + 1
+  while 0 <= index < len(targets) and index not in tried and tries:
+    tried[index] = one = attempt(index)
+    one.compile()
+    tries -= one.compiled.seconds is not None
+    index += -1 if one.fits else 1
+  fitting = [place for place, one in tried.items() if one.fits]
+  given = tried[min(fitting, default=max(tried))]
+  found = given.figures(correction)
+  if 0 <= index < len(targets) and index not in tried:
+    found['search_ended'] = _LIMIT
+  elif given.fits is False and fix:
+    best, why = find(given, _candidates(given), min(tries, max_tries))
+    found['fix'] = best and best.figures(correction)
+    found['search_ended'] = why
   return found
 
 
@@ -370,10 +424,6 @@ def find(
     one = next(may_fit, None)
     if one is None or tried == tries:
       break
-    logging.info(
-      'Trying %s: expecting %.1f GiB of %.1f.',
-      *(flags(one.changes), expected(one) / GIB, usable / GIB),
-    )
     one.compile()
     tried += 1
     if not one.compiled.error:
@@ -383,65 +433,3 @@ def find(
   if answer:
     return answer, None
   return None, _LIMIT if one else _NONE_LEFT
-
-
-def smallest(run: Run, generation: str, options: Options) -> dict[str, Any]:
-  """Plans a run on the smallest slice of a generation that it fits.
-
-  The memory per device falls as the number of devices grows. So this function
-  starts with the smallest slice whose predicted memory suffices, and tries the
-  next smaller or larger one until it knows the answer. If the run fits no
-  slice, it searches for other settings.
-
-  Args:
-    run: the run.
-    generation: the TPU generation or GPU.
-    options: `max_tries` limits all compilations together.
-
-  Returns:
-    The figures; if no slice was found to fit, those of the largest tried one.
-
-  Raises:
-    ValueError: the mesh and the batch suit no slice of that generation.
-  """
-  targets = [t for t in devices.of_generation(generation) if _suits(run, t)]
-  if not targets:
-    config = run.config
-    axes = ' x '.join(f'{a}={config.mesh[a]}' for a in mesh_lib.AXES)
-    raise ValueError(
-      f'No slice of {generation} suits the mesh {axes} with'
-      f' data.batch_size={config.data.batch_size} and'
-      f' accumulation_steps={config.accumulation_steps}. Change one of'
-      ' them, or choose another generation.'
-    )
-
-  @functools.cache
-  def attempt(index: int) -> Attempt:
-    return describe({}, run, targets[index])
-
-  def may_fit(index: int) -> bool:
-    usable = targets[index].chip.hbm_usable_bytes
-    return attempt(index).predict(EXPECTED_KEPT) <= usable
-
-  index = next(filter(may_fit, range(len(targets))), len(targets) - 1)
-  tried: dict[int, Attempt] = {}
-  tries = options.max_tries
-  while 0 <= index < len(targets) and index not in tried and tries:
-    logging.info('Does %s fit %s?', run.name, targets[index])
-    tried[index] = one = attempt(index)
-    one.compile()
-    tries -= one.compiled.seconds is not None
-    index += -1 if one.fits else 1
-  fitting = [place for place, one in tried.items() if one.fits]
-  chosen = tried[min(fitting, default=max(tried))]
-  if 0 <= index < len(targets) and index not in tried:
-    return chosen.figures(options.correction) | {'search_ended': _LIMIT}
-  return _planned(chosen, options, tries)
-
-
-def _suits(run: Run, target: devices.Target) -> bool:
-  try:
-    devices.check(run.config, target)
-  except ValueError:
-    return False
-  return True
