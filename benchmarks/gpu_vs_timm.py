@@ -4,7 +4,6 @@ Times the training step of the same model in bfloat16, without dropout, at the
 same batch and image size, on synthetic data on the device:
 
   ours    vit_jax's own step
-  plain   the same step in plain Flax and optax, see plain_vit.py
   timm    timm's model, torch.compile, bfloat16 autocast, fused AdamW
 
 They take turns. Each turn is a new process, which has the device to itself. The
@@ -18,7 +17,7 @@ another interpreter:
     --models=ViT-Ti/16 --image_size=32 --batch_size=8 --steps=2
 
 `times` is the step time over that of the first contender. MFU counts the same
-operations for all three: those of the model as published.
+operations for both: those of the model as published.
 """
 
 import functools
@@ -39,7 +38,7 @@ from vit_jax import accounting, models
 from vit_jax.runtime import command_line, stopwatch
 
 _ROOT = pathlib.Path(__file__).parents[1]
-CONTENDERS = ('ours', 'plain', 'timm')
+WORKERS = {'ours': 'benchmarks.jax_worker', 'timm': 'benchmarks.timm_worker'}
 # The models of --table, and their batch sizes.
 _PAIRS = {'ViT-B/16': 256, 'ViT-L/16': 128}
 
@@ -48,7 +47,7 @@ _MODELS = flags.DEFINE_list(
   'models', ['ViT-B/16', 'ViT-L/16'], 'Names of ViTs; timm has most of them.'
 )
 _CONTENDERS = flags.DEFINE_list(
-  'contenders', list(CONTENDERS), 'Which of the three.'
+  'contenders', ['ours', 'timm'], 'ours, timm or both.'
 )
 _OURS = flags.DEFINE_string(
   'ours', '', 'KEY=VALUE[,KEY=VALUE...] of the config, only for ours.'
@@ -89,10 +88,10 @@ _COLUMNS = {
 def main():
   # This process only counts operations; the workers use the device.
   jax.config.update('jax_platforms', 'cpu')
-  if unknown := [name for name in _CONTENDERS.value if name not in CONTENDERS]:
+  if unknown := [name for name in _CONTENDERS.value if name not in WORKERS]:
     raise ValueError(
       f'--contenders: {", ".join(unknown)} unknown; choose from'
-      f' {", ".join(CONTENDERS)}.'
+      f' {", ".join(WORKERS)}.'
     )
   if 'timm' in _CONTENDERS.value:
     check_torch(_TORCH_PYTHON.value)
@@ -124,7 +123,7 @@ def check_torch(python: str) -> None:
       f'{python} cannot import torch and timm:'
       f' {done.stderr.strip().splitlines()[-1]}. Install them (pip install -e'
       " '.[hf]'), name an interpreter that has them with --torch_python, or"
-      ' leave timm out with --contenders=ours,plain.'
+      ' leave timm out with --contenders=ours.'
     )
 
 
@@ -191,9 +190,7 @@ def work(task: Mapping[str, Any], cache: str) -> dict[str, Any]:
   """
   contender = task['contender']
   report.say(f'{task["model"]}: {contender} ...')
-  python, worker = sys.executable, 'benchmarks.jax_worker'
-  if contender == 'timm':
-    python, worker = _TORCH_PYTHON.value, 'benchmarks.timm_worker'
+  python = _TORCH_PYTHON.value if contender == 'timm' else sys.executable
   gpus = os.environ.get('CUDA_VISIBLE_DEVICES', '0')
   environment = os.environ | {
     'CUDA_VISIBLE_DEVICES': gpus.split(',')[0],
@@ -202,7 +199,7 @@ def work(task: Mapping[str, Any], cache: str) -> dict[str, Any]:
     'TORCHINDUCTOR_CACHE_DIR': f'{cache}/torch',
   }
   done = subprocess.run(
-    [python, '-m', worker, json.dumps(task)],
+    [python, '-m', WORKERS[contender], json.dumps(task)],
     cwd=_ROOT,
     env=environment,
     capture_output=True,

@@ -1,4 +1,4 @@
-"""A worker process of `gpu_vs_timm`: our training step, or the plain one."""
+"""A worker process of `gpu_vs_timm`: our training step."""
 
 import json
 import sys
@@ -15,9 +15,9 @@ def main(task: dict[str, Any]) -> dict[str, Any]:
   """Measures the training step of a task.
 
   Args:
-    task: `contender` ('ours' or 'plain'), `model`, `depth` (0: the model's
-      own), `image_size` (a side), `num_classes`, `batch_size`, `ours`
-      (changes of our config, may be ''), `turns`, `steps` and `warmup`.
+    task: `model`, `depth` (0: the model's own), `image_size` (a side),
+      `num_classes`, `batch_size`, `ours` (changes of our config, may be ''),
+      `turns`, `steps` and `warmup`.
 
   Returns:
     See `gpu_vs_timm.work`.
@@ -37,13 +37,10 @@ def main(task: dict[str, Any]) -> dict[str, Any]:
   )
   config.schedule = config_lib.schedule('constant', peak=1e-3, warmup_steps=0)
   config.optimizer = config_lib.adam(weight_decay=0.1)
-  plain = task['contender'] == 'plain'
-  if task['ours'] and not plain:
+  if task['ours']:
     config = steps.changed(config, task['ours'])
-  config = analysis.resolve(config, jax.default_backend())
-  step = steps.build(config, plain=plain)
-  turns = range(task['turns'])
-  facts = step.facts
+  step = steps.build(analysis.resolve(config, jax.default_backend()))
+  turns, facts = range(task['turns']), step.facts
   return {
     'seconds': [step.turn(task['steps'], task['warmup']) for _ in turns],
     'params': facts['params'],

@@ -12,7 +12,6 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
-from benchmarks import plain_vit
 from vit_jax import accounting, sharding
 from vit_jax.plan import compilers
 from vit_jax.runtime import stopwatch
@@ -88,38 +87,18 @@ class Step:
     return stopwatch.seconds_of(lambda: run(steps)) / steps
 
 
-def build(config: ml_collections.ConfigDict, *, plain: bool = False) -> Step:
-  """Compiles the step that training runs, or its plain form.
+def build(config: ml_collections.ConfigDict) -> Step:
+  """Compiles the step that training runs.
 
   Args:
     config: the complete config.
-    plain: whether to build `plain_vit`'s step. It splits the batch over the
-      devices, and copies everything else to each device.
 
   Raises:
-    ValueError: the config's model or optimizer has no plain form, or see
-      `vit_jax.training.program.Program`.
+    ValueError: see `vit_jax.training.program.Program`.
   """
   layout = sharding.build(**config.mesh)
   program = program_lib.Program(config, layout)
   state, batch = program.abstract_state, program.abstract_batch
-  init, step = program.init_state, program.train_step
-  params = _count(state.params)
-  if plain:
-    init, step = plain_vit.make_step(config, program.model)
-    init = jax.jit(init, out_shardings=layout.whole)
-    state = jax.eval_shape(init)
-    step = jax.jit(
-      step,
-      in_shardings=(layout.whole, sharding.batch_sharding(layout.mesh)),
-      out_shardings=layout.whole,
-      donate_argnums=0,
-    )
-    if _count(state[0]) != params:
-      raise ValueError(
-        f'the plain model has {_count(state[0]):,} parameters but'
-        f' {config.model.name} has {params:,}: they are not the same model.'
-      )
 
   def make_batch():
     key, above = jax.random.key(0), {'image': 256, 'label': config.num_classes}
@@ -133,7 +112,7 @@ def build(config: ml_collections.ConfigDict, *, plain: bool = False) -> Step:
 
   shardings = jax.tree.map(lambda x: x.sharding, batch)
   start = time.perf_counter()
-  lowered = step.lower(state, batch)
+  lowered = program.train_step.lower(state, batch)
   traced = time.perf_counter()
   compiled = lowered.compile()
   done = time.perf_counter()
@@ -145,17 +124,13 @@ def build(config: ml_collections.ConfigDict, *, plain: bool = False) -> Step:
     'forward_macs': accounting.forward_macs(
       program.model, tuple(config.image_size), config.channels
     ),
-    'params': params,
+    'params': sum(x.size for x in jax.tree.leaves(state.params)),
     'trace_sec': traced - start,
     'compile_sec': done - traced,
     'memory_gib': memory.total / compilers.GIB,
   }
   make_batch = jax.jit(make_batch, out_shardings=shardings)
-  return Step(init, make_batch, compiled, facts)
-
-
-def _count(params: Any) -> int:
-  return sum(x.size for x in jax.tree.leaves(params))
+  return Step(program.init_state, make_batch, compiled, facts)
 
 
 def peak_gib() -> float | None:

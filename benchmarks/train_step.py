@@ -4,13 +4,12 @@ Runs the step that `vit_jax.main` runs with this config, on this machine's
 devices, with synthetic data on the devices. The steps that --against names take
 turns with it; the flag may be repeated:
 
-  --against=plain                      the same model in plain Flax and optax
   --against=model.scan=true,accumulation_steps=2    other values of config keys
   --against=same                       the same step again, to see the noise
 
 For example, on a CPU and on an accelerator:
 
-  python -m benchmarks.train_step --against=plain --steps=1 --rounds=10 \\
+  python -m benchmarks.train_step --against=same --steps=1 --rounds=10 \\
     --config=configs/pretrain.py:ViT-S/16,imagenet2012 \\
     --config.data.batch_size=8
   python -m benchmarks.train_step --against=model.remat=full \\
@@ -38,7 +37,7 @@ _CONFIG = config_flags.DEFINE_config_file(
   lock_config=True,
 )
 _AGAINST = flags.DEFINE_multi_string(
-  'against', [], 'plain, same, or KEY=VALUE[,KEY=VALUE...] of the config.'
+  'against', [], 'same, or KEY=VALUE[,KEY=VALUE...] of the config.'
 )
 _ROUNDS = flags.DEFINE_integer('rounds', 10, 'Turns of each step.', 1)
 _STEPS = flags.DEFINE_integer('steps', 10, 'Timed steps in a turn.', 1)
@@ -62,7 +61,7 @@ def main():
   configs = {'config': _CONFIG.value}
   for text in _AGAINST.value:
     configs[text] = _CONFIG.value
-    if text not in ('plain', 'same'):
+    if text != 'same':
       configs[text] = steps.changed(_CONFIG.value, text)
   # Resolving all configs first reports errors before any compilation.
   platform = jax.default_backend()
@@ -70,7 +69,7 @@ def main():
   built, turns = {}, {}
   for name, config in configs.items():
     report.say(f'Compiling {name} ...')
-    built[name] = steps.build(config, plain=name == 'plain')
+    built[name] = steps.build(config)
     turns[name] = functools.partial(
       built[name].turn, _STEPS.value, _WARMUP.value
     )

@@ -32,7 +32,7 @@ TINY = dict(width=16, depth=1, heads=2, mlp_dim=32, num_classes=10)
 def test_a_program_takes_time_and_at_least_its_arguments_memory():
   model = models.build('ViT-B/16', **TINY)
   timing = dict(warm_up=1, calls=3, max_seconds=10)
-  device = devices.local(None, timing)
+  device = devices.local(timing)
   assert (device.platform, device.unit, device.cores) == ('cpu', 'device', 1)
   assert device.memory_bytes == 2**30
   held = sum(
@@ -68,7 +68,7 @@ def test_an_absent_tpu_has_the_compilers_memory_and_time(monkeypatch):
   )
   monkeypatch.setattr(jax.stages.Lowered, 'compile', lambda self: compiled)
   monkeypatch.setattr(plan_devices, 'compile_only', lambda _: jax.devices())
-  device = devices.absent('v3', None)
+  device = devices.absent('v3')
   assert device.name == 'TPU v3 TensorCore'
   assert (device.platform, device.unit, device.cores) == ('tpu', 'core', 1)
   assert device.memory_bytes == int(15.48 * 2**30)
@@ -81,4 +81,4 @@ def test_an_absent_tpu_has_the_compilers_memory_and_time(monkeypatch):
 def test_without_the_compiler_the_error_says_how_to_install_it(monkeypatch):
   monkeypatch.setattr(plan_devices, 'have_compiler', lambda: False)
   with pytest.raises(ValueError, match=r'pip install "vit-paper-jax\[plan\]"'):
-    devices.absent('v3', None)
+    devices.absent('v3')

@@ -34,18 +34,9 @@ def test_the_papers_core_days(argument, days):
   assert _analyse(pretrain.get_config(argument))['paper_core_days'] == days
 
 
-@pytest.mark.parametrize(
-  'changes',
-  [
-    {'model.pooling': 'gap'},
-    {'num_classes': 1000},
-    {'model.representation_size': None},
-  ],
-)
-def test_another_run_is_not_compared_with_the_paper(changes):
+def test_another_run_is_not_compared_with_the_paper():
   config = pretrain.get_config('ViT-L/16,jft300m,epochs=14')
-  with config.unlocked():
-    config.update_from_flattened_dict(changes)
+  config.model.pooling = 'gap'
   assert _analyse(config)['paper_core_days'] is None
 
 

@@ -133,7 +133,7 @@ def _config(**changes):
 
 
 def test_settings_from_cheap_to_expensive():
-  found = list(search.settings(_config(), devices=8))
+  found = search.settings(_config(), devices=8)
   axes = {'mesh.data': 1, 'mesh.fsdp': 8}
   split = axes | {'mesh.shard': 'optimizer'}
   whole = axes | {'mesh.shard': 'all', 'mesh.gather': 'micro_batch'}
@@ -161,7 +161,7 @@ def test_settings_of_the_user_are_kept():
   # A micro-batch has only four rows already, below the eight of a full one.
   more = {'mesh.shard': 'all', 'mesh.gather': 'micro_batch'}
   steps = [more | {'accumulation_steps': steps} for steps in (16, 32)]
-  assert list(search.settings(config, devices=8)) == [{}, more, *steps]
+  assert search.settings(config, devices=8) == [{}, more, *steps]
 
 
 EVERY = {'shard': 'all', 'gather': 'micro_batch'}

@@ -40,12 +40,6 @@ _SIZES = flags.DEFINE_list(
   'Sides of the images, in px; by default 64,128,224,384,512, with --mini'
   ' 8,16,24,40,56.',
 )
-_MEMORY = flags.DEFINE_float(
-  'memory_gib',
-  None,
-  "Memory for the largest batch; by default the device's own, on a CPU 1 GiB.",
-  lower_bound=1e-6,
-)
 # Calls of a program, see `stopwatch.median_seconds`.
 _TIMING = dict(warm_up=10, calls=30, max_seconds=10.0)
 _MINI_TIMING = dict(warm_up=3, calls=30, max_seconds=0.3)
@@ -67,12 +61,11 @@ def main(words: list[str]) -> None:
       ' such as 64,224.'
     )
   pairs = networks.pairs(words, sizes, scale)
-  memory = _MEMORY.value and round(_MEMORY.value * 2**30)
   if _DEVICE.value == 'local':
-    device = devices.local(memory, _MINI_TIMING if _MINI.value else _TIMING)
+    device = devices.local(_MINI_TIMING if _MINI.value else _TIMING)
     search, correction = batch_sizes.Search(), None
   else:
-    device = devices.absent(_DEVICE.value, memory)
+    device = devices.absent(_DEVICE.value)
     search, correction = _ESTIMATED_SEARCH, 1.0
   settings = store.Settings(
     *(device.name, scale, device.unit, device.memory_bytes),

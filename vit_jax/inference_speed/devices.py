@@ -82,12 +82,10 @@ class Device:
     return Program(memory.total, functools.partial(self.seconds, compiled))
 
 
-def local(memory_bytes: int | None, timing: Mapping[str, Any]) -> Device:
+def local(timing: Mapping[str, Any]) -> Device:
   """Returns the first device that JAX finds, which runs the programs.
 
   Args:
-    memory_bytes: memory that a program may take; None for the device's own
-      limit, or CPU_BYTES if the device states none.
     timing: how to time programs, see `stopwatch.median_seconds`.
   """
   device = jax.devices()[0]
@@ -106,7 +104,7 @@ def local(memory_bytes: int | None, timing: Mapping[str, Any]) -> Device:
   return Device(
     device.device_kind,
     device.platform,
-    memory_bytes or stats.get('bytes_limit') or CPU_BYTES,
+    stats.get('bytes_limit') or CPU_BYTES,
     unit,
     cores,
     device,
@@ -114,12 +112,11 @@ def local(memory_bytes: int | None, timing: Mapping[str, Any]) -> Device:
   )
 
 
-def absent(generation: str, memory_bytes: int | None) -> Device:
+def absent(generation: str) -> Device:
   """Returns one device of a TPU generation, whose compiler estimates times.
 
   Args:
     generation: a generation, such as 'v3'.
-    memory_bytes: memory that a program may take; None for the compiler's limit.
 
   Raises:
     ValueError: there is no such generation, or no TPU compiler.
@@ -140,7 +137,7 @@ def absent(generation: str, memory_bytes: int | None) -> Device:
   return Device(
     f'TPU {generation} {target.device}',
     'tpu',
-    memory_bytes or target.chip.hbm_usable_bytes,
+    target.chip.hbm_usable_bytes,
     'core',
     target.cores // target.devices,
     plan_devices.compile_only(target)[0],

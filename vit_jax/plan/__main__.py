@@ -21,7 +21,6 @@ what the bytes and products of every kernel take at least.
 """
 
 import json
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,6 +67,7 @@ _CORRECTION = flags.DEFINE_float(
   "Real speed divided by the compiler's estimate, if you know it. Divides the"
   ' days, core_days and the step time of a page.',
   lower_bound=0.01,
+  upper_bound=100,
 )
 _SEARCH = flags.DEFINE_bool(
   'search', True, 'If a run does not fit, search for settings that do.'
@@ -91,10 +91,6 @@ _AUTO = 'v3'
 
 
 def main() -> None:
-  if not 0 < _CORRECTION.value < math.inf:
-    raise ValueError(
-      f'--correction={_CORRECTION.value} must be a number above 0.'
-    )
   runs = _runs()
   devices.leave_hardware_alone()
   # A slice has two names; plan it once even if both are given.

@@ -129,11 +129,9 @@ def parse(text: str) -> Target:
         f' {gpu[1]}x1 to {gpu[1]}x{MOST}.'
       )
     return Target(gpu[1], count)
-  several = re.fullmatch(r'(\d+)x([a-z].*)', text)
+  several = re.fullmatch(r'([1-9]\d*)x([a-z].*)', text)
   if not several:
     return _joined(topology.parse(text))
-  if not int(several[1]):
-    raise ValueError(f'{text!r}: the number of slices must be at least one.')
   return _joined(topology.parse(several[2]), int(several[1]))
 
 

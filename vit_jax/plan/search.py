@@ -6,10 +6,11 @@ account of them times a factor that every compiled attempt corrects. It compiles
 only attempts that may fit. Those that cost least speed come first.
 """
 
+import contextlib
 import dataclasses
 import functools
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -214,13 +215,11 @@ def plan(
 def _candidates(given: Attempt) -> list[Attempt]:
   """Returns what a search may try instead of the given settings."""
   found, cache, target = [], {}, given.target
-  for changes in settings(given.config, target.devices, target.slices):
-    try:
+  for changes in settings(given.config, target.devices, target.slices)[1:]:
+    # Some changes contradict the user's other settings.
+    with contextlib.suppress(ValueError):
       found.append(describe(changes, given.run, target, cache))
-    except ValueError:
-      # The changes contradict the user's other settings.
-      continue
-  return [one for one in found if one.changes]
+  return found
 
 
 def describe(
@@ -321,8 +320,8 @@ def _bytes_as(
 
 def settings(
   config: ml_collections.ConfigDict, devices: int, slices: int = 1
-) -> Iterator[dict[str, Any]]:
-  """Yields changes of a complete config that save memory.
+) -> list[dict[str, Any]]:
+  """Returns changes of a complete config that save memory.
 
   The order is: accumulation, which costs little while a micro-batch fills the
   devices; splitting the state; recomputing, which costs up to a third of the
@@ -339,21 +338,25 @@ def settings(
   sizes = (config.mesh[axis] for axis in mesh_lib.AXES)
   _, fsdp, tensor = mesh_lib.axis_sizes(devices, *sizes, slices)
   devices //= tensor
-  rows = config.data.batch_size // devices
-  shardings = _shardings(config.mesh, fsdp, devices, slices)
-  given = config.accumulation_steps
-  accumulations = _accumulations(given, rows)
-  full = [a for a in accumulations if rows // a >= FULL_ROWS] or [given]
+  splits = _shardings(config.mesh, fsdp, devices, slices)
   recomputed = {'none': ('dots', 'full'), 'dots': ('full',)}
-  remats = recomputed.get(config.model.remat, ())
-  remats = [{}, *({'model.remat': remat} for remat in remats)]
-  last = shardings[-1] | remats[-1]
-  stages = [(split | remat, full) for remat in remats for split in shardings]
-  stages.append((last, [a for a in accumulations if a not in full]))
-  for changes, steps in stages:
-    for accumulation in steps:
-      more = accumulation != given
-      yield changes | ({'accumulation_steps': accumulation} if more else {})
+  remats = [{'model.remat': x} for x in recomputed.get(config.model.remat, ())]
+  remats = [{}, *remats]
+  rows, given = config.data.batch_size // devices, config.accumulation_steps
+  steps = [given]
+  while rows % (2 * steps[-1]) == 0:
+    steps.append(2 * steps[-1])
+  full = [n for n in steps if rows // n >= FULL_ROWS] or [given]
+
+  def accumulating(n: int) -> dict[str, Any]:
+    return {} if n == given else {'accumulation_steps': n}
+
+  return [
+    *(s | r | accumulating(n) for r in remats for s in splits for n in full),
+    *(
+      splits[-1] | remats[-1] | accumulating(n) for n in steps if n not in full
+    ),
+  ]
 
 
 def _shardings(
@@ -379,14 +382,6 @@ def _shardings(
   if axes or (shard, mesh.gather) != ('all', 'micro_batch'):
     shardings.append(axes | {'mesh.shard': 'all', 'mesh.gather': 'micro_batch'})
   return shardings
-
-
-def _accumulations(given: int, rows: int) -> list[int]:
-  """Returns `given` and its doublings that still divide a device's rows."""
-  steps = [given]
-  while rows % (2 * steps[-1]) == 0:
-    steps.append(2 * steps[-1])
-  return steps
 
 
 def find(
