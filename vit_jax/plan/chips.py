@@ -161,20 +161,11 @@ device_description_str: "{self.device_kind}"
 
 
 _A100, _H100 = 'NVIDIA A100-SXM4-80GB', 'NVIDIA H100 80GB HBM3'
+# Capability, cores, lanes, clock, shared memory and cache of a generation.
+_AMPERE = ((8, 0), 108, 64, 1.41, 164, 40)
 _HOPPER = ((9, 0), 132, 128, 1.98, 228, 50)
 GPUS = {
-  'a100': Gpu(
-    _A100,
-    (8, 0),
-    108,
-    64,
-    1.41,
-    164,
-    40,
-    85_100_068_864,
-    2039_040_000_000,
-    3e11,
-  ),
+  'a100': Gpu(_A100, *_AMPERE, 85_100_068_864, 2039_040_000_000, 3e11),
   'h100': Gpu(_H100, *_HOPPER, 84_942_979_072, 3352_320_000_000, 4.5e11),
   'h200': Gpu('NVIDIA H200', *_HOPPER, 151_397_597_184, 4800 * 10**9, 4.5e11),
 }

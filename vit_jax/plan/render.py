@@ -22,7 +22,7 @@ def page(figures: Mapping[str, Any], note: str = '') -> str:
   """Returns a page on one run: first the verdict, then the details.
 
   Args:
-    figures: see `figures.analytic`.
+    figures: see `figures.of_run`.
     note: advice to the reader, or ''.
   """
   fix, ended = figures['fix'], figures['search_ended']
