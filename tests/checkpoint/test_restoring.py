@@ -109,6 +109,7 @@ DAMAGE = {
   ),
   'record edited': lambda step: _edit_record(step, arrays={}),
   'no record': lambda step: shutil.rmtree(step / 'fingerprints'),
+  'empty': lambda step: (shutil.rmtree(step), step.mkdir()),
 }
 
 

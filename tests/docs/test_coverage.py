@@ -88,4 +88,4 @@ def test_configs_load(name, monkeypatch):
   if name.startswith('configs/sweeps/'):
     assert reading.load(name).studies
   else:
-    assert command_line.read_config([f'--config={name}'])
+    assert command_line.load_config(name)

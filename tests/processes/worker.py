@@ -171,7 +171,7 @@ def disagree(*, out, cases):
       each process. A data set is 'digits' or a folder that has `images/`.
   """
   index = jax.process_index()
-  ownership.check_shared.__defaults__ = (1.0,)  # Seconds to wait.
+  ownership.PATIENCE_SHARED = 1.0
   found = {}
   for name, (workdirs, splits, datasets) in cases.items():
     config = several_config(mesh=dict(data=-1))

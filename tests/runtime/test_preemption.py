@@ -57,10 +57,10 @@ def test_a_request_to_stop(outer, caplog, number, code):
     signal.raise_signal(number)
     _wait_for(notice.requested)
     assert notice.stopped('saved').exit_code == code
-    _wait_for(lambda: 'saving after the present step' in caplog.text)
+    _wait_for(lambda: 'saving, then stopping' in caplog.text)
     # Further signals do no harm while the run saves.
     signal.raise_signal(signal.SIGTERM)
-    _wait_for(lambda: 'SIGTERM: the run is already saving' in caplog.text)
+    _wait_for(lambda: 'SIGTERM: already saving' in caplog.text)
     assert notice.stopped('saved').exit_code == code
     with pytest.raises(errors.PreemptedError, match='stopped before it began'):
       notice.begin()

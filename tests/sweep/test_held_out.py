@@ -108,15 +108,3 @@ def test_finals_must_not_test_on_the_validation_data(final, message):
     _check(candidate, _config(train, **evals))
   with pytest.raises(ValueError, match="trains on 'digits:45', but"):
     _check(candidate, _config('train', 'digits:45', test='test'))
-
-
-def test_sizes_decide_whether_slices_overlap():
-  config = _config('train')  # 287 images.
-  assert held_out.overlap(config, 'train[:200]', 'train[60%:]')
-  assert not held_out.overlap(config, 'train[:200]', 'train[80%:]')
-  # The sizes are not known, and the slices overlap in a small data set.
-  config = _config('train', 'tfds:no_such_thing')
-  assert held_out.overlap(config, 'train[:200]', 'train[80%:]')
-  assert not held_out.overlap(config, 'train[:200]', 'train[200:]')
-  # A malformed split might overlap.
-  assert held_out.overlap(config, 'train[:200]', 'train[200:')

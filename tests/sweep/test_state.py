@@ -13,7 +13,7 @@ from vit_jax.sweep import Run, Study, Sweep, state
 def test_a_second_launcher_is_refused(tmp_path):
   with (
     state.lock(tmp_path),
-    pytest.raises(ValueError, match=r'in use by another launcher \(process'),
+    pytest.raises(ValueError, match='in use by another launcher, proc'),
     state.lock(tmp_path),
   ):
     pass

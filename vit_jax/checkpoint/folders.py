@@ -22,25 +22,6 @@ STATE = 'default'
 
 def complete_steps(folder: epath.Path) -> list[epath.Path]:
   """Returns the complete checkpoints in a folder, oldest first."""
-  return [path for path in _steps(folder) if _is_empty(path) is False]
-
-
-def remove_empty(folder: epath.Path) -> None:
-  """Removes empty folders that are named like a checkpoint."""
-  for path in _steps(folder):
-    if _is_empty(path):
-      path.rmdir()
-
-
-def _is_empty(path: epath.Path) -> bool | None:
-  """Whether a folder is empty; None if it is gone or not a folder."""
-  try:
-    return not any(path.iterdir())
-  except (FileNotFoundError, NotADirectoryError):
-    return None
-
-
-def _steps(folder: epath.Path) -> list[epath.Path]:
   # Orbax leaves out incomplete ones: on gs:// their names look the same.
   complete = ocp.utils.checkpoint_steps_paths(folder)
   steps = [path for path in complete if path.name.isdigit()]

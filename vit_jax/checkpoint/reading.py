@@ -1,6 +1,5 @@
 """Restores the newest intact checkpoint, and reads parameters from any."""
 
-import asyncio
 import contextlib
 import errno
 import re
@@ -60,24 +59,6 @@ _DAMAGE = {
 _PAUSES = (0.5, 1.0, 4.0)
 
 
-class _PatientLoop(asyncio.SelectorEventLoop):
-  """An event loop that finishes all of its tasks before it closes.
-
-  When one array cannot be read, Orbax closes its loop at once, and each of the
-  other arrays would print tracebacks.
-  """
-
-  def close(self) -> None:
-    if not self.is_closed() and (tasks := asyncio.all_tasks(self)):
-      self.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-    super().close()
-
-
-class _PatientLoops(asyncio.DefaultEventLoopPolicy):
-  def new_event_loop(self) -> asyncio.AbstractEventLoop:
-    return _PatientLoop()
-
-
 class _ForeignError(ValueError):
   """A checkpoint holds the state of another model or optimizer."""
 
@@ -114,8 +95,6 @@ def restore_newest(
   """
   workdir = files.absolute(workdir)
   folder = workdir / folders.FOLDER
-  if jax.process_index() == 0:
-    folders.remove_empty(folder)  # Orbax would take them for checkpoints.
   steps = [int(path.name) for path in folders.complete_steps(folder)]
   damaged = {}
   for step in reversed(distributed.broadcast(steps)):
@@ -255,18 +234,13 @@ def _read_arrays(
   Does not use Orbax's manager or a checkpointer: if one process raised, the
   others would wait for it at their barriers.
   """
-  policy = asyncio.get_event_loop_policy()
-  asyncio.set_event_loop_policy(_PatientLoops())
-  try:
-    with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
-      return handler.restore(
-        path / folders.STATE,
-        args=ocp.args.PyTreeRestore(
-          item=item, restore_args=restore_args, partial_restore=partial
-        ),
-      )
-  finally:
-    asyncio.set_event_loop_policy(policy)
+  with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
+    return handler.restore(
+      path / folders.STATE,
+      args=ocp.args.PyTreeRestore(
+        item=item, restore_args=restore_args, partial_restore=partial
+      ),
+    )
 
 
 def read_params(path: epath.PathLike) -> tuple[Any, epath.Path]:

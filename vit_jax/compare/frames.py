@@ -8,7 +8,6 @@ from etils import epath
 
 from vit_jax import config as config_lib
 from vit_jax import results
-from vit_jax.data import exclusion
 from vit_jax.runtime import goodput, printable
 from vit_jax.workdir import files, metrics
 
@@ -67,8 +66,7 @@ def load_runs(*folders: epath.PathLike) -> pd.DataFrame:
   Returns:
     Columns `run`, `finished`, `step`; `config.KEY` for each key of the config,
     nested ones as `config.data.batch_size`; `hours` and `device_hours`, see
-    `load_curves`; the metrics by their names; and `excluded`, how many examples
-    lists leave out, if there are lists. What a run lacks is NaN.
+    `load_curves`; and the metrics by their names. What a run lacks is NaN.
   """
   rows = []
   for name, workdir in find(*folders).items():
@@ -83,24 +81,9 @@ def load_runs(*folders: epath.PathLike) -> pd.DataFrame:
         'finished': results.finished_at(workdir) is not None,
         **{f'config.{key}': _hashable(value) for key, value in config.items()},
         **last,
-        **_excluded(workdir),
       }
     )
   return pd.DataFrame(rows)
-
-
-def _excluded(workdir: epath.Path) -> dict[str, str]:
-  """Returns what a run's data leave out by lists; {} if it is nothing."""
-  path = workdir / files.DATA
-  digests = files.read_object(path, 'delete it') if path.exists() else {}
-  notes = [
-    f'{use}: {note}'
-    for use, digest in digests.items()
-    if isinstance(digest, Mapping)
-    and (note := exclusion.note(digest))
-    and not note.startswith('0 ')
-  ]
-  return {'excluded': '; '.join(notes)} if notes else {}
 
 
 def load_curves(*folders: epath.PathLike) -> pd.DataFrame:

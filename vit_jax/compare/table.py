@@ -22,7 +22,7 @@ _INTERESTING = (
 )
 # Columns of `frames.load_runs` that identify the run and its progress; they are
 # not metrics.
-_NOT_METRICS = ('run', 'finished', 'step', 'excluded')
+_NOT_METRICS = ('run', 'finished', 'step')
 _LONGEST = 20  # Characters of a config value; of a run's name 40% of the width.
 _CUT = '..'
 
@@ -85,27 +85,13 @@ def render(
   lines = [_heading(runs, folder, width)] if len(runs) > 1 else []
   for line in frame.to_string(sparsify=False).splitlines():
     lines += filter(None, [line.rstrip()])
-  notes = _excluded(runs, names)
   if left_out := list(cells)[fitting:]:
-    notes.insert(
-      0,
+    note = (
       f'No room for {", ".join(left_out)}. --metric=NAME,NAME chooses metrics,'
-      ' --csv=FILE writes all.',
+      ' --csv=FILE writes all.'
     )
-  for note in notes:
     lines += textwrap.wrap(note, width, break_on_hyphens=False)
   return printable.text('\n'.join(lines))
-
-
-def _excluded(runs: pd.DataFrame, names: Sequence[str]) -> list[str]:
-  """Returns sentences on what the data of runs leave out by lists."""
-  if 'excluded' not in runs:
-    return []
-  by_note = pd.Series(names).groupby(runs['excluded'].array, sort=False)
-  return [
-    f'{note}.' if len(of) == len(names) else f'{", ".join(of)}: {note}.'
-    for note, of in by_note
-  ]
 
 
 def _heading(runs: pd.DataFrame, folder: str, width: int) -> str:

@@ -57,7 +57,7 @@ def build(name: str, scale: str) -> nn.Module:
   """
   known, options = models.options(name), {}
   if scale == 'mini':
-    config = command_line.read_config([f'--config=configs/mini.py:{name},pets'])
+    config = command_line.load_config(f'configs/mini.py:{name},pets')
     options = {
       key: value
       for key, value in config.model.items()

@@ -149,7 +149,7 @@ def _runs() -> list[search.Run]:
       for model, epochs in TABLE_6
     ]
   for name in names:
-    config = command_line.read_config([f'--config={name}'])
+    config = command_line.load_config(name)
     try:
       config.update_from_flattened_dict(overrides)
     except (KeyError, AttributeError, TypeError) as error:

@@ -1,11 +1,9 @@
 """Shared by all commands: checked flags, and errors as one message."""
 
-import difflib
-import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import ml_collections
 from absl import app, flags, logging
@@ -148,14 +146,62 @@ def parse(argv: Sequence[str]) -> list[str]:
   if '--help' in argv:
     app.usage(shorthelp=True, writeto_stdout=True, exitcode=0)
   try:
-    # Only checks the config; absl reads it again for the flag.
-    read_config(flags.FLAGS.read_flags_from_files(argv[1:]))
-    find_shipped(flags.FLAGS)
-    return flags.FLAGS(argv)
-  except flags.Error as error:
-    sys.exit(f'error: {error} (see --help)')
+    return parse_flags(flags.FLAGS, argv)
   except ValueError as error:
-    sys.exit(printable.text(f'error: {error}'))
+    sys.exit(printable.text(f'error: {error} (see --help)'))
+
+
+def parse_flags(values: flags.FlagValues, argv: Sequence[str]) -> list[str]:
+  """Parses flags; `--config` accepts all that `installed.find` finds.
+
+  Args:
+    values: the flags, with or without one of a config file.
+    argv: the program's name and its arguments.
+
+  Returns:
+    The program's name and the arguments that are not flags.
+
+  Raises:
+    ValueError: a flag is wrong, the config file does not exist or refuses its
+      argument, or the config lacks the key of an override `--config.KEY=`.
+  """
+  if 'config' in values:
+    values['config'].parser = _FileParser('config')
+  try:
+    return values(argv)
+  except flags.Error as error:
+    # The parser has named the flag already.
+    text = re.sub(r'^flag (--config=.*?): \1: ', r'\1: ', str(error))
+    raise ValueError(text) from None
+  except (AttributeError, KeyError) as error:
+    # The AttributeError of a ConfigDict holds the KeyError that says more.
+    found = error if isinstance(error, KeyError) else error.__context__
+    text = ' '.join(str(found.args[0]).split())
+    raise ValueError(
+      f'--config.KEY=: the config has no such key, {text} --print_config lists'
+      ' the keys.'
+    ) from None
+
+
+def load_config(text: str) -> ml_collections.ConfigDict:
+  """Returns the config of `--config=TEXT`, which is FILE[:ARGUMENT].
+
+  Raises:
+    ValueError: the file does not exist or refuses its argument.
+  """
+  return _FileParser('config').parse(text)
+
+
+class _FileParser(config_flags.ConfigFileFlagParser):
+  """Also opens configs that come with the code, by their names."""
+
+  def parse(self, path):
+    found = installed.find(self.name, path)
+    try:
+      return super().parse(found)
+    except ValueError as error:
+      # The parser's own message is a traceback of the file's error.
+      raise ValueError(f'--config={path}: {error.__context__}') from None
 
 
 def parse_size(flag: str, text: str | None) -> tuple[int, int] | None:
@@ -197,79 +243,3 @@ def parse_part(text: str) -> tuple[int, int]:
       f'--part={text}: expected K/N with K from 0 to N - 1, such as 3/16.'
     )
   return part, parts
-
-
-def read_config(words: Sequence[str]) -> ml_collections.ConfigDict | None:
-  """Loads the file of `--config=FILE[:ARGUMENT]`; checks the overrides' keys.
-
-  Without this check, `config_flags` shows a traceback for a wrong key or
-  argument.
-
-  Args:
-    words: the command line.
-
-  Returns:
-    The config without the overrides; None if there is no `--config`.
-
-  Raises:
-    ValueError: the file does not exist or refuses its argument, or the config
-      lacks the key of an override `--config.KEY=`; the message lists the keys.
-  """
-  config = None
-  for word, following in itertools.zip_longest(words, words[1:], fillvalue=''):
-    flag, equals, value = word.partition('=')
-    if re.fullmatch('--?config', flag):
-      config = _load(value if equals else following)
-    elif config is not None and re.match(r'--?(no)?config\.', flag):
-      _check_key(config, flag.partition('.')[2])
-  return config
-
-
-class _FileParser(config_flags.ConfigFileFlagParser):
-  """Also opens configs that come with the code, by their names."""
-
-  def parse(self, path):
-    return super().parse(installed.find(self.name, path))
-
-
-def find_shipped(values: flags.FlagValues) -> None:
-  """Makes `--config` accept all that `installed.find` finds; keeps its text.
-
-  Args:
-    values: the flags; nothing happens if they define no `config`.
-  """
-  if 'config' in values:
-    values['config'].parser = _FileParser('config')
-
-
-def _load(spec: str) -> ml_collections.ConfigDict:
-  installed.find('config', spec)
-  try:
-    return _FileParser('config').parse(spec)
-  except ValueError as error:
-    # The parser's own message is a traceback; its context is the file's error.
-    raise ValueError(f'--config={spec}: {error.__context__}') from None
-
-
-def _check_key(config: ml_collections.ConfigDict, key: str) -> None:
-  keys = list(_keys(config))
-  if key in keys:
-    return
-  name = key.rpartition('.')[2]
-  similar = [known for known in keys if known.rpartition('.')[2] == name]
-  similar = similar or difflib.get_close_matches(key, keys, cutoff=0.8)
-  raise ValueError(
-    f'--config.{key} is not a key of this config.'
-    + (f' Did you mean {" or ".join(similar)}?' if similar else '')
-    + ' --print_config lists the keys.'
-  )
-
-
-def _keys(
-  section: ml_collections.ConfigDict, prefix: str = ''
-) -> Iterator[str]:
-  """Yields all keys with their sections: `model`, `model.width`, ..."""
-  for key, value in section.items():
-    yield prefix + key
-    if isinstance(value, ml_collections.ConfigDict):
-      yield from _keys(value, f'{prefix}{key}.')

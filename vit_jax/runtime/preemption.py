@@ -66,7 +66,8 @@ class Notice:
     self._stack = contextlib.ExitStack()
 
   def __enter__(self):
-    self._several = jax.process_count() > 1
+    # Unlike the number of processes, this touches no device.
+    self._several = jax.distributed.is_initialized()
     if threading.current_thread() is not threading.main_thread():
       return self
     handled = set(_NAMES)
@@ -154,12 +155,12 @@ class Notice:
         code, f'{name} again: ended; what is not in a checkpoint is lost.'
       )
     if came:
-      logging.warning('%s: the run is already saving and stopping.', name)
+      logging.warning('%s: already saving and stopping.', name)
     elif self._several:
       logging.warning('%s: telling the other processes.', name)
       os.kill(os.getpid(), signal.SIGTERM)  # JAX's handler tells them.
     else:
-      logging.warning('%s: saving after the present step, then stopping.', name)
+      logging.warning('%s: saving, then stopping.', name)
 
 
 def _kind(reason: str) -> type[errors.PreemptedError]:

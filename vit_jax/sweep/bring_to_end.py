@@ -5,12 +5,10 @@ it starts again.
 """
 
 import collections
-import contextlib
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from vit_jax.runtime import errors, logs
+from vit_jax.runtime import errors
 from vit_jax.sweep import schedule, state, status
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Sweep
@@ -155,25 +153,3 @@ def read_finished(
       if metrics is not None:
         finished[run.name] = metrics
   return finished
-
-
-@contextlib.contextmanager
-def signals() -> Iterator[Callable[[], bool]]:
-  """Yields a function that returns whether SIGTERM, SIGHUP or Ctrl-C came.
-
-  A second signal has its usual effect, which ends the process. Signals that the
-  process ignores, as `nohup` makes it ignore SIGHUP, do not count.
-  """
-  came = []
-
-  def note(number, _):
-    came.append(number)
-    if number == signal.SIGHUP:
-      logs.leave_closed_terminal()
-    before.close()
-
-  with contextlib.ExitStack() as before:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-      if signal.getsignal(number) is not signal.SIG_IGN:
-        before.callback(signal.signal, number, signal.signal(number, note))
-    yield lambda: bool(came)

@@ -4,15 +4,14 @@ Before a sweep starts, this checks that each candidate has exactly one
 evaluation. The evaluation must read a part of the split that the final runs
 train on. The candidate must not train on this part, and the final runs must not
 be evaluated on it. The choice uses no other number (`state.held_out_accuracy`).
+The sizes of the data do not count: parts that overlap at some size are refused.
 """
 
-import functools
 from collections.abc import Mapping
 
 import ml_collections
 
 from vit_jax import config as config_lib
-from vit_jax import data
 from vit_jax.data import splits
 from vit_jax.sweep.spec import HELD_OUT
 
@@ -53,7 +52,7 @@ def check(
       f' part of its training data, {dataset!r}.'
     )
   _check_part(where, config, part, config.data.train_split, 'it trains on')
-  if overlap(config, part, config.data.train_split):
+  if splits.may_overlap(part, config.data.train_split):
     raise ValueError(
       f'{where}, which is not held out: data.train_split='
       f'{config.data.train_split!r} shares examples with it.'
@@ -76,12 +75,12 @@ def check(
         )
       if evaluation.dataset not in ('', dataset):
         continue
-      if overlap(config, split, evaluation.split):
+      if splits.may_overlap(split, evaluation.split):
         raise ValueError(
           f'{final} trains on {split!r}, and is evaluated on some of the same'
           f' examples ({here}).'
         )
-      if overlap(config, part, evaluation.split):
+      if splits.may_overlap(part, evaluation.split):
         raise ValueError(
           f'{where}, and {final} is evaluated on some of the same examples'
           f' ({here}). A choice by a test result biases this result.'
@@ -97,29 +96,3 @@ def _check_part(where, config, part, split, whose) -> None:
       f' {config.data.dataset!r}). Hold out a part of the training split, such'
       f' as shuffled({min(splits.names(split))})[90%:].'
     )
-
-
-def overlap(config: ml_collections.ConfigDict, one: str, other: str) -> bool:
-  """Returns whether two split expressions of the training data overlap.
-
-  If the data set's sizes are not known here, returns whether they might. Two
-  random parts of the same examples might, unless they are slices of the same
-  order: `shuffled(train)[:90%]` and `shuffled(train)[90%:]` share none.
-  """
-  keys = ('data_dir', 'image_key', 'label_key')
-  options = {key: config.data[key] for key in keys}
-  options['num_classes'] = config.num_classes or 0
-  sizes = _sizes(config.data.dataset, **options)
-  if sizes:
-    one, other = splits.resolve(one, sizes), splits.resolve(other, sizes)
-    return bool(one.shared(other))
-  return splits.may_overlap(one, other)
-
-
-@functools.cache
-def _sizes(dataset, **options) -> dict[str, int] | None:
-  """Returns the data set's split sizes; None if it can't be opened here."""
-  try:
-    return dict(data.open_source(dataset, **options).info.splits)
-  except (ValueError, OSError):
-    return None

@@ -1,7 +1,9 @@
 """Reads a sweep file, and checks each run that may become due."""
 
+import dataclasses
 import importlib.util
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 
 import ml_collections
 from absl import flags
@@ -53,28 +55,25 @@ def override(sweep: Sweep, words: Sequence[str]) -> Sweep:
       raise ValueError(f'--set={word}: expected KEY=VALUE.')
     values[key] = value
 
+  for study, (key, value) in itertools.product(sweep.studies, values.items()):
+    found = {repr(run.overrides.get(key)) for run in study.all_runs()}
+    if len(found) > 1:
+      raise ValueError(
+        f'--set={key}={value}: the runs of {study.name!r} differ in this key'
+        f' ({", ".join(sorted(found))}), so --set cannot change it.'
+      )
+  return Sweep([_with(study, values) for study in sweep.studies])
+
+
+def _with(study: Study, values: Mapping[str, str]) -> Study:
   def changed(runs: Sequence[Run]) -> tuple[Run, ...]:
     return tuple(
-      Run(run.name, run.config, {**run.overrides, **values}, run.labels)
+      dataclasses.replace(run, overrides={**run.overrides, **values})
       for run in runs
     )
 
-  def choosing(study: Study) -> Callable[[Run], tuple[Run, ...]]:
-    return lambda winner: changed(study.finals_of(winner))
-
-  studies = []
-  for study in sweep.studies:
-    runs = list(study.all_runs())
-    for key in values:
-      found = {repr(run.overrides.get(key)) for run in runs}
-      if len(found) > 1:
-        raise ValueError(
-          f'--set={key}={values[key]}: the runs of {study.name!r} differ in'
-          f' this key ({", ".join(sorted(found))}), so --set cannot change it.'
-        )
-    finals = study.finals and choosing(study)
-    studies.append(Study(study.name, changed(study.candidates), finals))
-  return Sweep(tuple(studies))
+  finals = study.finals and (lambda winner: changed(study.finals_of(winner)))
+  return Study(study.name, changed(study.candidates), finals)
 
 
 def read_config(run: Run) -> ml_collections.ConfigDict:
@@ -83,16 +82,12 @@ def read_config(run: Run) -> ml_collections.ConfigDict:
   Raises:
     ValueError: the config or an override is wrong; the message names the run.
   """
-  words = commands.config_flags(run)
+  argv = ['run', *commands.config_flags(run)]
   values = flags.FlagValues()
-  config_flags.DEFINE_config_file(
-    'config', lock_config=True, flag_values=values, sys_argv=['run', *words]
-  )
+  config_flags.DEFINE_config_file('config', flag_values=values, sys_argv=argv)
   try:
-    command_line.read_config(words)  # Names a wrong key.
-    command_line.find_shipped(values)
-    values(['run', *words])
-  except (ValueError, TypeError, flags.Error) as error:
+    command_line.parse_flags(values, argv)
+  except ValueError as error:
     raise ValueError(f'{run.name}: {error}') from None
   return values.config
 

@@ -5,7 +5,7 @@ import shlex
 
 from absl import flags
 
-from vit_jax.runtime import installed
+from vit_jax.runtime import installed, preemption
 from vit_jax.sweep import bring_to_end, commands, reading, schedule, state
 from vit_jax.sweep import table as table_lib
 from vit_jax.sweep.commands import Folders
@@ -124,15 +124,15 @@ def run(text: str, *, table: bool = True) -> None:
     launcher = tpu_vm.TpuVms(where, _TPUS.value)
   else:
     launcher = local.Local(where, _PARALLEL.value)
-  with state.lock(directory), bring_to_end.signals() as stopped:
+  with state.lock(directory), preemption.Notice() as notice:
     state.record(where, installed.find('sweep', text), sweep)
     launch = bring_to_end.Launch(sweep, where, launcher, _RESTARTS.value)
-    launch.run(stopped)
+    launch.run(lambda: bool(notice.reason))
     if table:
       print(table_lib.write(directory, sweep, launch.finished))
-  if launch.failed:
-    lines = [f'{name} failed, see {where.log(name)}' for name in launch.failed]
-    every = schedule.expected(sweep, launch.finished)
-    if missing := len(every.keys() - {*launch.finished, *launch.failed}):
-      lines.append(f'so {missing} other runs were not started.')
+  lines = [f'{name} failed, see {where.log(name)}' for name in launch.failed]
+  every = schedule.expected(sweep, launch.finished)
+  if missing := len(every.keys() - {*launch.finished, *launch.failed}):
+    lines.append(f'{missing} runs wait for others and were not started.')
+  if lines:
     raise ValueError('\n'.join(['not all runs finished:', *lines]))

@@ -6,7 +6,6 @@ a run, and SWEEPDIR/sweep.json names the sweep and describes the runs.
 """
 
 import contextlib
-import fcntl
 import json
 import math
 import os
@@ -22,13 +21,10 @@ from vit_jax import results
 from vit_jax.runtime import json_text
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import HELD_OUT, Sweep
-from vit_jax.workdir import files
+from vit_jax.workdir import files, ownership
 
 _SWEEP = 'sweep.json'
-
-
-class InUseError(ValueError):
-  """Another process holds the directory."""
+InUseError = ownership.InUseError
 
 
 @contextlib.contextmanager
@@ -50,23 +46,8 @@ def lock(
   Raises:
     InUseError: another process holds the lock.
   """
-  end = time.monotonic() + wait
-  with (local / name).open('a+') as file:
-    while True:
-      try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        break
-      except BlockingIOError:
-        if time.monotonic() >= end:
-          file.seek(0)
-          raise InUseError(
-            f'{local} is in use by another {holder} ({file.read().strip()}).'
-            ' Wait for it, end it, or choose another --workdir.'
-          ) from None
-      time.sleep(0.2)
-    file.truncate(0)
-    file.write(f'process {os.getpid()} on {os.uname().nodename}')
-    file.flush()
+  message = f'{local} is in use by another {holder},'
+  with ownership.locked(epath.Path(local / name), message, wait):
     yield
 
 

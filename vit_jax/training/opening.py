@@ -213,7 +213,6 @@ def open_workdir(
     stack.enter_context(files.disk_full_named(workdir))
     workdir.mkdir(parents=True, exist_ok=True)
     check_owner = stack.enter_context(ownership.held(workdir))
-    ownership.check_shared(workdir)
     if jax.process_index() == 0:
       stack.enter_context(logs.log_file(workdir))
     if compilation_cache:

@@ -16,9 +16,15 @@ from absl import logging
 from etils import epath
 
 from vit_jax.runtime import distributed, errors, json_text
-from vit_jax.workdir import buckets
+from vit_jax.workdir import buckets, files
 
 FILE = 'owner.json'
+
+
+class InUseError(ValueError):
+  """Another process holds a lock."""
+
+
 # Seconds to wait for an owner that may be ending.
 PATIENCE = 10.0
 # The same for one on another machine: it may be dead, which NFS 4 notices
@@ -26,7 +32,7 @@ PATIENCE = 10.0
 PATIENCE_ELSEWHERE = 150.0
 # Within which all machines must see a file that one of them wrote. Network file
 # systems remember for a while that a file does not exist.
-_PATIENCE_SHARED = 60.0
+PATIENCE_SHARED = 60.0
 
 
 @contextlib.contextmanager
@@ -44,7 +50,8 @@ def held(workdir: epath.Path) -> Iterator[Callable[[], None]]:
 
   Raises:
     ValueError: another run has the directory; the message names its host,
-      process and start. Or the file cannot be written.
+      process and start. Or the file cannot be written, or some process does not
+      see it.
   """
   with contextlib.ExitStack() as stack:
     problem, check = '', lambda: None
@@ -57,6 +64,7 @@ def held(workdir: epath.Path) -> Iterator[Callable[[], None]]:
         problem = str(error)
     if problem := distributed.broadcast(problem):
       raise ValueError(problem)
+    _check_shared(workdir)
     yield check
 
 
@@ -81,29 +89,49 @@ def _held(workdir: epath.Path) -> Iterator[Callable[[], None]]:
     )
     yield lambda: None
     return
+  owner = files.content(workdir / FILE).decode(errors='replace')
+  here = not owner or f'"host": "{platform.node()}"' in owner
+  patience = PATIENCE if here else PATIENCE_ELSEWHERE
+  with locked(workdir / FILE, f'{workdir} is in use by', patience):
+    yield lambda: None
+
+
+@contextlib.contextmanager
+def locked(path: epath.Path, message: str, patience: float) -> Iterator[None]:
+  """Locks a local file, which names the owner; its folder must exist.
+
+  Where the file system has no locks, this only warns.
+
+  Args:
+    path: the file; the lock ends with this process, but the file stays.
+    message: the begin of the error's message, before the owner's name.
+    patience: seconds to wait for the lock.
+
+  Raises:
+    InUseError: another process has the lock.
+    OSError: the disk or the server failed.
+  """
   # Mode 'a+' keeps the name of the present owner.
-  with open(workdir / FILE, 'a+', encoding='utf-8') as file:
-    file.seek(0)
-    owner = file.read()
-    here = not owner or f'"host": "{platform.node()}"' in owner
-    end = time.monotonic() + (PATIENCE if here else PATIENCE_ELSEWHERE)
+  with open(path, 'a+', encoding='utf-8') as file:
+    end = time.monotonic() + patience
     while (taken := _lock(file, fcntl.LOCK_EX)) and time.monotonic() < end:
       time.sleep(0.2)
     file.seek(0)
     if taken:
-      raise ValueError(
-        f'{workdir} is in use by {_described(file.read())}: wait until it'
-        ' ends, stop it, or use another --workdir.'
+      raise InUseError(
+        f'{message} {_described(file.read())}: wait until it ends, stop it, or'
+        ' use another --workdir.'
       )
     if taken is None:
       logging.warning(
-        '%s has no locks: do not start a second run in it.', workdir
+        '%s has no locks: do not start a second run in it.', path.parent
       )
     file.truncate(0)
     with contextlib.suppress(OSError):  # Other writes report a full disk.
       json.dump(_owner(), file)
       file.flush()
-    yield lambda: None
+      os.fsync(file.fileno())  # Other machines read it while it is locked.
+    yield
 
 
 def is_held(workdir: epath.Path) -> bool | None:
@@ -155,29 +183,15 @@ def _described(text: str | bytes) -> str:
     return 'another run'
 
 
-def check_shared(
-  workdir: epath.Path, patience: float = _PATIENCE_SHARED
-) -> None:
-  """Raises ValueError unless all processes see the same work directory.
-
-  Args:
-    workdir: exists on the host of process 0.
-    patience: seconds to wait for process 0's file.
-  """
+def _check_shared(workdir: epath.Path) -> None:
+  """Raises ValueError unless all processes see what the owner has written."""
   if jax.process_count() == 1:
     return
-  path = workdir / '.shared_by_all_hosts'
-  token = distributed.broadcast(secrets.token_hex(8))
-  if jax.process_index() == 0:
-    path.write_text(token)
-  distributed.barrier()  # The file is written.
-  end = time.monotonic() + patience
-  while not (seen := _holds(path, token)) and time.monotonic() < end:
+  owner = distributed.broadcast(_seen(workdir))
+  end = time.monotonic() + PATIENCE_SHARED
+  while (unseen := _seen(workdir) != owner) and time.monotonic() < end:
     time.sleep(0.2)
-  unseen = distributed.any_true(not seen)
-  if jax.process_index() == 0:
-    path.unlink()
-  if unseen:
+  if distributed.any_true(unseen):
     raise ValueError(
       f'Not every process sees what process 0 writes to --workdir={workdir}: it'
       ' must be on storage that all hosts share, such as gs://BUCKET/PATH or a'
@@ -185,7 +199,7 @@ def check_shared(
     )
 
 
-def _holds(path: epath.Path, text: str) -> bool:
+def _seen(workdir: epath.Path) -> str:
   with contextlib.suppress(OSError):  # It may still appear.
-    return path.read_text() == text
-  return False
+    return files.content(workdir / FILE).decode()
+  return ''

@@ -127,7 +127,7 @@ def test_only_reported_runs_of_large_models_get_another_test(folder):
   }
   assert not any('train=selection' in config for config in changed.values())
   [config, *_] = (c for name, c in changed.items() if 'to-ImageNet/' in name)
-  evals = command_line.read_config([f'--config={config}']).evals
+  evals = command_line.load_config(config).evals
   path = folder / 'jft300m/exclude_test_2.json'
   assert {*evals} == {'test', 'real', 'test_clean'}
   assert evals.test_clean.dataset == f'tfds:imagenet2012,exclude={path}'

@@ -96,7 +96,7 @@ def test_other_scales_have_the_models_of_the_miniature(tmp_path, scale):
 @pytest.mark.parametrize('model', memory.MODELS)
 def test_models_have_configs(scale, model):
   text = f'{memory.FILES[scale]}:{model},jft300m'
-  config = command_line.read_config([f'--config={text}'])
+  config = command_line.load_config(text)
   assert config.model.name == model
 
 

@@ -47,7 +47,7 @@ COMMON: dict[str, Read] = {
 
 def config(name: str) -> ml_collections.ConfigDict:
   """Returns the config that `--config=NAME` gives a run."""
-  return command_line.read_config([f'--config={name}'])
+  return command_line.load_config(name)
 
 
 def common(those: Iterable[Any], read: Read, paper: Value) -> Setting:
