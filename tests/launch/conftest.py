@@ -16,6 +16,7 @@ SSH = f'{TPU} tpu-vm ssh b16 {PLACE} --worker=all --quiet'
 QUEUE = f'{TPU} queued-resources list'
 NODES = f'{TPU} tpu-vm list'
 SCRIPTS = 'vit_jax_home/code/launch/worker'
+STATUS = f'{SSH} --command=if [ -f {SCRIPTS}/status.sh'
 RUN = '--config=configs/pretrain.py:ViT-B/16,imagenet2012'
 RUN += ' --workdir=gs://bucket/runs/b16'
 # The roles that the bucket grants to the machines' default account.

@@ -8,7 +8,8 @@ import subprocess
 
 import pytest
 
-from tests.launch.conftest import PROGRAMS, ROOT, RUN, dry
+from tests.launch.conftest import PROGRAMS, ROOT, dry
+from tests.launch.test_commands import CASES
 from vit_jax.launch import gke, tpu_vm
 
 README = (ROOT / 'launch' / 'README.md').read_text().replace('$IMAGE', 'r/i:1')
@@ -25,12 +26,6 @@ XPK = {
   | {'workload', 'tpu-type', 'num-slices', 'docker-image', 'max-restarts'}
   | {'restart-on-exit-codes', 'termination-grace-period-seconds', 'command'},
 }
-MORE = [
-  'create --name=b --accelerator=v4-32 --reserved --valid-until-duration=6h'
-  ' --network=n --service_account=a@b --internal_ip --workdir=gs://b/r',
-  'watch --name=b --accelerator=v4-32 --provisioning-model=flex-start'
-  f' --max-run-duration=7d -- {RUN}',
-]
 
 
 def commands(text, programs):
@@ -82,10 +77,10 @@ def test_all_commands_are_shown():
 @pytest.fixture
 def everything(cloud, capsys):
   """Returns the commands of other programs: shown, and printed by dry runs."""
-  for line in (*LINES, *MORE):
-    program, _, rest = line.rpartition('.py ')
-    assert dry(rest, PROGRAMS[f'{program}.py'] if program else tpu_vm) == ''
-  printed = capsys.readouterr().out
+  for line in LINES:
+    program, _, rest = line.partition(' ')
+    assert dry(rest, PROGRAMS[program]) == ''
+  printed = ''.join([capsys.readouterr().out, *(out for *_, out in CASES)])
   return lambda name: sorted(
     {shlex.join(words) for words in commands(f'{shown()}\n{printed}', {name})}
   )

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from vit_jax import config as config_lib
 from vit_jax import results
 from vit_jax.runtime import errors, installed
 from vit_jax.workdir import metrics, trackers
@@ -137,16 +136,6 @@ def test_a_missing_package_is_told_before_the_run(tmp_path, monkeypatch):
   monkeypatch.delitem(sys.modules, 'wandb', raising=False)
   with pytest.raises(ValueError, match=r'pip install "vit-paper-jax\[wandb\]"'):
     installed.require('wandb', extra='wandb')
-
-
-def test_a_run_that_sent_elsewhere_goes_on(tmp_path):
-  config = config_lib.default()
-  config.log.trackers = 'wandb,mlflow'
-  config_lib.save(config, tmp_path)
-  with pytest.raises(ValueError, match=r'log\.trackers'):
-    config_lib.validate(config)
-  config.log.trackers = 'wandb'
-  config_lib.check_same_run(config, tmp_path)
 
 
 @pytest.mark.trackers

@@ -146,11 +146,3 @@ def test_the_job_waits_for_the_save(tmp_path, begin, state, again):
   assert process.wait(timeout=20) == 75
   assert (tmp_path / 'saved').exists()
   assert (tmp_path / 'requeued').exists() == again
-
-
-def test_the_directives():
-  lines = SCRIPT.read_text().splitlines()
-  given = [line.split()[1] for line in lines if line.startswith('#SBATCH ')]
-  # Slurm reads only the directives before the first command.
-  assert lines[1:5] == [f'#SBATCH {word}' for word in given]
-  assert {'--requeue', '--open-mode=append', '--signal=B:TERM@300'} < {*given}
