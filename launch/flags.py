@@ -17,10 +17,23 @@ from vit_jax.launch.shell import CommandError, Shell
 from vit_jax.runtime import installed
 
 _LOCKS = pathlib.Path(__file__).with_name('locks')
-# A valid name for queued resources and workloads. It is shorter than their
-# limits because the tools append to it. A name that begins with a dash would be
-# a flag of the tools.
-_NAME = re.compile(r'[a-z]([-a-z0-9]{0,38}[a-z0-9])?')
+
+
+def _name(text: str) -> str:
+  # It is shorter than the limits of queued resources and workloads, because
+  # the tools append to it. One with a dash in front would be a flag of theirs.
+  if not re.fullmatch(r'[a-z]([-a-z0-9]{0,38}[a-z0-9])?', text):
+    raise argparse.ArgumentTypeError(
+      f'{text}: expected at most 40 lower-case letters, digits and dashes,'
+      ' beginning with a letter and not ending with a dash.'
+    )
+  return text
+
+
+def _variable(text: str) -> str:
+  if not re.match(r'\w+=', text):
+    raise argparse.ArgumentTypeError(f'{text}: expected NAME=VALUE.')
+  return text
 
 
 def _switch(text: str) -> dict[str, object]:
@@ -38,7 +51,9 @@ def _number(default: int, text: str) -> dict[str, object]:
 # Flag -> keyword arguments of `add_argument`.
 FLAGS = {
   'name': dict(
-    required=True, help='Name of the slice, on GKE of the run, such as b16.'
+    required=True,
+    type=_name,
+    help='Name of the slice, on GKE of the run, such as b16.',
   ),
   'accelerator': dict(
     required=True,
@@ -77,6 +92,8 @@ FLAGS = {
     'Versions to install: the name of a file in launch/locks (%(default)s),'
     ' which may be your own; none: the newest versions that setup.py allows.',
     'tpu',
+    choices=[*sorted(file.stem for file in _LOCKS.glob('*.txt')), 'none'],
+    metavar='NAME',
   ),
   'restarts': _number(
     20,
@@ -90,6 +107,7 @@ FLAGS = {
     [],
     action='append',
     metavar='NAME=VALUE',
+    type=_variable,
   ),
   'worker': _text('Number of the worker, or all (%(default)s).', '0'),
   'lines': _number(50, 'Lines to show of each log'),
@@ -105,7 +123,7 @@ FLAGS = {
     required=True,
     help='The image: REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG',
   ),
-  'cluster': dict(required=True, help='Name of the cluster.'),
+  'cluster': dict(required=True, type=_name, help='Name of the cluster.'),
   'num_slices': _number(1, 'Number of slices'),
 }
 
@@ -178,22 +196,6 @@ def _check(args) -> None:
       setattr(args, name, os.environ.get(variable))
     if getattr(args, name, '') is None:
       raise ValueError(f'--{name} is missing: pass it or set ${variable}.')
-  for flag in ('name', 'cluster'):
-    if not _NAME.fullmatch(getattr(args, flag, 'a')):
-      raise ValueError(
-        f'--{flag}={getattr(args, flag)}: expected at most 40 lower-case'
-        ' letters, digits and dashes, beginning with a letter and not ending'
-        ' with a dash.'
-      )
-  for variable in getattr(args, 'env', []):
-    if not re.match(r'\w+=', variable):
-      raise ValueError(f'--env={variable}: expected NAME=VALUE.')
-  names = sorted(file.stem for file in _LOCKS.glob('*.txt'))
-  if getattr(args, 'lock', 'none') not in (*names, 'none'):
-    raise ValueError(
-      f'--lock={args.lock}: there is no launch/locks/{args.lock}.txt. Choose'
-      f' one of {", ".join(names)}, or none.'
-    )
   if getattr(args, 'workdir', ''):
     check_workdir(args.workdir)
 

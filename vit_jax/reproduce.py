@@ -145,9 +145,7 @@ def read(chosen: Sequence[Item], seeds: int) -> Sweep:
 
 def _same_runs(sweep: Sweep, where: running.Folders) -> Sweep:
   """Raises ValueError if --workdir has other runs, as of another --scale."""
-  state.check_same_runs(
-    where.local, sweep, lambda name: where.workdir(name).exists()
-  )
+  state.check_same_runs(where, sweep)
   return sweep
 
 
@@ -167,7 +165,8 @@ def check_data(nodes: Sequence[Node]) -> None:
     for data, (name, flag) in given.items()
     if data in needed and not flag.value
   ]
-  if _SCALE.value == 'paper' and unset and not running.sets('data.dataset'):
+  sets_data = any(x.startswith('data.dataset=') for x in running.SET.value)
+  if _SCALE.value == 'paper' and unset and not sets_data:
     raise ValueError(
       f'{" and ".join(data for data, _ in unset)} cannot be downloaded, and'
       ' these items pre-train on it. Name your own data:'
@@ -258,7 +257,7 @@ def _check_flags() -> None:
     raise ValueError('--topology works only with --plan; give both.')
   asked = {
     '--plan': _PLAN.value,
-    '--dry_run': running.is_dry_run(),
+    '--dry_run': running.DRY_RUN.value,
     '--list': _LIST.value,
     '--render': _RENDER.value,
   }
@@ -274,7 +273,7 @@ def main(words: Sequence[str]) -> None:
       _WEIGHTS.value,
       where.local,
       data=_DATA.value,
-      keys=running.set_keys(),
+      keys=running.SET.value,
       only_list=_LIST.value,
       only_render=_RENDER.value,
     )
@@ -306,7 +305,7 @@ def main(words: Sequence[str]) -> None:
   if not _LIST.value and not _RENDER.value:
     check_data(nodes)
     check_clean(chosen, nodes)
-  if running.is_dry_run():
+  if running.DRY_RUN.value:
     for item in chosen:
       if item not in ready and place.nodes(item):
         print(f'# {item.name}: {item.lacking}')

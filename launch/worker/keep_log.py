@@ -36,8 +36,5 @@ def keep(workdir: str, file: pathlib.Path, name: str) -> str:
 
 
 if __name__ == '__main__':
-  if len(sys.argv) != 4:
-    sys.exit('usage: python keep_log.py WORKDIR FILE NAME')
-  print(
-    'log kept in', keep(sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3])
-  )
+  _, directory, log, attempt = sys.argv
+  print('log kept in', keep(directory, pathlib.Path(log), attempt))

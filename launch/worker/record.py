@@ -59,13 +59,10 @@ def check_mount(workdir: str, mounts: str) -> None:
   path = pathlib.Path(os.path.realpath(workdir))
   # Use the deepest mount point that contains the path. If several mounts share
   # it, use the last one.
-  best = (0, '', '')
-  for line in mounts.splitlines():
-    source, point, kind = line.split()[:3]
-    parts = len(pathlib.Path(point).parts)
-    if path.is_relative_to(point) and parts >= best[0]:
-      best = (parts, source, kind)
-  _, source, kind = best
+  table = [line.split()[:3] for line in mounts.splitlines()]
+  above = [mount for mount in table if path.is_relative_to(mount[1])]
+  above.sort(key=lambda mount: len(pathlib.Path(mount[1]).parts))
+  source, _, kind = above[-1]
   if kind == 'fuse.gcsfuse':
     raise ValueError(
       f'--workdir={workdir} lies in the mounted bucket {source!r}, where'
@@ -75,17 +72,12 @@ def check_mount(workdir: str, mounts: str) -> None:
 
 
 if __name__ == '__main__':
-  if len(sys.argv) < 3:
-    sys.exit('usage: python record.py WORKDIR COMMAND...')
   if not RECORD.is_dir():
     sys.exit(
       f'error: {RECORD} is missing: this code was not packed by pack.sh.'
     )
-  mount_table = pathlib.Path('/proc/mounts')
   try:
-    check_mount(
-      sys.argv[1], mount_table.read_text() if mount_table.exists() else ''
-    )
+    check_mount(sys.argv[1], pathlib.Path('/proc/mounts').read_text())
   except ValueError as error:
     sys.exit(f'error: {error}')
   print('code recorded in', record(RECORD, sys.argv[1], sys.argv[2:]))

@@ -1,5 +1,7 @@
 """A stand-in for the programs that the launch programs start."""
 
+import contextlib
+import io
 import pathlib
 import shlex
 import subprocess
@@ -86,10 +88,11 @@ def cloud(monkeypatch):
 
 def call(line, program=tpu_vm):
   """Runs a command of a program; returns its error, '' after a success."""
-  try:
-    program.main(shlex.split(line))
-  except SystemExit as error:
-    return str(error.code)
+  with contextlib.redirect_stderr(io.StringIO()) as said:
+    try:
+      program.main(shlex.split(line))
+    except SystemExit as error:
+      return str(error.code) if error.code != 2 else said.getvalue()
   return ''
 
 

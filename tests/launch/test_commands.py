@@ -99,12 +99,15 @@ def test_status(cloud, capsys):
 @pytest.mark.parametrize(
   'line, message',
   [
-    ('create --name=B_16 --accelerator=v4-32', '--name=B_16: expected'),
-    ('create --name=-b --accelerator=v4-32', '--name=-b: expected'),
+    (
+      'create --name=B_16 --accelerator=v4-32',
+      '--name: B_16: expected',
+    ),
+    ('create --name=-b --accelerator=v4-32', 'argument --name: -b: expected'),
     ('create --name=b16 --accelerator=v4-33', "'v4-33' is not a known TPU"),
     ('create --name=b16 --accelerator=tpu7x:2x2x1', 'use launch/gke.py'),
     ('create --name=b --accelerator=v4-8 --workdir=x', 'expected gs://BUCKET'),
-    ('setup --name=b16 --lock=../x', 'one of cpu, cuda, oldest, test, tpu, or'),
+    ('setup --name=b16 --lock=../x', 'argument --lock: invalid choice'),
     ('setup --name=b16 --workdir=runs/b16', 'expected gs://BUCKET/PATH or an'),
     ('run --name=b16', '--config is missing'),
     ('run --name=b16 -- --config=configs/pretrain.py', '--workdir is missing'),
@@ -113,7 +116,10 @@ def test_status(cloud, capsys):
       'run --name=b16 -- --config configs/pretrain.py --workdir runs/b16',
       '--workdir=runs/b16: expected gs://BUCKET/PATH',
     ),
-    (f'run --name=b16 --env=A -- {RUN}', '--env=A: expected NAME=VALUE'),
+    (
+      f'run --name=b16 --env=A -- {RUN}',
+      '--env: A: expected NAME=',
+    ),
     ('stop --name=b16 --sopt', 'stop has no --sopt'),
     ('create --name=b --accelerator=v4-8 --my_typo', 'has no --my_typo'),
     ('stop --name=b16 -- --force', "takes nothing after --: ['--force']"),

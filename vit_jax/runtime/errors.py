@@ -6,8 +6,6 @@ none. Launchers decide by the exit code whether to start the run again.
 """
 
 import errno
-import os
-import pathlib
 
 # Stands for a value that could not be read, and is not compared.
 UNKNOWN = 'unknown'
@@ -35,12 +33,6 @@ def described(error: OSError) -> str:
   path = path if isinstance(path, str) else ''  # A number is no help.
   if not reason:
     return str(error)  # It is not of the system, and has a text of its own.
-  whole = pathlib.Path(path)
-  for part in reversed([whole, *whole.parents]):
-    if os.path.islink(part) and not os.path.exists(part):
-      reason += f': {part} is a link to {part.readlink()}, which is not there'
-    elif error.errno == errno.ENOTDIR and os.path.isfile(part):
-      reason += f': {part} is a file'
   remedy = _REMEDIES.get(error.errno, '')
   return (f'{path}: ' if path else '') + f'{reason}. {remedy}'.rstrip()
 

@@ -39,7 +39,7 @@ _RESTARTS = flags.DEFINE_integer(
   'How often a run that was preempted, stuck or killed is resumed.',
   lower_bound=0,
 )
-_SET = flags.DEFINE_multi_string(
+SET = flags.DEFINE_multi_string(
   'set', [], 'KEY=VALUE: set a config key in all runs; may be repeated.'
 )
 _SLURM = flags.DEFINE_multi_string(
@@ -51,24 +51,14 @@ _SLURM = flags.DEFINE_multi_string(
 _TPUS = flags.DEFINE_list(
   'tpus', [], 'Names of TPU VMs that launch/tpu_vm.py has set up.'
 )
-_DRY_RUN = flags.DEFINE_bool(
+DRY_RUN = flags.DEFINE_bool(
   'dry_run', False, 'Check all configs, print the commands, and run nothing.'
 )
 
 
-def sets(key: str) -> bool:
-  """Returns whether --set sets a config key."""
-  return any(word.partition('=')[0] == key for word in _SET.value)
-
-
-def set_keys() -> list[str]:
-  """Returns the values of --set, KEY=VALUE."""
-  return _SET.value
-
-
 def with_overrides(sweep: Sweep) -> Sweep:
   """Returns the sweep with the keys of --set."""
-  return reading.override(sweep, _SET.value)
+  return reading.override(sweep, SET.value)
 
 
 def print_commands(sweep: Sweep, folders: Folders) -> None:
@@ -86,17 +76,11 @@ def print_commands(sweep: Sweep, folders: Folders) -> None:
   )
 
 
-def is_dry_run() -> bool:
-  """Returns whether --dry_run is set."""
-  return _DRY_RUN.value
-
-
 def folders() -> Folders:
   """Returns the folders of --workdir and --runs."""
-  directory = pathlib.Path(files.absolute(table_lib.WORKDIR.value))
-  return Folders(
-    directory, files.absolute(_RUNS.value or table_lib.WORKDIR.value)
-  )
+  local = files.absolute(table_lib.WORKDIR.value)
+  shared = files.absolute(_RUNS.value) if _RUNS.value else local
+  return Folders(pathlib.Path(local), shared)
 
 
 def run(text: str, *, table: bool = True) -> None:
@@ -114,7 +98,7 @@ def run(text: str, *, table: bool = True) -> None:
   directory = where.local
   sweep = with_overrides(reading.load(text))
   reading.check(sweep)
-  if _DRY_RUN.value:
+  if DRY_RUN.value:
     print_commands(sweep, where)
     return
   directory.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ import math
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from etils import epath
@@ -140,23 +140,20 @@ def record(folders: Folders, file: str, sweep: Sweep) -> None:
   found = {
     'sweep': f'{os.path.abspath(path)}{colon}{argument}',
     'shared': os.fspath(folders.shared),
-    'runs': check_same_runs(
-      folders.local, sweep, lambda name: folders.workdir(name).exists()
-    ),
+    'runs': check_same_runs(folders, sweep),
   }
   with files.atomic(folders.local / _SWEEP) as temporary:
     temporary.write_text(json.dumps(found, indent=2) + '\n')
 
 
 def check_same_runs(
-  local: pathlib.Path, sweep: Sweep, started: Callable[[str], bool]
+  folders: Folders, sweep: Sweep
 ) -> dict[str, dict[str, Any]]:
   """Checks that a directory's recorded runs have the settings of a sweep.
 
   Args:
-    local: the sweep's directory.
+    folders: the sweep's folders.
     sweep: the sweep to run.
-    started: returns whether the run of a name has a work directory.
 
   Returns:
     Run name -> config and overrides, of the recorded runs and of the sweep.
@@ -164,17 +161,18 @@ def check_same_runs(
   Raises:
     ValueError: a run was started with another config or other overrides.
   """
-  old = _read(local).get('runs', {})
+  old = _read(folders.local).get('runs', {})
   new = {}
   for study in sweep.studies:
     for run in study.all_runs():
       overrides = json.loads(json.dumps(dict(run.overrides)))
       new[run.name] = {'config': run.config, 'overrides': overrides}
   for name, what in new.items():
-    if name in old and old[name] != what and started(name):
+    changed = name in old and old[name] != what
+    if changed and folders.workdir(name).exists():
       raise ValueError(
-        f'{local} holds the run {name} as {old[name]}, but now it is {what}.'
-        ' Use another --workdir, or the same settings.'
+        f'{folders.local} holds the run {name} as {old[name]}, but now it is'
+        f' {what}. Use another --workdir, or the same settings.'
       )
   return old | new
 
