@@ -78,12 +78,45 @@ def wait_for(condition):
     time.sleep(0.02)
 
 
+# A program that saves on SIGTERM for a moment.
+SAVES = """
+trap 'sleep 0.3; touch "$FOLDER/saved"; exit 75' TERM
+touch "$FOLDER/ready${SLURM_PROCID:-}"
+while true; do sleep 0.05; done
+"""
+
+
 @pytest.fixture
-def processes():
-  """Provides a list of processes; kills their groups after the test."""
-  found = []
-  yield found
-  for process in found:
+def begin(tmp_path, monkeypatch):
+  """Returns a function that starts a script with a program, a text for bash.
+
+  The script finds the program on PATH as `program` and as `python`. Each call
+  of the program adds its arguments to the file `calls`.
+  """
+  processes = []
+  bin_ = tmp_path / 'bin'
+  bin_.mkdir(exist_ok=True)
+  monkeypatch.setenv('PATH', f'{bin_}{os.pathsep}{os.environ["PATH"]}')
+  monkeypatch.setenv('FOLDER', str(tmp_path))
+
+  def start(script, program, *words, **variables):
+    for name in ('program', 'python'):
+      (bin_ / name).write_text(
+        f'#!/bin/bash\necho "$*" >> "$FOLDER/calls"\n{program}\n'
+      )
+      (bin_ / name).chmod(0o755)
+    processes.append(
+      subprocess.Popen(
+        ['bash', str(ROOT / 'launch' / script), *words],
+        env=os.environ | {key: str(x) for key, x in variables.items()},
+        stdout=(tmp_path / 'output').open('w'),
+        start_new_session=True,
+      )
+    )
+    return processes[-1]
+
+  yield start
+  for process in processes:
     with contextlib.suppress(ProcessLookupError):
       os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,56 +1,30 @@
 """Guards: launch/worker/pod.sh records the code, trains, and lets it save."""
 
-import os
-import pathlib
 import signal
-import subprocess
 import time
 
 import pytest
 
-from tests.launch.worker.conftest import wait_for
+from tests.launch.worker.conftest import SAVES, wait_for
 
-POD = pathlib.Path(__file__).parents[3] / 'launch' / 'worker' / 'pod.sh'
-# Stands in for Python: record.py fails, vit_jax.main runs `$FOLDER/program`.
-PYTHON = """#!/bin/bash
-printf '%s\\n' "$*" >> "$FOLDER/calls"
-[ "$1" = -m ] || exit 1
-. "$FOLDER/program"
-"""
-# On SIGTERM, this program saves for half a second.
-SAVER = """
-trap 'sleep 0.5; touch "$FOLDER/saved"; exit 75' TERM
-touch "$FOLDER/ready"
-while true; do sleep 0.05; done
-"""
+# The fixture's `python` also stands for that of record.py, which fails here.
+FAILS_TO_RECORD = '[ "$1" = -m ] || exit 1\n'
 
 
 @pytest.fixture
-def begin(tmp_path, processes):
-  """Returns a function that starts pod.sh."""
-  python = tmp_path / 'python'
-  python.write_text(PYTHON)
-  python.chmod(0o755)
-
+def pod(tmp_path, begin):
   def start(program, **variables):
-    (tmp_path / 'program').write_text(program)
-    processes.append(
-      subprocess.Popen(
-        ['bash', str(POD), '--config=x', '--workdir=gs://b/r'],
-        env=os.environ
-        | dict(
-          FOLDER=str(tmp_path),
-          WORKDIR='gs://b/r',
-          PATH=f'{tmp_path}{os.pathsep}{os.environ["PATH"]}',
-          JOB_COMPLETION_INDEX='1',
-          LOST_PAUSE='0',
-          HUGE_PAGES_FILE=str(tmp_path / 'huge'),
-        )
-        | variables,
-        start_new_session=True,
-      )
+    defaults = dict(
+      WORKDIR='gs://b/r',
+      JOB_COMPLETION_INDEX=1,
+      LOST_PAUSE=0,
+      HUGE_PAGES_FILE=tmp_path / 'huge',
     )
-    return processes[-1]
+    return begin(
+      *('worker/pod.sh', FAILS_TO_RECORD + program),
+      *('--config=x', '--workdir=gs://b/r'),
+      **defaults | variables,
+    )
 
   return start
 
@@ -58,9 +32,8 @@ def begin(tmp_path, processes):
 @pytest.mark.parametrize(
   'index, slice_index', [('0', '0'), ('0', '1'), ('1', '0')]
 )
-def test_the_first_pod_records_the_code(tmp_path, begin, index, slice_index):
-  # record.py fails here, which must not keep the run from starting.
-  process = begin(
+def test_the_first_pod_records_the_code(tmp_path, pod, index, slice_index):
+  process = pod(
     'exit 0', JOB_COMPLETION_INDEX=index, MEGASCALE_SLICE_ID=slice_index
   )
   assert process.wait(timeout=20) == 0
@@ -82,22 +55,20 @@ def test_the_first_pod_records_the_code(tmp_path, begin, index, slice_index):
     ('kill -KILL $$', 137),
   ],
 )
-def test_the_exit_code_is_passed_on_at_once(begin, program, code):
-  process = begin(program, LOST_PAUSE='60')
-  assert process.wait(timeout=20) == code
+def test_the_exit_code_is_passed_on_at_once(pod, program, code):
+  assert pod(program, LOST_PAUSE=60).wait(timeout=20) == code
 
 
 @pytest.mark.parametrize('code', [76, 134])
-def test_only_a_lost_host_is_reported_late(begin, code):
+def test_only_a_lost_host_is_reported_late(pod, code):
   """The JobSet must first see the exit code of the pod that failed."""
   began = time.monotonic()
-  process = begin(f'exit {code}', LOST_PAUSE='1')
-  assert process.wait(timeout=20) == code
+  assert pod(f'exit {code}', LOST_PAUSE=1).wait(timeout=20) == code
   assert time.monotonic() - began >= 1
 
 
-def test_a_second_sigterm_does_not_interrupt_the_save(tmp_path, begin):
-  process = begin(SAVER)
+def test_a_second_sigterm_does_not_interrupt_the_save(tmp_path, pod):
+  process = pod(SAVES)
   wait_for((tmp_path / 'ready').exists)
   process.send_signal(signal.SIGTERM)
   time.sleep(0.2)

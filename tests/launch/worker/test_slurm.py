@@ -3,16 +3,12 @@
 Stand-ins replace Slurm's programs.
 """
 
-import os
-import pathlib
 import signal
-import subprocess
-import time
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[3]
-SCRIPT = ROOT / 'launch' / 'slurm.sbatch'
+from tests.launch.worker.conftest import ROOT, SAVES, wait_for
+
 # Like the real programs, srun returns the largest exit code, and scancel
 # signals all processes, which are slurm_task.sh and the program.
 STAND_INS = {
@@ -37,49 +33,28 @@ STAND_INS = {
   """,
   'squeue': 'cat "$FOLDER/state"',
   'scontrol': 'echo "$*" >> "$FOLDER/requeued"',
-  'program': 'echo "$*" >> "$FOLDER/commands"; . "$FOLDER/program.sh"',
 }
-SAVES = 'trap "sleep 0.3; touch \\"$FOLDER/saved\\"; exit 75" TERM\n'
-SAVES += 'touch "$FOLDER/ready$SLURM_PROCID"; while true; do sleep 0.05; done'
 
 
 @pytest.fixture
-def begin(tmp_path, monkeypatch):
+def job(tmp_path, begin):
   """Returns a function that starts the job with two processes of a program."""
-  folder = tmp_path / 'bin'
-  folder.mkdir()
   for name, text in STAND_INS.items():
-    (folder / name).write_text(f'#!/bin/bash\n{text}\n')
-    (folder / name).chmod(0o755)
+    (tmp_path / 'bin' / name).write_text(f'#!/bin/bash\n{text}\n')
+    (tmp_path / 'bin' / name).chmod(0o755)
   (tmp_path / 'state').write_text('RUNNING\n')
-  processes = []
 
   def start(program, **variables):
-    (tmp_path / 'program.sh').write_text(program)
-    processes.append(
-      subprocess.Popen(
-        ['bash', str(SCRIPT), '--config=a', '--b=c d'],
-        env=os.environ
-        | dict(
-          PATH=f'{folder}{os.pathsep}{os.environ["PATH"]}',
-          FOLDER=str(tmp_path),
-          PYTHON='program',
-          SLURM_SUBMIT_DIR=str(tmp_path),
-          LAUNCH=str(ROOT / 'launch'),
-          SLURM_JOB_ID='7',
-        )
-        | variables,
-        stdout=subprocess.PIPE,
-        text=True,
-      )
+    defaults = dict(
+      PYTHON='program',
+      SLURM_SUBMIT_DIR=tmp_path,
+      LAUNCH=ROOT / 'launch',
+      SLURM_JOB_ID=7,
     )
-    return processes[-1]
+    words = ('--config=a', '--b=c d')
+    return begin('slurm.sbatch', program, *words, **defaults | variables)
 
-  yield start
-  for process in processes:
-    process.kill()
-    process.wait()
-    process.stdout.close()
+  return start
 
 
 def by_process(first, second):
@@ -103,45 +78,40 @@ def by_process(first, second):
     (by_process('exit 130', 'kill -KILL $$'), 130, False),
   ],
 )
-def test_which_exit_codes_requeue_the_job(
-  tmp_path, begin, program, code, again
-):
-  process = begin(program)
+def test_which_exit_codes_requeue_the_job(tmp_path, job, program, code, again):
+  process = job(program)
   assert process.wait(timeout=20) == code
   requeued = tmp_path / 'requeued'
   assert requeued.exists() == again
   assert not again or requeued.read_text() == 'requeue 7\n'
   word = 'queued again' if again else 'ended'
-  said = process.stdout.read()
+  said = (tmp_path / 'output').read_text()
   assert f'slurm.sbatch: {word} code={code}' in said
   # By this, a sweep knows how a job ended.
   assert again or f'code={code} job=7' in said
-  assert (tmp_path / 'commands').read_text() == (
+  assert (tmp_path / 'calls').read_text() == (
     '-m vit_jax.main --config=a --b=c d\n' * 2
   )
 
 
 @pytest.mark.parametrize('count, again', [('2', True), ('3', False)])
-def test_requeues_are_limited(tmp_path, begin, count, again):
-  process = begin('exit 77', RESTARTS='3', SLURM_RESTART_COUNT=count)
+def test_requeues_are_limited(tmp_path, job, count, again):
+  process = job('exit 77', RESTARTS='3', SLURM_RESTART_COUNT=count)
   assert process.wait(timeout=20) == 77
   assert (tmp_path / 'requeued').exists() == again
   word = 'queued again' if again else 'gave up'
-  assert f'slurm.sbatch: {word} code=77' in process.stdout.read()
+  assert f'slurm.sbatch: {word} code=77' in (tmp_path / 'output').read_text()
 
 
 @pytest.mark.parametrize(
   'state, again', [('RUNNING', True), ('COMPLETING', False)]
 )
-def test_the_job_waits_for_the_save(tmp_path, begin, state, again):
+def test_the_job_waits_for_the_save(tmp_path, job, state, again):
   """Before its time limit the job is requeued; a cancelled job is not."""
   (tmp_path / 'state').write_text(f'{state}\n')
-  process = begin(SAVES)
-  end = time.monotonic() + 20
+  process = job(SAVES)
   # A process that is signalled before its trap is set dies of the signal.
-  while len(list(tmp_path.glob('ready?'))) < 2:
-    assert time.monotonic() < end
-    time.sleep(0.02)
+  wait_for(lambda: len(list(tmp_path.glob('ready?'))) == 2)
   process.send_signal(signal.SIGTERM)
   assert process.wait(timeout=20) == 75
   assert (tmp_path / 'saved').exists()
