@@ -1,8 +1,8 @@
 """Finds checkpoints, and moves damaged ones aside."""
 
 import shutil
-from collections.abc import Iterator
 
+import fsspec
 import orbax.checkpoint as ocp
 from etils import epath
 
@@ -26,15 +26,6 @@ def complete_steps(folder: epath.Path) -> list[epath.Path]:
   complete = ocp.utils.checkpoint_steps_paths(folder)
   steps = [path for path in complete if path.name.isdigit()]
   return sorted(steps, key=lambda path: int(path.name))
-
-
-def files_of(path: epath.Path) -> Iterator[epath.Path]:
-  """Yields all files in a folder; `epath` cannot do so in buckets."""
-  for child in path.iterdir():
-    if child.is_dir():
-      yield from files_of(child)
-    else:
-      yield child
 
 
 def latest_step(workdir: epath.PathLike) -> int | None:
@@ -119,9 +110,9 @@ def move_aside(path: epath.Path, folder: epath.Path) -> epath.Path:
     target, number = folder / f'{path.name}-{number}', number + 1
   folder.mkdir(parents=True, exist_ok=True)
   if buckets.is_store(path):
-    for file in files_of(path):
-      file.copy(target / file.relative_to(path))
-    path.rmtree()
+    store, name = fsspec.core.url_to_fs(str(path))
+    store.copy(name, str(target), recursive=True)
+    store.rm(name, recursive=True)
   else:
     shutil.move(path, target)
   return target
