@@ -4,6 +4,7 @@ import json
 import socket
 import sys
 import time
+from unittest import mock
 
 import pytest
 
@@ -11,66 +12,16 @@ from vit_jax import results
 from vit_jax.runtime import errors, installed
 from vit_jax.workdir import metrics, trackers
 
-# Stands for wandb, and writes down what it is told.
-FAKE = """
-import json, os
-
-class Error(Exception):
-  pass
-
-def may_fail(where):
-  if os.environ.get('FAILS') == where:
-    raise Error('it is down')
-
-class Settings:
-  def __init__(self, **_):
-    pass
-
-def login(prompt, verify):
-  may_fail('login')
-  return True
-
-class Run:
-  def __init__(self, id):
-    self.id = id
-
-  def tell(self, *words):
-    with open(os.environ['TOLD'], 'a') as file:
-      file.write(json.dumps(words) + '\\n')
-
-  def define_metric(self, name, step_metric):
-    may_fail('define_metric')
-
-  def log(self, values):
-    may_fail('log')
-    self.tell('log', values)
-
-  def finish(self, exit_code):
-    may_fail('finish')
-    self.tell('finish', exit_code)
-
-def init(id, resume, config, **_):
-  may_fail('init')
-  run = Run(id or 'new')
-  run.tell('init', id, resume, config)
-  return run
-"""
 CONFIG = {'seed': 0, 'data.batch_size': 4}
 
 
 @pytest.fixture
-def told(tmp_path, monkeypatch):
-  """Installs the fake as `wandb`; returns what it has been told."""
-  package = tmp_path / 'packages/wandb'
-  package.mkdir(parents=True)
-  (package / '__init__.py').write_text(FAKE)
-  monkeypatch.syspath_prepend(package.parent)
-  monkeypatch.delitem(sys.modules, 'wandb', raising=False)
-  monkeypatch.setenv('TOLD', str(tmp_path / 'told'))
-  yield lambda: [
-    json.loads(line) for line in (tmp_path / 'told').read_text().splitlines()
-  ]
-  sys.modules.pop('wandb', None)
+def wandb(monkeypatch):
+  """Stands for wandb."""
+  fake = mock.MagicMock()
+  fake.init.return_value.id = 'new'
+  monkeypatch.setitem(sys.modules, 'wandb', fake)
+  return fake
 
 
 def _writer(workdir, start_step=0):
@@ -82,7 +33,7 @@ def _writer(workdir, start_step=0):
   )
 
 
-def test_a_resumed_run_continues_its_run_there(told, tmp_path):
+def test_a_resumed_run_continues_its_run_there(wandb, tmp_path):
   writer = _writer(tmp_path)
   for step in (1, 2):
     writer.write(step, {'a': step})
@@ -93,27 +44,28 @@ def test_a_resumed_run_continues_its_run_there(told, tmp_path):
   writer = _writer(tmp_path, start_step=1)
   writer.write(2, {'a': 2})
   writer.close()
-  assert told() == [
-    ['init', None, None, CONFIG],
-    ['log', {'step': 1, 'a': 1}],
-    ['log', {'step': 2, 'a': 2}],
-    ['finish', 75],
-    ['init', 'new', 'allow', CONFIG],
-    ['log', {'step': 2, 'a': 2}],
-    ['finish', 0],
-  ]
+  run = wandb.init.return_value
+  rows = [1, 2, 2]
+  assert run.log.mock_calls == [mock.call({'step': x, 'a': x}) for x in rows]
+  codes = [call.kwargs['exit_code'] for call in run.finish.mock_calls]
+  assert codes == [75, 0]
   # A run that starts over is another run.
   results.set_aside(tmp_path)
   _writer(tmp_path).close()
-  assert told()[-2] == ['init', None, None, CONFIG]
+  begun = [call.kwargs for call in wandb.init.call_args_list]
+  assert [(x['id'], x['resume']) for x in begun] == [
+    *((None, None), ('new', 'allow'), (None, None))
+  ]
+  assert all(x['config'] == CONFIG for x in begun)
 
 
-@pytest.mark.usefixtures('told')
 @pytest.mark.parametrize(
   'fails', ['login', 'init', 'define_metric', 'log', 'finish']
 )
-def test_a_failure_warns_once(tmp_path, monkeypatch, caplog, fails):
-  monkeypatch.setenv('FAILS', fails)
+def test_a_failure_warns_once(wandb, monkeypatch, tmp_path, caplog, fails):
+  monkeypatch.delenv('WANDB_MODE', raising=False)
+  of = wandb if fails in ('login', 'init') else wandb.init.return_value
+  getattr(of, fails).side_effect = ConnectionError('it is down')
   writer = _writer(tmp_path)
   for step in range(3):
     writer.write(step, {'a': 1})
@@ -122,7 +74,7 @@ def test_a_failure_warns_once(tmp_path, monkeypatch, caplog, fails):
   assert caplog.text.count('wandb gets no more metrics of this run') == 1
 
 
-@pytest.mark.usefixtures('told')
+@pytest.mark.usefixtures('wandb')
 def test_a_file_of_ids_that_cannot_be_read_warns(tmp_path, caplog):
   (tmp_path / trackers.FILE).mkdir()
   _writer(tmp_path).close()

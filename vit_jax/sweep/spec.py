@@ -158,11 +158,6 @@ def check(sweep: Sweep) -> None:
         raise ValueError(
           f'The run {name!r} would lie in the work directory of {outer!r}.'
         )
-  _check_needs(sweep)
-
-
-def _check_needs(sweep: Sweep) -> None:
-  """Raises ValueError if a run may wait forever for another run."""
   # Finals that depend on a choice are left out, because they may never run.
   certain = {}
   for study in sweep.studies:
