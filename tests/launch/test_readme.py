@@ -60,13 +60,6 @@ LINES = sorted(
 )
 
 
-@pytest.mark.parametrize('line', LINES)
-def test_launch_commands(cloud, capsys, line):
-  program, _, rest = line.partition(' ')
-  assert dry(rest, PROGRAMS[program]) == ''
-  assert re.search('^(gcloud|xpk) ', capsys.readouterr().out, re.MULTILINE)
-
-
 def test_all_commands_are_shown():
   there = {tuple(line.split()[:2]) for line in LINES}
   for program, module in PROGRAMS.items():
@@ -87,6 +80,7 @@ def everything(cloud, capsys):
 
 
 def test_xpk(everything):
+  assert len(everything('gcloud')) > 30
   lines = everything('xpk')
   assert len(lines) >= 5
   for line in lines:
@@ -109,7 +103,6 @@ def test_gcloud(everything, tmp_path):
     return shlex.join([w for w in words if w not in alone] + alone)
 
   lines = sorted({plain(line) for line in everything('gcloud')})
-  assert len(lines) > 30
   wrong = [f'{lines[0]} --bogus', 'gcloud storage buckets make gs://b']
   file = tmp_path / 'commands.json'
   file.write_text(json.dumps([{'command_string': x} for x in lines + wrong]))

@@ -165,14 +165,6 @@ def test_runs_that_outlived_a_launcher_are_adopted(tmp_path, survives):
   assert started == (0 if survives else 1)
 
 
-def test_a_candidate_without_a_metric_ends_the_sweep(tmp_path):
-  where = fakes.folders(tmp_path)
-  run = fakes.study().candidates[0]
-  fakes.finish(where, run, {'test/accuracy': 1.0})
-  with pytest.raises(ValueError, match=r'a/rate=0.001 has no finite'):
-    _launch(where, Scripted(where)).run()
-
-
 def test_runs_follow_those_whose_weights_they_start_from(tmp_path):
   where = fakes.folders(tmp_path)
   first, second = fakes.study().candidates[:2]
