@@ -142,9 +142,13 @@ def status(shell: Shell, target: Target) -> list[Worker]:
     f'if [ -f {script} ]; then bash {script};'
     ' else echo "worker=$(hostname) alive=no state=new | "; fi'
   )
+  return parse(shell.read(ssh(target, line)))
+
+
+def parse(text: str) -> list[Worker]:
+  """Returns the workers, sorted, whose lines of status.sh are in a text."""
   found = []
   pattern = r'^worker=(\S+) alive=(yes|no) state=(\S+)(.*?) \| .*$'
-  text = shell.read(ssh(target, line))
   for match in re.finditer(pattern, text, re.MULTILINE):
     name, alive, state, rest = match.groups()
     code = re.search(r'\bcode=(\d+)', rest)

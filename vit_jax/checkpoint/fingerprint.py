@@ -25,7 +25,7 @@ _CHUNK = 2**16
 # for the device takes 1 to 2 s in each new process.
 _FEW = 2**22
 
-_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint32}
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
@@ -108,18 +108,15 @@ def _device_sums(arrays: tuple[jax.Array, ...]) -> jax.Array:
 def _array_sums(x: jax.Array) -> jax.Array:
   if x.dtype == bool:
     x = x.astype(np.uint8)
-  if x.dtype.itemsize == 8:
-    pairs = jax.lax.bitcast_convert_type(x, np.uint32)  # [..., 2]
-    word = _fold(pairs[..., 0], pairs[..., 1])
-  else:
-    unsigned = _UNSIGNED[x.dtype.itemsize]
-    word = jax.lax.bitcast_convert_type(x, unsigned).astype(np.uint32)
+  unsigned = _UNSIGNED[x.dtype.itemsize]
+  # An element of 8 bytes becomes two words, in a last axis.
+  word = jax.lax.bitcast_convert_type(x, unsigned).astype(np.uint32)
   # One reduction for both sums: with two, XLA on CPU would store both terms.
   sums = jax.lax.reduce(
-    _terms(word, _index(x.shape)),
+    _terms(word, _index(word.shape)),
     (np.uint32(0), np.uint32(0)),
     lambda a, b: (a[0] + b[0], a[1] + b[1]),
-    range(x.ndim),
+    range(word.ndim),
   )
   return jnp.stack(sums)
 
@@ -144,11 +141,6 @@ def _mix(x):
   return x ^ (x >> np.uint32(16))
 
 
-def _fold(low, high):
-  """Combines the two 32-bit words of an element into one."""
-  return low ^ _mix(high + np.uint32(0x9E3779B9))
-
-
 def _terms(word, index):
   """The terms of the two sums, for `jax.Array`s and NumPy arrays alike."""
   key = _mix(index)
@@ -158,18 +150,11 @@ def _terms(word, index):
 
 def _host_sums(x: np.ndarray) -> np.ndarray:
   """Computes `_array_sums` in NumPy."""
-  unsigned = _UNSIGNED.get(x.dtype.itemsize, np.uint64)
-  flat = np.ascontiguousarray(x).reshape(-1).view(unsigned)
+  flat = np.ascontiguousarray(x).reshape(-1).view(_UNSIGNED[x.dtype.itemsize])
   sums = np.zeros(2, np.uint64)
   for start in range(0, flat.size, _CHUNK):
     part = flat[start : start + _CHUNK]
-    if unsigned is np.uint64:
-      word = _fold(
-        part.astype(np.uint32), (part >> np.uint64(32)).astype(np.uint32)
-      )
-    else:
-      word = part.astype(np.uint32)
     index = np.arange(start, start + part.size, dtype=np.uint64)
-    terms = _terms(word, index.astype(np.uint32))
+    terms = _terms(part.astype(np.uint32), index.astype(np.uint32))
     sums += [np.sum(t, dtype=np.uint64) for t in terms]
   return sums % 2**32

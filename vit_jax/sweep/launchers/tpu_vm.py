@@ -5,12 +5,12 @@ It starts the program `vit_jax.launch.tpu_vm`, whose commands `create` and
 """
 
 import os
-import re
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 
+from vit_jax.launch import workers
 from vit_jax.sweep import commands
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run
@@ -110,16 +110,14 @@ def exit_code(status: str) -> int | None:
     0 if all ended with 0, 1 if one ended with 1, else the code of a run that
     must restart.
   """
-  found = re.findall(
-    r'^worker=\S+ alive=(\S+) state=(\S+)(?: code=(\d+))?', status, re.MULTILINE
-  )
-  states = {state for _, state, _ in found}
+  found = workers.parse(status)
+  states = {worker.state for worker in found}
   # A run that started again on a slice that was taken away would only fail.
-  if not found or any(alive == 'yes' for alive, _, _ in found):
+  if not found or any(worker.alive for worker in found):
     return None
   if states & {'new', 'idle'}:
     return -signal.SIGKILL  # The run was lost with its machines.
   if states - {'ended', 'gave_up'}:
     return 75
-  codes = [int(code) for _, _, code in found]
+  codes = [worker.code for worker in found]
   return 1 if 1 in codes else next(filter(None, codes), 0)
