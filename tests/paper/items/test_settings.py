@@ -42,9 +42,11 @@ def _change(monkeypatch, change):
 
     return changed
 
-  for where in (command_line, reading):
-    changed = changing(where.read_config)
-    monkeypatch.setattr(where, 'read_config', changed)
+  for where, name in (
+    (command_line, 'load_config'),
+    (reading, 'read_config'),
+  ):
+    monkeypatch.setattr(where, name, changing(getattr(where, name)))
 
 
 @pytest.mark.parametrize(
