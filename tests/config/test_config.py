@@ -101,7 +101,7 @@ def test_a_config_file_has_exactly_the_keys_of_the_table():
     ('optimizer.weight_decay_params', 'biases', "['all', 'kernels']"),
     ('optimizer.clip_norm', -1.0, 'at least 0'),
     ('schedule.name', 'step', "'staircase']"),
-    ('lora.alpha', 0.0, 'a positive number'),
+    ('lora.alpha', 0.0, '(0, inf)'),
     ('evals.test.kind', 'probe', "'linear_probe']"),
     ('image_size', (32, 'a'), '(height, width)'),
     # Those that concern several keys, or that a plan leaves out.

@@ -8,7 +8,6 @@ section. The command line can override values:
     --config=configs/finetune.py:ViT-B/16,cifar10 --config.data.batch_size=256
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,15 +17,12 @@ from ml_collections import config_dict
 from vit_jax.config.sections import (
   EVALUATIONS,
   SECTIONS,
-  Check,
-  Key,
   adam,
-  at_least,
   metrics_of,
-  one_of,
   schedule,
   softmax,
 )
+from vit_jax.models.options import OPTIONS, Check, Key, at_least, one_of, within
 
 # As an evaluation's split and name: `complete` chooses them when the data
 # set is open. As a model's name: `warm_start.with_model` takes it from the
@@ -137,74 +133,19 @@ KEYS = {
   # ---- model -----------------------------------------------------------------
   'model.name': Key(
     'ViT-B/16',
-    "One of `models.names()`; 'auto' is the model of init.checkpoint. The next"
-    " keys down to head_bias override the named model's values if they are set;"
-    ' setting one that the model does not have is an error.',
+    "One of `models.names()`; 'auto' is the model of init.checkpoint. The other"
+    " keys override the named model's values if they are set; setting one that"
+    ' the model does not have is an error.',
   ),
-  'model.width': Key(int, 'Width of the tokens.'),
-  'model.depth': Key(int, 'Number of blocks.'),
-  'model.heads': Key(int, 'Heads of attention.'),
-  'model.mlp_dim': Key(int, "Width of the MLPs' hidden layer."),
-  'model.patch_size': Key(tuple, '(height, width), or one side.'),
-  'model.resnet_blocks': Key(
-    tuple, "Units in each stage of a hybrid's ResNet, such as (3, 4, 9)."
-  ),
-  'model.resnet_width': Key(float, "Multiplies a hybrid's channels."),
-  'model.representation_size': Key(
-    int,
-    "Width of the head's hidden tanh layer; -1: the model's; 0: no layer.",
-    at_least(-1),
-  ),
-  'model.pooling': Key(str, "'token', 'gap' or 'map'."),
-  'model.position_embedding': Key(
-    str, "'1d', '2d', 'sincos2d', 'none', 'relative' or 'relative_per_head'."
-  ),
-  'model.position_site': Key(
-    str, "'stem', 'every_layer' or 'every_layer_shared'."
-  ),
-  'model.position_stddev': Key(float, 'Of initial position embeddings: 0.02.'),
-  'model.attention': Key(str, "'full' or 'axial'."),
-  'model.attention_implementation': Key(
-    str,
-    "'plain', 'lanes' (TPU) or 'cudnn' (GPU); unset: the best one measured on"
-    ' the platform.',
-  ),
-  'model.gelu': Key(str, "'tanh' or 'exact'."),
-  'model.norm_epsilon': Key(float, "Added to LayerNorm's variance."),
-  'model.norm_position': Key(
-    str,
-    "Where blocks have their LayerNorms: 'pre' (the paper's) before attention"
-    " and MLP, 'post' (arXiv:1706.03762) after each residual sum.",
-  ),
-  'model.parallel': Key(
-    bool,
-    'Attention and MLP read the same LayerNorm. This and the next three keys'
-    ' are for large models, from arXiv:2302.05442.',
-  ),
-  'model.qk_norm': Key(bool, 'Whether queries and keys are normalised.'),
-  'model.qkv_bias': Key(bool, 'Whether queries, keys and values have a bias.'),
-  'model.norm_bias': Key(bool, 'Whether LayerNorms have a bias.'),
-  'model.dropout_rate': Key(float, 'The share of units set to 0. Unset: 0.'),
-  'model.stochastic_depth': Key(
-    float,
-    'The share of examples that leave a branch of the last block out in'
-    ' training, falling linearly to 0 in the first. Unset: 0.',
-  ),
-  'model.scan': Key(bool, 'Compiles one block, and loops over it.'),
-  'model.blocks': Key(tuple, 'Units in each stage of a ResNet.'),
-  'model.width_factor': Key(float, "Multiplies a ResNet's channels."),
-  'model.head_bias': Key(
-    float,
-    "Initial value of the head's bias. Unset: 0 for softmax; for sigmoid the"
-    ' log-odds of one class among all.',
-    Check(math.isfinite, 'finite'),
-  ),
-  'model.dtype': Key(AUTO, "'auto': float32 on CPU, bfloat16 on TPU and GPU."),
-  'model.remat': Key(
-    'none',
-    "What the backward pass recomputes: 'none', 'full' blocks, or with 'dots'"
-    ' all but matmuls and convolutions.',
-    one_of('none', 'full', 'dots'),
+  **{
+    f'model.{name}': option
+    for name, option in OPTIONS.items()
+    if name != 'num_classes'
+  },
+  'model.dtype': Key(
+    AUTO,
+    "'auto': float32 on CPU, bfloat16 on TPU and GPU.",
+    one_of(AUTO, 'float32', 'bfloat16'),
   ),
   # ---- training --------------------------------------------------------------
   'mixup_alpha': Key(
@@ -221,7 +162,7 @@ KEYS = {
   'cutmix_share': Key(
     0.5,
     'If both are above 0, the share of steps with CutMix.',
-    Check(lambda x: 0 <= x <= 1, 'from 0 to 1'),
+    within('[0, 1]'),
   ),
   'tuning.freeze': Key(
     '',
@@ -233,7 +174,7 @@ KEYS = {
     1.0,
     "Below 1: each layer's learning rate is this times that of the layer behind"
     ' it. Typical are 0.65 to 0.75.',
-    Check(lambda x: 0 < x <= 1, 'in (0, 1]; 1 gives all layers the same rate'),
+    within('(0, 1]'),
   ),
   'lora.rank': Key(
     0,
@@ -243,7 +184,7 @@ KEYS = {
   'lora.alpha': Key(
     16.0,
     'The additions are multiplied by alpha / rank.',
-    Check(lambda x: 0 < x < math.inf, 'a positive number'),
+    within('(0, inf)'),
   ),
   'lora.targets': Key(
     ('query', 'value'),
@@ -259,7 +200,7 @@ KEYS = {
   'polyak.decay': Key(
     0.0,
     'Of a moving average of the weights, which evaluations use; 0: none.',
-    Check(lambda x: 0 <= x < 1, 'in [0, 1)'),
+    within('[0, 1)'),
   ),
   'polyak.start_step': Key(0, 'Before it, the average is the weights.'),
   'init.checkpoint': Key(
@@ -385,48 +326,28 @@ def flatten(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
   return flat
 
 
-def find(name: str, config: Mapping[str, Any]) -> Key | None:
-  """Returns what the tables say of a key; None if none has it.
+def table(config: ml_collections.ConfigDict) -> dict[str, Key]:
+  """Returns every key that a config must have, by its name.
 
   Args:
-    name: such as `data.batch_size` or `evals.test.split`.
-    config: the config that has the key.
+    config: a run's config, which chooses sections and evaluations.
+
+  Raises:
+    ValueError: a section's name, or an evaluation's kind, is unknown.
   """
-  if name in KEYS or '.' not in name:
-    return KEYS.get(name)
-  parent, _, own = name.rpartition('.')
-  chosen, choices = _choice(parent, config)
-  return choices.get(chosen, {}).get(own)
-
-
-def _choice(
-  parent: str, config: Mapping[str, Any]
-) -> tuple[Any, Mapping[str, Mapping[str, Key]]]:
-  """Returns the name or kind of a section, and the keys of each choice."""
-  if parent in SECTIONS:
-    return config[parent].get('name'), SECTIONS[parent]
-  if parent.startswith('evals.'):
-    return config[parent].get('kind'), EVALUATIONS
-  return None, {}
-
-
-def _check_sections(config: ml_collections.ConfigDict) -> None:
-  """Raises ValueError unless each section has the keys of its choice."""
-  for parent in (*SECTIONS, *(f'evals.{name}' for name in config.evals)):
-    chosen, choices = _choice(parent, config)
-    if chosen not in choices:
-      own = 'name' if parent in SECTIONS else 'kind'
-      table = 'SECTIONS' if parent in SECTIONS else 'EVALUATIONS'
+  found, flat = dict(KEYS), flatten(config)
+  chosen = [(parent, 'name', SECTIONS[parent]) for parent in SECTIONS]
+  chosen += [(f'evals.{name}', 'kind', EVALUATIONS) for name in config.evals]
+  for parent, own, choices in chosen:
+    choice = flat.get(f'{parent}.{own}')
+    if choice not in choices:
+      where = 'SECTIONS' if parent in SECTIONS else 'EVALUATIONS'
       raise ValueError(
-        f'{parent}.{own}={chosen!r} must be one of {list(choices)}. One of your'
-        f' own needs an entry in vit_jax.config.{table}, see docs/extend.md.'
+        f'{parent}.{own}={choice!r} must be one of {list(choices)}. One of your'
+        f' own needs an entry in vit_jax.config.{where}, see docs/extend.md.'
       )
-    if set(config[parent]) != choices[chosen].keys():
-      raise ValueError(
-        f'{parent} is {chosen!r}, which takes {sorted(choices[chosen])}, but'
-        f' the section has {sorted(config[parent])}. In a config file, set the'
-        ' section by a function of vit_jax/config/sections.py.'
-      )
+    found |= {f'{parent}.{name}': k for name, k in choices[choice].items()}
+  return found
 
 
 def validate(
@@ -442,20 +363,21 @@ def validate(
   Raises:
     ValueError: a value is wrong; names the key, its value and what it may be.
   """
-  flat = flatten(config)
-  for name in (name for name in KEYS if name not in flat):
+  keys, flat = table(config), flatten(config)
+  for name in sorted(keys.keys() ^ flat.keys()):
     section = name.rpartition('.')[0]
+    own = [
+      k.rpartition('.')[2] for k in keys if k.rpartition('.')[0] == section
+    ]
     raise ValueError(
-      f'{name} is missing: a config that replaces the section {section!r} needs'
-      f' all of its keys; config.{section}.update(...) changes single keys.'
+      f'{name} is {"missing" if name in keys else "unknown"}: the section'
+      f' {section!r} has the keys {own}. In a config file, set a section as a'
+      ' whole by a function of vit_jax/config/sections.py, and single keys by'
+      f' config.{section}.update(...).'
     )
-  _check_sections(config)
-  for name, value in flat.items():
-    key = find(name, config)
-    rule = key and key.rule
-    unset = value is None and (rule is None or rule.may_be_unset)
-    if rule and not unset and not rule.holds(value):
-      raise ValueError(f'{name}={value!r} must be {rule.expected}.')
+  for name, key in keys.items():
+    if expected := key.refusal(flat[name]):
+      raise ValueError(f'{name}={flat[name]!r} must be {expected}.')
   if bool(config.total_steps) == bool(config.epochs):
     raise ValueError(
       f'total_steps={config.total_steps} and epochs={config.epochs}: set'

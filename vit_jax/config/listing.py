@@ -50,8 +50,9 @@ def entries(
     derived = part.copy_and_resolve_references()
     fill_in(derived)
     given = keys.flatten(part)
+    table = keys.table(part)
     for name, value in keys.flatten(derived).items():
-      key = keys.find(name, part)
+      key = table.get(name)
       default = usual.get(name)
       # The kind of a section was chosen, whatever its own table says.
       if key and not name.endswith(('.name', '.kind')):
@@ -62,6 +63,8 @@ def entries(
       if value != given[name]:
         source = f'filled in; {source}: {_shown(given[name])}'
       meaning = key.doc if key else ''
+      if key and key.check:
+        meaning += f' It must be {key.check.expected}.'
       found.append(Entry(prefix + name, value, source, meaning))
   return found
 

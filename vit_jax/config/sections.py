@@ -6,38 +6,18 @@ config has no unused keys.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import ml_collections
+
+from vit_jax.models.options import Check, Key, at_least, one_of, within
 
 # The value of `loss.name` for masked patch prediction.
 MASKED_PATCH = 'masked_patch'
 
 
-class Check(NamedTuple):
-  """What the value of a key must be.
-
-  Attributes:
-    holds: whether a value is right.
-    expected: says in a message what is right, after "must be".
-    may_be_unset: whether None is right, too.
-  """
-
-  holds: Callable[[Any], bool]
-  expected: str
-  may_be_unset: bool = True
-
-
-def at_least(low: float) -> Check:
-  """Returns the check of a smallest number."""
-  return Check(
-    lambda value: low <= value < math.inf, f'at least {low}, and finite'
-  )
-
-
-_POSITIVE = Check(lambda value: 0 < value < math.inf, 'above 0, and finite')
-_SHARE = Check(lambda value: 0 <= value <= 1, 'from 0 to 1')
+_POSITIVE, _SHARE = within('(0, inf)'), within('[0, 1]')
 
 
 def different(each: Check) -> Check:
@@ -50,46 +30,15 @@ def different(each: Check) -> Check:
   )
 
 
-def one_of(*choices: str) -> Check:
-  """Returns the check of a choice."""
-  return Check(choices.__contains__, f'one of {list(choices)}', False)
-
-
-class Key(NamedTuple):
-  """A key of a config.
-
-  Attributes:
-    default: its value; a type if it is unset.
-    doc: what it means.
-    check: what its value must be; None: a number is at least 0, and the part
-      that reads another value checks it.
-  """
-
-  default: Any
-  doc: str
-  check: Check | None = None
-
-  @property
-  def kind(self) -> type:
-    """The type of the value."""
-    unset = isinstance(self.default, type)
-    return self.default if unset else type(self.default)
-
-  @property
-  def rule(self) -> Check | None:
-    """What the value must be, if it is set."""
-    return self.check or (at_least(0) if self.kind in (int, float) else None)
-
-
 _OPTIMIZER = {
   'weight_decay_params': Key(
     'all',
-    "Which parameters decay: 'all' or 'kernels'.",
+    'Which parameters decay.',
     one_of('all', 'kernels'),
   ),
   'moment_dtype': Key(
     'float32',
-    "The dtype of the average of gradients: 'float32' or 'bfloat16'.",
+    'The dtype of the average of gradients.',
     one_of('float32', 'bfloat16'),
   ),
   'clip_norm': Key(
@@ -116,7 +65,7 @@ _SMOOTHING = {
     0.0,
     'The share of a label that softmax spreads over all classes. The targets of'
     ' sigmoid are this share and 1 minus it.',
-    Check(lambda x: 0 <= x < 1, 'in [0, 1)'),
+    within('[0, 1)'),
   )
 }
 # Of all evaluations.

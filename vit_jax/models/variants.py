@@ -2,23 +2,20 @@
 
 import ast
 import dataclasses
-import math
 import re
 from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
-import jax.numpy as jnp
 
 from vit_jax.models import (
   attention,
   axial_resnet,
-  encoder,
   position,
   resnet,
-  shared,
   vit,
 )
+from vit_jax.models.options import COMMON, OPTIONS
 
 # B, L, H: Table 1 of arXiv:2010.11929. Ti and S: Table 1 of AugReg,
 # arXiv:2106.10270. All but H have 64-wide heads.
@@ -41,77 +38,6 @@ RESNETS = {
   '200': (3, 24, 36, 3),
 }
 
-# What every model has: `build` and the config set these.
-REQUIRED = ('num_classes', 'dtype', 'remat', 'head_bias')
-# A file may claim any size, and to build its model would take forever.
-_LARGEST, _DEEPEST, _MOST_STAGES = 2**24, 1000, 16
-
-
-def _one_of(*choices: Any) -> tuple[Callable[[Any], bool], str]:
-  return choices.__contains__, f'one of {", ".join(map(str, choices))}'
-
-
-def _is_size(value: object, most: float = _LARGEST) -> bool:
-  return type(value) is int and 1 <= value <= most
-
-
-def _are_sizes(values: object, most: float = _DEEPEST) -> bool:
-  return (
-    isinstance(values, tuple)
-    and len(values) <= _MOST_STAGES
-    and all(_is_size(x, most) for x in values)
-  )
-
-
-_SIZE = _is_size, f'at least 1 and at most {_LARGEST:,}, as a whole number'
-_FLAG = _one_of(False, True)
-_RATE = lambda x: 0 <= x < 1, '0 <= rate < 1'
-_BLOCKS = (
-  _are_sizes,
-  f'the number of units of each stage, at most {_DEEPEST:,}, such as'
-  ' (3, 4, 6, 3)',
-)
-_WIDTH_FACTOR = (
-  # The stages need an even root.
-  lambda x: 0 < x <= 64 and 64 * x % 2 == 0,
-  'a multiple of 1/32 of at most 64, so that the root has an even number of'
-  ' channels',
-)
-# Attribute -> what holds for it, and what to expect. None passes: it leaves the
-# layer out.
-_CHECKS = {
-  'depth': (
-    lambda x: _is_size(x, _DEEPEST),
-    f'at least 1 and at most {_DEEPEST:,}, as a whole number',
-  ),
-  **dict.fromkeys(('heads', 'mlp_dim', 'width'), _SIZE),
-  **dict.fromkeys(('num_classes', 'representation_size'), _SIZE),
-  'patch_size': (
-    lambda x: _are_sizes(x, math.inf) and len(x) == 2,
-    'a side or (height, width), each at least 1',
-  ),
-  'blocks': (lambda x: _are_sizes(x) and len(x) > 0, _BLOCKS[1]),
-  'resnet_blocks': _BLOCKS,
-  **dict.fromkeys(('width_factor', 'resnet_width'), _WIDTH_FACTOR),
-  **dict.fromkeys(('dropout_rate', 'stochastic_depth'), _RATE),
-  'head_bias': (lambda x: x == float(x), 'a number'),
-  'norm_epsilon': (lambda x: 0 < x < 1, '0 < epsilon < 1'),
-  'position_stddev': (lambda x: x > 0, 'a number above 0'),
-  **dict.fromkeys(('parallel', 'qk_norm', 'qkv_bias', 'norm_bias'), _FLAG),
-  'dtype': (
-    lambda x: jnp.dtype(x).name in ('float32', 'bfloat16'),
-    'one of float32, bfloat16',
-  ),
-  'remat': _one_of(*shared.REMAT_POLICIES),
-  'pooling': _one_of(*vit.POOLINGS),
-  'attention': _one_of('full', 'axial'),
-  'attention_implementation': _one_of(*attention.IMPLEMENTATIONS),
-  'position_embedding': _one_of(*encoder.POSITION_EMBEDDINGS),
-  'position_site': _one_of('stem', 'every_layer', 'every_layer_shared'),
-  'gelu': _one_of('tanh', 'exact'),
-  'norm_position': _one_of('pre', 'post'),
-}
-
 
 def paper_name(name: str) -> str:
   """Returns the paper's form of a name, even if no model has that name.
@@ -129,7 +55,7 @@ class Family:
   Attributes:
     form: the form of the names, as error messages show it.
     pattern: regular expression of the names as `paper_name` returns them.
-    module: the models' class; it has the attributes of `REQUIRED`.
+    module: the models' class; docs/extend.md says what it must have.
     fields: maps the pattern's groups to the module's attributes.
     names: names of the models in the paper and in AugReg; at least one, by
       which files describe the family's models.
@@ -378,16 +304,11 @@ def _check(model: nn.Module) -> None:
       its value and the allowed values.
   """
   ours = isinstance(model, (vit.ViT, resnet.Classifier))
-  for key in _CHECKS if ours else (*REQUIRED, 'stochastic_depth'):
-    value, (holds, wanted) = getattr(model, key, None), _CHECKS[key]
-    try:
-      right = value is None or bool(holds(value))
-    except (TypeError, ValueError, OverflowError):  # It has another type.
-      right = False
-    if isinstance(value, bool) and _CHECKS[key] is not _FLAG:
-      right = False  # Python would take it for 0 or 1.
-    if not right:
-      raise ValueError(f'{key} is {value!r:.80}, expected {wanted}.')
+  for name in OPTIONS if ours else COMMON:
+    value = getattr(model, name, None)
+    # None leaves the layer out.
+    if value is not None and (wanted := OPTIONS[name].refusal(value)):
+      raise ValueError(f'{name} is {value!r:.80}, expected {wanted}.')
   if isinstance(model, vit.ViT):
     _check_vit(model)
 

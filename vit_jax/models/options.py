@@ -1,0 +1,214 @@
+"""The options of all models, each declared once: type, meaning, right values.
+
+`build` checks a model by `OPTIONS`. These are also the keys `model.NAME` of a
+config, apart from `num_classes`, which the data decide.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from vit_jax.models import attention, encoder, shared, vit
+
+# The values that a type may have; text may stand for any other type.
+_TYPES = {int: int, bool: bool, float: (int, float), tuple: (tuple, list)}
+
+
+class Check(NamedTuple):
+  """What a value must be.
+
+  Attributes:
+    holds: whether a value is right.
+    expected: says in a message what is right, after "must be".
+  """
+
+  holds: Callable[[Any], bool]
+  expected: str
+
+
+def at_least(low: float) -> Check:
+  """Returns the check of a smallest number."""
+  return Check(
+    lambda value: low <= value < math.inf, f'at least {low}, and finite'
+  )
+
+
+def within(interval: str) -> Check:
+  """Returns the check of an interval, such as '[0, 1)' or '(0, inf)'."""
+  low, high = map(float, interval[1:-1].split(','))
+  open_low, open_high = interval[0] == '(', interval[-1] == ')'
+  return Check(
+    lambda x: (
+      (low < x if open_low else low <= x)
+      and (x < high if open_high else x <= high)
+    ),
+    f'in {interval}',
+  )
+
+
+def one_of(*choices: Any) -> Check:
+  """Returns the check of a choice."""
+  return Check(choices.__contains__, f'one of {list(choices)}')
+
+
+class Key(NamedTuple):
+  """An option of a model, or another key of a config.
+
+  Attributes:
+    default: its value; a type if it is unset.
+    doc: what it means.
+    check: what its value must be. None: a number is at least 0, and the part
+      that reads another value checks it.
+  """
+
+  default: Any
+  doc: str
+  check: Check | None = None
+
+  @property
+  def kind(self) -> type:
+    """The type of the value."""
+    unset = isinstance(self.default, type)
+    return self.default if unset else type(self.default)
+
+  @property
+  def rule(self) -> Check | None:
+    """What the value must be, if it is set."""
+    usual = {int: at_least(0), float: at_least(0), bool: one_of(False, True)}
+    return self.check or usual.get(self.kind)
+
+  def refusal(self, value: Any) -> str:
+    """Returns what a wrong value must be; '' for a right one."""
+    rule = self.rule
+    if not rule or (value is None and isinstance(self.default, type)):
+      return ''
+    try:
+      right = isinstance(value, _TYPES.get(self.kind, object))
+      # Python would take a bool for 0 or 1.
+      right &= isinstance(value, bool) == (self.kind is bool)
+      right = right and rule.holds(value)
+    except (TypeError, ValueError, OverflowError):  # It has another type.
+      right = False
+    return '' if right else rule.expected
+
+
+def _sizes(values: Any) -> bool:
+  return all(isinstance(x, int) and x >= 1 for x in values)
+
+
+_BLOCKS = Check(_sizes, 'the number of units of each stage, as (3, 4, 6, 3)')
+_RATE = within('[0, 1)')
+_FACTOR = Check(
+  # The stages need an even root.
+  lambda x: 0 < x <= 64 and 64 * x % 2 == 0,
+  'a multiple of 1/32 of at most 64, so that the root has an even number of'
+  ' channels',
+)
+
+OPTIONS = {
+  'num_classes': Key(int, 'Number of logits.', at_least(1)),
+  'width': Key(int, 'Width of the tokens.', at_least(1)),
+  'depth': Key(int, 'Number of blocks.', at_least(1)),
+  'heads': Key(int, 'Heads of attention.', at_least(1)),
+  'mlp_dim': Key(int, "Width of the MLPs' hidden layer.", at_least(1)),
+  'patch_size': Key(
+    tuple,
+    '(height, width), or one side.',
+    Check(
+      lambda x: len(x) in (1, 2) and _sizes(x),
+      'a side or (height, width), each at least 1',
+    ),
+  ),
+  'resnet_blocks': Key(
+    tuple,
+    "Units in each stage of a hybrid's ResNet, such as (3, 4, 9).",
+    _BLOCKS,
+  ),
+  'resnet_width': Key(float, "Multiplies a hybrid's channels.", _FACTOR),
+  'representation_size': Key(
+    int,
+    "Width of the head's hidden tanh layer; -1: the model's; 0: no layer.",
+    at_least(-1),
+  ),
+  'pooling': Key(str, 'What the head reads.', one_of(*vit.POOLINGS)),
+  'position_embedding': Key(
+    str, 'How tokens know their places.', one_of(*encoder.POSITION_EMBEDDINGS)
+  ),
+  'position_site': Key(
+    str,
+    'Where position embeddings are added.',
+    one_of('stem', 'every_layer', 'every_layer_shared'),
+  ),
+  'position_stddev': Key(
+    float,
+    'Of initial position embeddings: 0.02.',
+    within('(0, inf)'),
+  ),
+  'attention': Key(
+    str, 'Among all tokens, or rows and columns.', one_of('full', 'axial')
+  ),
+  'attention_implementation': Key(
+    str,
+    "'lanes' is for TPUs, 'cudnn' for GPUs; unset: the best one measured on the"
+    ' platform.',
+    one_of(*attention.IMPLEMENTATIONS),
+  ),
+  'gelu': Key(str, 'Of the MLPs.', one_of('tanh', 'exact')),
+  'norm_epsilon': Key(
+    float,
+    "Added to LayerNorm's variance.",
+    within('(0, 1)'),
+  ),
+  'norm_position': Key(
+    str,
+    "Where blocks have their LayerNorms: 'pre' (the paper's) before attention"
+    " and MLP, 'post' (arXiv:1706.03762) after each residual sum.",
+    one_of('pre', 'post'),
+  ),
+  'parallel': Key(
+    bool,
+    'Attention and MLP read the same LayerNorm. This and the next three keys'
+    ' are for large models, from arXiv:2302.05442.',
+  ),
+  'qk_norm': Key(bool, 'Whether queries and keys are normalised.'),
+  'qkv_bias': Key(bool, 'Whether queries, keys and values have a bias.'),
+  'norm_bias': Key(bool, 'Whether LayerNorms have a bias.'),
+  'dropout_rate': Key(float, 'The share of units set to 0. Unset: 0.', _RATE),
+  'stochastic_depth': Key(
+    float,
+    'The share of examples that leave a branch of the last block out in'
+    ' training, falling linearly to 0 in the first. Unset: 0.',
+    _RATE,
+  ),
+  'scan': Key(bool, 'Compiles one block, and loops over it.'),
+  'blocks': Key(
+    tuple,
+    'Units in each stage of a ResNet.',
+    Check(lambda x: bool(x) and _sizes(x), _BLOCKS.expected),
+  ),
+  'width_factor': Key(float, "Multiplies a ResNet's channels.", _FACTOR),
+  'head_bias': Key(
+    float,
+    "Initial value of the head's bias. Unset: 0 for softmax; for sigmoid the"
+    ' log-odds of one class among all.',
+    Check(math.isfinite, 'a number, and finite'),
+  ),
+  'dtype': Key(
+    str,
+    'Of products and activations; parameters are float32.',
+    Check(
+      lambda x: jnp.dtype(x).name in ('float32', 'bfloat16'),
+      'one of float32, bfloat16',
+    ),
+  ),
+  'remat': Key(
+    'none',
+    "What the backward pass recomputes: 'none', 'full' blocks, or with 'dots'"
+    ' all but matmuls and convolutions.',
+    one_of(*shared.REMAT_POLICIES),
+  ),
+}
+# Those of every model: a user's may use other names for other things.
+COMMON = 'num_classes', 'dtype', 'remat', 'head_bias', 'stochastic_depth'
