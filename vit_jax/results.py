@@ -151,13 +151,7 @@ def unevaluated(
     for key in row
     if '/' in key
   }
-  last = step == config.total_steps
-  return [
-    name
-    for name, section in config.evals.items()
-    if (last or (step and config_lib.is_due(section, step)))
-    and name not in found
-  ]
+  return [name for name in config_lib.due(config, step) if name not in found]
 
 
 def best_value(

@@ -109,7 +109,6 @@ def study(
       words = {k: v for k, v in words.items() if k not in ('real', 'clean')}
     if setup != 'table4':
       words['setup'] = setup
-    # Options come before the data spec, whose path may contain commas.
     text = ','.join(f'{key}={value}' for key, value in words.items())
     return f'configs/finetune.py:{text},{model},{dataset}'
 

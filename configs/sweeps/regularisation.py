@@ -60,7 +60,6 @@ def get_sweep(argument=None) -> Sweep:
   batch = {} if imagenet else {'data.batch_size': 256}
 
   def config(split: str) -> str:
-    # Options come before the data spec, whose path may contain commas.
     return (
       f'configs/pretrain.py:epochs={epochs:g},eval={split},{args["model"]},'
       f'{dataset}'

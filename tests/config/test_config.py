@@ -25,18 +25,10 @@ def test_arguments():
     ('B/16,pets', 'pets', {}),
     # Options may be anywhere, and a trailing comma is ignored.
     ('train=all,B/16,epochs=0.5,pets,', 'pets', dict(epochs=0.5, train='all')),
-    # Only a path may contain commas or an equals sign.
-    ('B/16,a:/b=1,c,exclude=e,train=d', 'a:/b=1,c,exclude=e', dict(train='d')),
+    # Only a path may contain an equals sign.
+    ('B/16,a:/b=1,exclude=e,train=d', 'a:/b=1,exclude=e', dict(train='d')),
   ):
     assert _parse(argument) == {'model': 'B/16', 'dataset': dataset} | options
-
-
-def test_a_path_that_exists_may_look_like_an_option(tmp_path):
-  spec = f'folder:{tmp_path}/birds,epoch=3'
-  with pytest.raises(ValueError, match=r"'epoch=3', .*--config\.data\.d"):
-    _parse(f'B/16,{spec}')
-  (tmp_path / 'birds,epoch=3').mkdir()
-  assert _parse(f'B/16,{spec}')['dataset'] == spec
 
 
 @pytest.mark.parametrize(
@@ -84,7 +76,7 @@ def test_a_config_file_has_exactly_the_keys_of_the_table():
   [
     # Without a check of its own, a number is at least 0, in all sections.
     ('evals.test.batch_size', -1, 'at least 0'),
-    ('cutmix_alpha', float('nan'), 'finite'),
+    ('cutmix_alpha', float('nan'), 'at least 0'),
     # Those with a check of their own.
     ('evals.test.every', -2, 'at least -1'),
     ('seed', 2**32, 'below 2**32'),
@@ -233,18 +225,10 @@ def test_runs_may_be_older_or_newer_than_a_key(tmp_path):
   saved['data'] |= {'max_pixels': 1, 'prefetch': 3, 'scaled_decoding': False}
   saved['guard']['report_after'] = 7.0
   saved['model']['gone'] = saved['gone'] = 1  # No longer exist.
-  neighbours = config_lib.evaluation('test', 'knn', train_split='train')
-  saved['evals'] = {
-    metric: neighbours.to_dict() | {'metric': metric}
-    for metric in ('cosine', 'euclidean')
-  }
   (tmp_path / 'config.json').write_text(json.dumps(saved))
   config_lib.check_same_run(config, tmp_path)
   loaded = config_lib.load(tmp_path)
   assert (loaded['data']['jpeg_dct'], loaded['cutmix_alpha']) == ('fast', 0.0)
-  # Results by the only metric that is left still count.
-  assert [*loaded['evals']['cosine']] == [*neighbours]
-  assert 'metric' in loaded['evals']['euclidean']
   config.cutmix_alpha = 1.0
   with pytest.raises(ValueError, match=r'cutmix_alpha: 0.0 in .* 1.0 now'):
     config_lib.check_same_run(config, tmp_path)

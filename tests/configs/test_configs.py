@@ -12,7 +12,7 @@ from vit_jax.configs import (
 )
 from vit_jax.data import splits
 
-OWN = 'folder:/data/a,b'
+OWN = 'folder:/data/a'
 
 # Masked patch prediction -----------------------------------------------------
 
@@ -52,10 +52,10 @@ def test_masked_patch_prediction_has_the_papers_settings():
 
 def test_options_of_masked_patch_prediction():
   config = masked_patch.get_config(
-    'ViT-S/8,folder:/data/a,b,target=pixels,fraction=0.15,steps=500,eval=test,'
+    'ViT-S/8,folder:/data/a,target=pixels,fraction=0.15,steps=500,eval=test,'
     'few_shot=digits'
   )
-  assert config.data.dataset == 'folder:/data/a,b'
+  assert config.data.dataset == 'folder:/data/a'
   assert (config.loss.target, config.loss.fraction) == ('pixels', 0.15)
   assert config.evals.test.split == 'test'
   assert config.evals.few_shot.dataset == 'digits'

@@ -22,7 +22,7 @@ TABLE_4 = {
   'pets': ('tfds:oxford_iiit_pet', 500, 100, _GRID, 90, 'test'),
   'flowers': ('tfds:oxford_flowers102', 500, 100, _GRID, 90, 'test'),
 }
-OWN = 'folder:/data/a,b'
+OWN = 'folder:/data/a'
 
 
 @pytest.mark.parametrize('dataset', TABLE_4)

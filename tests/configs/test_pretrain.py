@@ -194,8 +194,8 @@ def test_pretraining_followed_by_few_shots():
 
 
 def test_pretraining_on_user_data():
-  config = pretrain.get_config('ViT-S/16,folder:/a,b,epochs=5,eval=test')
-  assert config.data.dataset == 'folder:/a,b'
+  config = pretrain.get_config('ViT-S/16,folder:/a,epochs=5,eval=test')
+  assert config.data.dataset == 'folder:/a'
   assert (config.epochs, config.total_steps) == (5.0, None)
   assert config.num_classes is None
   assert {k: v.split for k, v in config.evals.items()} == {'test': 'test'}

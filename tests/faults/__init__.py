@@ -1,4 +1,5 @@
 """Interrupts real runs, which must end as if nothing had happened.
 
-For its usage see `python -m tests.faults.campaign --help`.
+`python -m pytest -m slow tests/faults` takes hours; `-k KIND` chooses a kind of
+fault, such as `kill-all`.
 """

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 
 _BALLAST = 'ballast'
+WAYS = ('truncate', 'delete', 'flip', 'unverified')
 
 
 def complete_steps(workdir: pathlib.Path) -> list[int]:
@@ -18,7 +19,7 @@ def complete_steps(workdir: pathlib.Path) -> list[int]:
   return sorted(int(name) for name in names if name.isdigit())
 
 
-def damage(checkpoint: pathlib.Path, how: str, rng: random.Random) -> str:
+def damage(checkpoint: pathlib.Path, how: str, rng: random.Random) -> None:
   """Damages a file of a checkpoint.
 
   Args:
@@ -27,9 +28,6 @@ def damage(checkpoint: pathlib.Path, how: str, rng: random.Random) -> str:
       'unverified' (changes 64 bytes of the largest file, and deletes the
       fingerprints that would reveal it).
     rng: makes the random choices.
-
-  Returns:
-    A description of what was done.
   """
   files = sorted(p for p in checkpoint.rglob('*') if p.is_file())
   if how != 'delete':
@@ -55,8 +53,6 @@ def damage(checkpoint: pathlib.Path, how: str, rng: random.Random) -> str:
       shutil.rmtree(checkpoint / 'fingerprints', ignore_errors=True)
       (checkpoint / '_CHECKPOINT_METADATA').unlink(missing_ok=True)
     file.write_bytes(content)
-  name = file.relative_to(checkpoint.parent)
-  return f'{how} at byte {place} of {len(content)} of {name}'
 
 
 class Disk:

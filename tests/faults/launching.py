@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from tests import several
 
@@ -18,8 +18,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 START_TIMEOUT = 40
 LOST_TIMEOUT = 15
 PATIENCE = 400  # Seconds for an undisturbed launch.
-FAIL = 120  # Seconds for a launch that must end with an error.
-STEP_LINE = re.compile(r' step +(\d+)/\d+ ')
+_STEP_LINE = re.compile(r' step +(\d+)/\d+ ')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +30,7 @@ class Layout:
   steps: int
   overrides: tuple[str, ...] = ()
 
-  @property
-  def name(self) -> str:
+  def __str__(self) -> str:
     return f'{self.processes}x{self.devices}'
 
 
@@ -72,27 +70,18 @@ _XLA_FLAGS = (
 )
 
 
-def command(
-  layout: Layout, workdir: pathlib.Path, extra: Sequence[str] = ()
-) -> list[str]:
-  """Returns the command of all processes, without the flags of their places.
-
-  Args:
-    layout: see LAYOUTS.
-    workdir: the run's work directory.
-    extra: more arguments.
-  """
-  return [
-    *(sys.executable, '-m', 'vit_jax.main', f'--workdir={workdir}'),
-    *_ARGUMENTS,
-    f'--config.total_steps={layout.steps}',
-    *layout.overrides,
-    *extra,
-  ]
+def arguments(layout: Layout) -> list[str]:
+  """Returns the arguments of a run's command."""
+  steps = f'--config.total_steps={layout.steps}'
+  return [*_ARGUMENTS, steps, *layout.overrides]
 
 
 class Launch:
-  """One start of a command, in all its processes."""
+  """One start of a run's command, in all its processes.
+
+  Attributes:
+    processes: the processes.
+  """
 
   def __init__(
     self,
@@ -106,17 +95,14 @@ class Launch:
     """Starts the processes.
 
     Args:
-      words: the command of each, without the flags of its place.
+      words: the arguments of `vit_jax.main`, without those of its place.
       workdir: the run's work directory.
       logs: the beginning of the paths of the processes' outputs.
       processes: the number of processes.
       devices: the number of simulated devices in each.
     """
-    self.workdir = workdir
-    self.overdue: list[int] = []
-    self.signalled: set[int] = set()
-    self._saves: dict[int, str] = {}
-    self._old_saves = dict(self._list_saves())
+    self._workdir = workdir
+    self._old = set(self._unfinished())
     place = []
     if processes > 1:
       place = [
@@ -132,15 +118,18 @@ class Launch:
       'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
       'PYTHONFAULTHANDLER': '1',
     }
-    self.logs = []
-    self.processes = []
+    self._logs, self.processes = [], []
     self._started = time.monotonic()
     for index in range(processes):
-      self.logs.append(logs.with_name(f'{logs.name}.{index}.txt'))
-      with self.logs[-1].open('w') as log:
+      self._logs.append(logs.with_name(f'{logs.name}.{index}.txt'))
+      own = [f'--process_id={index}'] if place else []
+      with self._logs[-1].open('w') as log:
         self.processes.append(
           subprocess.Popen(
-            [*words, *place, *([f'--process_id={index}'] if place else [])],
+            [
+              *(sys.executable, '-m', 'vit_jax.main', f'--workdir={workdir}'),
+              *(*words, *place, *own),
+            ],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -158,55 +147,30 @@ class Launch:
     for process in self.processes:
       process.wait()
 
-  def seconds(self) -> float:
-    """Returns the seconds since the start."""
-    return time.monotonic() - self._started
-
   def output(self, index: int | None = None) -> str:
     """Returns the output of one process, or of all."""
-    logs = self.logs if index is None else [self.logs[index]]
+    logs = self._logs if index is None else [self._logs[index]]
     return ''.join(log.read_text(errors='replace') for log in logs)
 
-  def last_step(self) -> int:
-    """Returns the last step that process 0 printed; 0 if none."""
-    steps = STEP_LINE.findall(self.output(0))
-    return int(steps[-1]) if steps else 0
+  def steps(self) -> list[int]:
+    """Returns the steps that process 0 has printed."""
+    return [int(step) for step in _STEP_LINE.findall(self.output(0))]
 
-  def saves(self) -> list[str]:
-    """Returns the unfinished checkpoints that were seen in this launch."""
-    for inode, name in self._list_saves():
-      if self._old_saves.get(inode) != name:
-        self._saves[inode] = name
-    return list(self._saves.values())
+  def is_saving(self) -> bool:
+    """Whether a checkpoint of this launch is being written."""
+    return bool(set(self._unfinished()) - self._old)
 
-  def codes(self) -> list[int | None]:
-    """Returns the exit codes; None for a process that still runs."""
-    return [process.poll() for process in self.processes]
+  def running(self) -> list[int]:
+    """Returns the numbers of the processes that still run."""
+    return [i for i, each in enumerate(self.processes) if each.poll() is None]
 
-  @property
-  def several(self) -> bool:
-    """True if the run has more than one process."""
-    return len(self.processes) > 1
+  def send(self, number: signal.Signals, indices: Collection[int]) -> None:
+    """Sends a signal to processes."""
+    for index in indices:
+      self.processes[index].send_signal(number)
 
-  def running(self) -> bool:
-    return None in self.codes()
-
-  def send(self, number: signal.Signals, index: int | None = None) -> None:
-    """Sends a signal to one process, or to all at once."""
-    for i, process in enumerate(self.processes):
-      if index in (None, i):
-        self.signalled.add(i)
-        process.send_signal(number)
-
-  def until(
-    self, condition: Callable[[], bool], delay: float, pause: float = 0.02
-  ) -> bool:
+  def until(self, condition: Callable[[], bool], delay: float) -> bool:
     """Waits for a condition, and then for some more seconds.
-
-    Args:
-      condition: returns whether the wait is over.
-      delay: seconds to wait after that.
-      pause: seconds between two calls of `condition`.
 
     Returns:
       False if all processes or `PATIENCE` ended before.
@@ -215,27 +179,23 @@ class Launch:
     while self.running() and time.monotonic() < deadline:
       if condition():
         time.sleep(delay)
-        return self.running()
-      time.sleep(pause)
+        return bool(self.running())
+      time.sleep(0.005)
     return False
 
   def wait(self, limit: float) -> list[int]:
-    """Waits for all processes; kills those that outlive the limit.
+    """Waits for all processes; returns their exit codes.
 
-    Returns:
-      The exit codes; `overdue` lists the killed processes.
+    Raises:
+      AssertionError: some still run after so many seconds.
     """
     deadline = time.monotonic() + limit
-    while self.running() and time.monotonic() < deadline:
+    while late := self.running():
+      assert time.monotonic() < deadline, f'{late} still run: {self.output()}'
       time.sleep(0.02)
-    self.overdue = [i for i, code in enumerate(self.codes()) if code is None]
-    for index in self.overdue:
-      self.processes[index].kill()
-      self.processes[index].wait()
-    return self.codes()
+    return [process.returncode for process in self.processes]
 
-  def _list_saves(self) -> Iterator[tuple[int, str]]:
+  def _unfinished(self) -> Iterator[tuple[int, str]]:
     with contextlib.suppress(FileNotFoundError):  # A save has just finished.
-      for path in self.workdir.glob('*/*-tmp*'):
-        name = path.relative_to(self.workdir).as_posix()
-        yield path.stat().st_ino, name
+      for path in self._workdir.glob('*/*-tmp*'):
+        yield path.stat().st_ino, path.name

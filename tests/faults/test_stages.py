@@ -2,11 +2,10 @@
 
 import re
 import signal
-import sys
 
 import pytest
 
-from tests.faults import launching, runs
+from tests.faults import comparing, launching
 
 STEPS = 60
 STAGES = ('pretrain', 'finetune', 'scratch')
@@ -20,10 +19,7 @@ MOMENTS = (
 
 
 def _start(workdir, logs):
-  words = [
-    *(sys.executable, '-m', 'vit_jax.main', f'--workdir={workdir}'),
-    '--config=configs/quickstart.py',
-  ]
+  words = ['--config=configs/quickstart.py']
   for stage in STAGES:
     words += [
       f'--config.stages.{stage}.total_steps={STEPS}',
@@ -40,9 +36,9 @@ def test_killed_stages_end_like_uninterrupted_ones(tmp_path):
   for number, moment in enumerate(MOMENTS):
     with _start(workdir, tmp_path / f'killed.{number}') as launch:
       assert launch.until(lambda: re.search(moment, launch.output()), 0.2)  # noqa: B023
-      launch.send(signal.SIGKILL)
+      launch.send(signal.SIGKILL, [0])
   for folder in (expected, workdir):
     with _start(folder, tmp_path / f'{folder.name}.last') as launch:
       assert launch.wait(launching.PATIENCE) == [0], launch.output()
   for stage in STAGES:
-    assert not runs.differences(workdir / stage, expected / stage, STEPS)
+    comparing.assert_same(workdir / stage, expected / stage, STEPS)

@@ -91,11 +91,6 @@ def test_the_loss_of_colours_is_the_cross_entropy(side):
   )
 
 
-def test_an_unknown_target_is_refused():
-  with pytest.raises(ValueError, match="target='colour' must be one of"):
-    targets.build('colour', (4, 4), 3)
-
-
 def test_the_loss_of_pixels_is_the_squared_distance():
   target = targets.Target('pixels', (2, 2), 3)
   pixels = targets.patches(_images(2, (4, 4), 3), (2, 2))

@@ -213,9 +213,3 @@ def test_resize_relative_keeps_offset_0_in_the_middle(offsets, expected):
   assert position.resize_relative(table[:1] + 7, offsets).tolist() == (
     [[7, 7]] * offsets
   )
-
-
-@pytest.mark.parametrize('old, new', [(4, 3), (3, 4)])
-def test_resize_relative_refuses_even_numbers(old, new):
-  with pytest.raises(ValueError, match=f'{old} offsets .* {new}: .* odd'):
-    position.resize_relative(np.zeros((old, 2)), new)

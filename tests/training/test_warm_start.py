@@ -1,5 +1,7 @@
 """Guards: which weights a new model keeps, resizes or leaves out."""
 
+import types
+
 import flax.traverse_util
 import jax
 import ml_collections
@@ -34,21 +36,16 @@ def _save(workdir, params, size=None):
 def _load(path, params, new_grid=(2, 2), new_head=True, **changes):
   """Loads weights for a model whose initial parameters are `params`."""
   names = flax.traverse_util.flatten_dict(params, sep='/')
-
-  def init_params(chosen):
-    return flax.traverse_util.unflatten_dict(
-      {name: names[name] for name in chosen}, sep='/'
-    )
-
-  return warm_start.load(
-    path,
-    jax.eval_shape(lambda: params),
-    init_params,
-    tiny_step.one_device(),
-    new_grid=new_grid,
-    new_head=new_head,
+  program = types.SimpleNamespace(
+    config=types.SimpleNamespace(image_size=[4 * side for side in new_grid]),
     model=models.build('ViT-Ti/4', num_classes=3, **(SIZES | changes)),
+    shapes=types.SimpleNamespace(params=jax.eval_shape(lambda: params)),
+    layout=tiny_step.one_device(),
+    init_params=lambda chosen: flax.traverse_util.unflatten_dict(
+      {name: names[name] for name in chosen}, sep='/'
+    ),
   )
+  return warm_start.load(path, program, new_head=new_head)
 
 
 def _assert_same_but(flat, source, *, but):
@@ -62,7 +59,7 @@ def test_new_head_is_kept_and_the_old_one_left_out(tmp_path):
   source = _params(1, classes=5, representation_size=8)
   params = _params(2, classes=3)
   _save(tmp_path, source, size=(8, 8))
-  loaded, _ = _load(tmp_path, params)
+  loaded = _load(tmp_path, params)
   assert jax.tree.structure(loaded) == jax.tree.structure(params)
   flat, head = _flat(loaded), {'head/kernel', 'head/bias'}
   _assert_same_but(flat, _flat(source), but=head)
@@ -76,7 +73,7 @@ def test_position_embedding_is_resized_as_scipy_does(tmp_path, new):
   """The old grid is known from the run's config."""
   source = _params(1, size=(8, 16))
   _save(tmp_path, source, size=(8, 16))
-  loaded, _ = _load(
+  loaded = _load(
     tmp_path, _params(2, size=(4 * new[0], 4 * new[1])), new_grid=new
   )
   old, resized = _flat(source)[POSITION], _flat(loaded)[POSITION]
@@ -95,7 +92,7 @@ def test_position_embedding_is_resized_as_scipy_does(tmp_path, new):
 def test_a_kept_head_must_fit(tmp_path):
   source = _params(1, representation_size=8)
   _save(tmp_path, source, size=(8, 8))
-  loaded, _ = _load(tmp_path, _params(2, representation_size=8), new_head=False)
+  loaded = _load(tmp_path, _params(2, representation_size=8), new_head=False)
   _assert_same_but(_flat(loaded), _flat(source), but=set())
   with pytest.raises(ValueError, match=r'init\.new_head=True') as error:
     _load(
@@ -156,18 +153,20 @@ def _foreign(tmp_path, kind, monkeypatch):
 
 
 @pytest.mark.parametrize('kind', ['npz', 'huggingface', 'catalog'])
-def test_weights_of_other_kinds(tmp_path, kind, monkeypatch):
+def test_weights_of_other_kinds(tmp_path, kind, monkeypatch, caplog):
   given, path, source = _foreign(tmp_path, kind, monkeypatch)
   workdir = tmp_path / 'run'
   pinned = warm_start.pin(given, workdir)
   assert pinned == str(path)
   assert warm_start.resolve_path(given, workdir) == path
   params = _params(2, size=(12, 12))
-  loaded, origin = _load(
+  caplog.set_level('INFO')
+  loaded = _load(
     warm_start.resolve_path(pinned, workdir),
     params,
     new_grid=(3, 3),
   )
+  origin = caplog.messages[-1]
   assert origin.startswith(f'Weights from {path}: 37 arrays loaded; resized: ')
   # The file has no such record; the folder is for transformers.
   assert ('pillow_bilinear' in origin) == (kind == 'huggingface')
@@ -186,12 +185,14 @@ def test_weights_of_other_kinds(tmp_path, kind, monkeypatch):
     warm_start.pin(given, tmp_path / 'other')
 
 
-def test_an_optimizer_beside_the_weights_is_left_out(tmp_path):
+def test_an_optimizer_beside_the_weights_is_left_out(tmp_path, caplog):
   source = _flat(_params(1))
   file = {f'opt/target/{k}': v for k, v in source.items()}
   np.savez(tmp_path / 'a.npz', **file, **{'opt/state/step': np.ones(1)})
-  loaded, origin = _load(tmp_path / 'a.npz', _params(2), new_head=False)
+  caplog.set_level('INFO')
+  loaded = _load(tmp_path / 'a.npz', _params(2), new_head=False)
   _assert_same_but(_flat(loaded), source, but=set())
+  origin = caplog.messages[-1]
   assert origin.endswith(': 40 arrays loaded; dropped: opt/state/step.')
 
 

@@ -34,8 +34,8 @@ from vit_jax.config.sections import FEATURES as FEATURES
 from vit_jax.config.sections import MASKED_PATCH as MASKED_PATCH
 from vit_jax.config.sections import SECTIONS as SECTIONS
 from vit_jax.config.sections import adam as adam
+from vit_jax.config.sections import due as due
 from vit_jax.config.sections import evaluation as evaluation
-from vit_jax.config.sections import is_due as is_due
 from vit_jax.config.sections import masked_patch as masked_patch
 from vit_jax.config.sections import metrics_of as metrics_of
 from vit_jax.config.sections import schedule as schedule

@@ -1,6 +1,5 @@
 """Parses the arguments of config files: `--config=FILE:ARGUMENT`."""
 
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -24,9 +23,9 @@ def parse_argument(
 
   Args:
     argument: the argument, such as `ViT-B/16,cifar10,epochs=3`.
-    positional: names of the leading values, all required. Only the last may
-      contain commas, and only if it is a data spec with a path. If it is a data
-      spec, `exclude=FILE` belongs to it, see `data.exclusion`.
+    positional: names of the leading values, all required. If the last is a data
+      spec, `exclude=FILE` belongs to it, see `data.exclusion`. None may contain
+      a comma; such a path is for --config.data.dataset.
     options: names of the optional `key=value` parts, and their types or
       choices.
     usage: one line that ends every error message.
@@ -43,7 +42,6 @@ def parse_argument(
       f'The config argument {argument or ""!r} {problem}. {usage}'
     )
 
-  choices = f'options are {sorted(options) or "none"}'
   values: dict[str, Any] = {}
   words: list[str] = []
   excluded: list[str] = []
@@ -59,22 +57,10 @@ def parse_argument(
     elif part:
       words.append(part)
   count = len(positional)
-  if words[count:] and positional and ':/' in words[count - 1]:
-    joined = ','.join(words[count - 1 :])
-    # A path may hold commas, but `,word=value` is nearly always a misspelt
-    # option. Whoever has such a path that is not on this machine passes it as
-    # --config.data.dataset.
-    unknown = [w for w in words[count:] if re.match(r'\w+=', w)]
-    if unknown and not os.path.exists(joined.partition(':')[2]):
-      fail(
-        f'has {unknown[0]!r}, which is not an option; {choices}. If it is part'
-        ' of the path, give the path as --config.data.dataset'
-      )
-    words[count - 1 :] = [joined]
   if len(words) < count:
     fail(f'lacks {", ".join(positional[len(words) :]).upper()}')
   if len(words) > count:
-    fail(f'has {words[count:]} left over; {choices}')
+    fail(f'has {words[count:]} left over; options are {sorted(options)}')
   if excluded and not positional:
     fail(f'has {excluded[0]!r}, which needs a data spec in front of it')
   if excluded:

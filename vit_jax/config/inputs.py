@@ -66,17 +66,6 @@ def is_upright(config: ml_collections.ConfigDict, dataset: str) -> bool:
   return config_lib.is_located(dataset) if upright is None else upright
 
 
-def stored_size(config: ml_collections.ConfigDict) -> str:
-  """Returns the stored size of the first training image; `?` if corrupt."""
-  source = open_source(config, config.data.dataset)
-  first = data.View(source, config.data.train_split)[0]
-  try:
-    height, width, _ = ops.decode(first.image, config.channels).shape
-  except ops.CorruptImageError:
-    return '?'
-  return f'{height}x{width}'
-
-
 def reading(config: ml_collections.ConfigDict) -> dict[str, Any]:
   """Returns the arguments that `train_batches` and `eval_batches` share."""
   names = 'max_labels', 'unreadable', 'threads', 'workers', 'read_ahead'

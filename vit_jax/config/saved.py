@@ -46,11 +46,6 @@ def load(workdir: epath.PathLike | None) -> dict[str, Any] | None:
     holder = content.get(section)
     if isinstance(holder, dict) and holder.get(own) in _UNSET:
       holder.pop(own, None)
-  # Neighbours had a metric, which is now always this one.
-  evals = content.get('evals')
-  for section in evals.values() if isinstance(evals, dict) else ():
-    if isinstance(section, dict) and section.get('metric') == 'cosine':
-      del section['metric']
   # A run that is older than a key did what the key's default does. A file of
   # another program, which may have this name too, has no section `data`.
   top = content if isinstance(content.get('data'), dict) else None

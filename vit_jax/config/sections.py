@@ -339,6 +339,11 @@ def metrics_of(section: ml_collections.ConfigDict) -> list[str]:
   return ['accuracy'] if section.kind in FEATURES else ['accuracy', 'loss']
 
 
-def is_due(section: ml_collections.ConfigDict, step: int) -> bool:
-  """Whether `every` is due at a step; the last step has all evaluations."""
-  return section.every > 0 and step % section.every == 0
+def due(config: ml_collections.ConfigDict, step: int) -> list[str]:
+  """Returns the evaluations that are due at a step: all at the last one."""
+  return [
+    name
+    for name, section in config.evals.items()
+    if step == config.total_steps
+    or (step and section.every > 0 and step % section.every == 0)
+  ]

@@ -48,10 +48,6 @@ def build(
     batch_size = section.batch_size or config.data.batch_size
     sharding.check_batch_size(f'evals.{name}.batch_size', batch_size, mesh)
     try:
-      if section.kind not in KINDS:
-        raise ValueError(
-          f'kind={section.kind!r} is unknown; choose one of {list(KINDS)}.'
-        )
       evaluated = source
       if section.label_key or section.dataset not in ('', config.data.dataset):
         evaluated = inputs.open_source(

@@ -22,7 +22,6 @@ from vit_jax.runtime import distributed
 # Loss -> the probabilities that it trains the logits for: [B, K] -> [B, K].
 PROBABILITIES = {'softmax': jax.nn.softmax, 'sigmoid': jax.nn.sigmoid}
 
-_TOP = 5
 # The logit of a class that may not be predicted. It is finite, because the loss
 # multiplies it by a target of 0.
 _BARRED = -1e9
@@ -79,8 +78,8 @@ def compiled_sums(
     }
     if 'truncated' in batch:
       result['truncated'] = jnp.sum(batch['truncated'])
-    if logits.shape[-1] > _TOP:
-      _, top = jax.lax.top_k(logits, _TOP)  # [B, 5]
+    if logits.shape[-1] > predictions.TOP:
+      _, top = jax.lax.top_k(logits, predictions.TOP)  # [B, 5]
       among = (top[:, :, None] == labels[:, None]).any(axis=(1, 2))
       result['among_top'] = jnp.sum(among & counted)
     if not kept:
@@ -179,7 +178,7 @@ class Classification:
     yield 'accuracy', float(totals['correct'] / count)
     yield 'loss', float(totals['loss'] / count)
     if 'among_top' in totals:
-      yield f'top{_TOP}_accuracy', float(totals['among_top'] / count)
+      yield f'top{predictions.TOP}_accuracy', float(totals['among_top'] / count)
     yield 'ece', calibration.error(totals['calibration'])
     yield from evaluator.counts(totals)
 

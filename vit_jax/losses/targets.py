@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from vit_jax.models import vit
 from vit_jax.models.shared import normalize
 
 LEVELS = 8  # 3 bits per channel.
@@ -19,7 +20,7 @@ _DOWNSIZED = 4
 
 
 def patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
-  """Cuts images into patches as `models.vit.PatchEmbedding` does.
+  """Cuts images into patches; see `models.vit.cut_patches`.
 
   Args:
     images: [B, H, W, C]; pixels beyond the last whole patch are dropped.
@@ -28,13 +29,8 @@ def patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
   Returns:
     [B, L, height, width, C], row by row.
   """
-  batch, height, width, channels = images.shape
-  high, wide = patch_size
-  rows, columns = height // high, width // wide
-  x = images[:, : rows * high, : columns * wide]
-  x = x.reshape(batch, rows, high, columns, wide, channels)
-  x = x.transpose(0, 1, 3, 2, 4, 5)
-  return x.reshape(batch, rows * columns, high, wide, channels)
+  x = vit.cut_patches(images, patch_size)
+  return x.reshape(*x.shape[:2], *patch_size, images.shape[-1])
 
 
 def colour_classes(pixels: jax.Array, side: int) -> jax.Array:

@@ -20,10 +20,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import sharding
+from vit_jax.models import vit
 from vit_jax.models.encoder import unstack_blocks
 from vit_jax.models.resnet import Classifier
 from vit_jax.models.shared import normalize
-from vit_jax.models.vit import MAPHead, ViT
 
 # The input of the head.
 DEFAULT = 'pre_logits'
@@ -38,7 +38,7 @@ def names(model: nn.Module) -> list[str]:
   unless the model predicts masked patches. A model of the user's has the first
   and the last.
   """
-  if isinstance(model, ViT):
+  if isinstance(model, vit.ViT):
     hybrid = ['features'] if model.resnet_blocks is not None else []
     inner = hybrid + [f'block_{i}' for i in range(model.depth)]
   elif isinstance(model, Classifier):
@@ -132,18 +132,8 @@ def _pooled(model: nn.Module, params: Any, x: jax.Array) -> jax.Array:
     return x
   if x.ndim == 4:
     return x.mean(axis=(1, 2))
-  if model.pooling == 'token':
-    return x[:, 0]
-  if model.pooling == 'gap':
-    return x.mean(axis=1)
-  head = MAPHead(
-    model.heads,
-    model.mlp_dim,
-    gelu=model.gelu,
-    norm_epsilon=model.norm_epsilon,
-    dtype=model.dtype,
-  )
-  return head.apply({'params': params['MAPHead_0']}, x)
+  own = {'params': params.get('MAPHead_0')}
+  return vit.pool(model, x, lambda x: vit.map_head(model).apply(own, x))
 
 
 @functools.lru_cache(16)

@@ -30,9 +30,7 @@ class Check(NamedTuple):
 
 def at_least(low: float) -> Check:
   """Returns the check of a smallest number."""
-  return Check(
-    lambda value: low <= value < math.inf, f'at least {low}, and finite'
-  )
+  return Check(lambda value: low <= value < math.inf, f'at least {low}')
 
 
 def within(interval: str) -> Check:
@@ -193,7 +191,7 @@ OPTIONS = {
     float,
     "Initial value of the head's bias. Unset: 0 for softmax; for sigmoid the"
     ' log-odds of one class among all.',
-    Check(math.isfinite, 'a number, and finite'),
+    Check(math.isfinite, 'a finite number'),
   ),
   'dtype': Key(
     str,

@@ -11,7 +11,6 @@ Kernels are [kernel height, kernel width, channels in, channels out].
 """
 
 import functools
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -68,39 +67,24 @@ def root_channels(width_factor: float) -> int:
   return int(64 * width_factor)
 
 
-def bit_standardize(kernel: jax.Array) -> jax.Array:
-  """Standardizes weights (arXiv:1903.10520) as BiT does: sqrt(... + epsilon).
+def standardize(kernel: jax.Array, bit: bool) -> jax.Array:
+  """Standardizes weights (arXiv:1903.10520).
 
   Args:
     kernel: [kh, kw, C in, C out], any float dtype.
+    bit: whether to divide as BiT does, by sqrt(variance + 1e-10), or else as
+      the hybrids do, by sqrt(variance) + 1e-5.
 
   Returns:
-    (w - mean) / sqrt(variance + 1e-10), the same shape, float32. Mean and
-    biased variance are over each output channel's weights.
+    The centred and divided weights, the same shape, float32. Mean and biased
+    variance are over each output channel's weights.
   """
-  centred, variance = _moments(kernel)
-  return centred * jax.lax.rsqrt(variance + 1e-10)
-
-
-def hybrid_standardize(kernel: jax.Array) -> jax.Array:
-  """Standardizes weights as the hybrids do: sqrt(...) + epsilon.
-
-  Args:
-    kernel: [kh, kw, C in, C out], any float dtype.
-
-  Returns:
-    (w - mean) / (sqrt(variance) + 1e-5), the same shape, float32. Mean and
-    biased variance are over each output channel's weights.
-  """
-  centred, variance = _moments(kernel)
-  return centred / (jnp.sqrt(variance) + 1e-5)
-
-
-def _moments(kernel: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Returns centred weights, and each output channel's variance; float32."""
   kernel = kernel.astype(jnp.promote_types(kernel.dtype, jnp.float32))
   centred = kernel - kernel.mean((0, 1, 2), keepdims=True)
-  return centred, jnp.square(centred).mean((0, 1, 2), keepdims=True)
+  variance = jnp.square(centred).mean((0, 1, 2), keepdims=True)
+  if bit:
+    return centred * jax.lax.rsqrt(variance + 1e-10)
+  return centred / (jnp.sqrt(variance) + 1e-5)
 
 
 class StandardizedConv(nn.Module):
@@ -115,7 +99,7 @@ class StandardizedConv(nn.Module):
     kernel_size: (height, width).
     strides: stride along both axes.
     padding: 'SAME', 'VALID' or ((top, bottom), (left, right)).
-    standardize: maps the float32 kernel to the one to convolve with.
+    bit: see `standardize`.
     dtype: compute dtype; the kernel is stored and standardized in float32.
   """
 
@@ -123,7 +107,7 @@ class StandardizedConv(nn.Module):
   kernel_size: tuple[int, int]
   strides: int = 1
   padding: Padding = 'SAME'
-  standardize: Callable[[jax.Array], jax.Array] = hybrid_standardize
+  bit: bool = False
   dtype: jax.typing.DTypeLike = jnp.float32
 
   @nn.compact
@@ -143,7 +127,7 @@ class StandardizedConv(nn.Module):
       x, strides = x[:, ::strides, ::strides], 1
     return jax.lax.conv_general_dilated(
       x.astype(self.dtype),
-      self.standardize(kernel).astype(self.dtype),
+      standardize(kernel, self.bit).astype(self.dtype),
       window_strides=(strides, strides),
       padding=self.padding,
       dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
@@ -225,11 +209,7 @@ class PreActivationUnit(nn.Module):
 
     `skip_rate` is the rate of `stochastic_depth`.
     """
-    conv = functools.partial(
-      StandardizedConv,
-      standardize=bit_standardize,
-      dtype=self.dtype,
-    )
+    conv = functools.partial(StandardizedConv, bit=True, dtype=self.dtype)
     norm = functools.partial(GroupNorm, epsilon=BIT_EPSILON, dtype=self.dtype)
     residual = x
     x = nn.relu(norm(name='gn1')(x))
@@ -256,13 +236,17 @@ class Stage(nn.Module):
   """Residual units at one resolution, `unit1`, `unit2` and so on.
 
   Attributes:
-    units: makes each unit from its name; the last argument of a unit's call is
-      its rate of `stochastic_depth`.
+    unit: makes a unit from strides and name; the last argument of a unit's call
+      is its rate of `stochastic_depth`.
+    count: number of units.
+    strides: stride of the first unit.
     remat: what the backward pass recomputes of each unit; see
       `shared.REMAT_POLICIES`.
   """
 
-  units: tuple[Callable[..., nn.Module], ...]
+  unit: Callable[..., nn.Module]
+  count: int
+  strides: int
   remat: str = 'none'
 
   @nn.compact
@@ -274,8 +258,9 @@ class Stage(nn.Module):
 
     if self.remat != 'none':
       run_unit = nn.remat(run_unit, policy=REMAT_POLICIES[self.remat])
-    for i, unit in enumerate(self.units):
-      x = run_unit(unit(name=f'unit{i + 1}'), x, skip_rates[i])
+    for i in range(self.count):
+      unit = self.unit(strides=1 if i else self.strides, name=f'unit{i + 1}')
+      x = run_unit(unit, x, skip_rates[i])
     return x
 
 
@@ -307,29 +292,25 @@ def stages(
     rounding up.
   """
   x = sharding.constrain(x, sharding.BATCH)
-  skip_rates = iter(depth_rates(last_skip_rate, sum(blocks)))
+  skip_rates = depth_rates(last_skip_rate, sum(blocks))
   for i, count in enumerate(blocks):
     make = functools.partial(
       unit, features=root_channels(width_factor) * 2**i, dtype=dtype
     )
-    first = functools.partial(make, strides=2 if i else 1)
-    units = (first, *[make] * (count - 1))
-    x = Stage(units, remat, name=f'block{i + 1}')(
-      x, tuple(itertools.islice(skip_rates, count))
-    )
+    stage = Stage(make, count, 2 if i else 1, remat, name=f'block{i + 1}')
+    x = stage(x, skip_rates[:count])
+    skip_rates = skip_rates[count:]
   return x
 
 
 def backbone(
   images: jax.Array,
   *,
-  blocks: tuple[int, ...],
   width_factor: float = 1,
   unit: Callable[..., nn.Module] = PostActivationUnit,
   epsilon: float = 1e-6,
   dtype: jax.typing.DTypeLike = jnp.float32,
-  remat: str = 'none',
-  last_skip_rate: float = 0.0,
+  **options: Any,
 ) -> jax.Array:
   """Runs the ResNet of a hybrid: root and stages, without pooling and head.
 
@@ -339,14 +320,12 @@ def backbone(
 
   Args:
     images: [B, height, width, channels], float.
-    blocks: units of each stage; () runs only the root.
     width_factor: multiplies all channels.
     unit: makes a unit from features, strides, dtype and name.
     epsilon: epsilon of the root's norm.
     dtype: compute dtype. Parameters, weight standardization and the norms'
       statistics are float32 throughout.
-    remat: what the backward pass recomputes; see `shared.REMAT_POLICIES`.
-    last_skip_rate: the rate of the last unit, see `shared.depth_rates`.
+    **options: the other arguments of `stages`; blocks=() runs only the root.
 
   Returns:
     [B, h, w, C] in the compute dtype, with (h, w) from `feature_grid`.
@@ -360,15 +339,7 @@ def backbone(
   )(images)
   x = nn.relu(GroupNorm(epsilon=epsilon, dtype=dtype, name='gn_root')(x))
   x = nn.max_pool(x, (3, 3), strides=(2, 2), padding='SAME')
-  return stages(
-    x,
-    blocks=blocks,
-    width_factor=width_factor,
-    unit=unit,
-    dtype=dtype,
-    remat=remat,
-    last_skip_rate=last_skip_rate,
-  )
+  return stages(x, width_factor=width_factor, unit=unit, dtype=dtype, **options)
 
 
 def feature_grid(
@@ -464,7 +435,7 @@ class BiT(Classifier):
       (7, 7),
       strides=2,
       padding=((3, 3), (3, 3)),
-      standardize=bit_standardize,
+      bit=True,
       dtype=self.dtype,
       name='conv_root',
     )(images)

@@ -8,6 +8,7 @@ Axes: B batch, L tokens, D width. Images are [B, height, width, channels].
 
 import functools
 import math
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -24,11 +25,29 @@ POOLINGS = ('token', 'gap', 'map')
 MASK = -1
 
 
+def cut_patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
+  """Cuts images [B, height, width, C] into patches, row by row.
+
+  It drops what is beyond the last whole patch on the right and at the bottom.
+
+  Returns:
+    [B, L, high * wide * C], for patches of (high, wide).
+  """
+  batch, height, width, channels = images.shape
+  high, wide = patch_size
+  rows, columns = position.token_grid((height, width), patch_size)
+  if (rows * high, columns * wide) != (height, width):
+    _warn_of_remainder((height, width), patch_size)
+  x = images[:, : rows * high, : columns * wide]
+  x = x.reshape(batch, rows, high, columns, wide, channels)
+  x = x.transpose(0, 1, 3, 2, 4, 5)
+  return x.reshape(batch, rows * columns, -1)
+
+
 class PatchEmbedding(nn.Module):
   """Cuts images into patches and projects each to a token (Eq. 1).
 
-  Equals a VALID convolution whose stride is its kernel's size: it drops what is
-  beyond the last whole patch on the right and at the bottom. A reshape and a
+  Equals a VALID convolution whose stride is its kernel's size. A reshape and a
   matmul are faster than the convolution on TPU.
 
   Attributes:
@@ -45,24 +64,16 @@ class PatchEmbedding(nn.Module):
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
     """Maps [B, height, width, channels] to tokens [B, L, D], row by row."""
-    batch, *image_size, channels = images.shape
-    high, wide = self.patch_size
-    rows, columns = position.token_grid(tuple(image_size), self.patch_size)
-    if (rows * high, columns * wide) != tuple(image_size):
-      _warn_of_remainder(tuple(image_size), self.patch_size)
     kernel = self.param(
       'kernel',
       nn.initializers.lecun_normal(),  # Fan in: high * wide * channels.
-      (high, wide, channels, self.width),
+      (*self.patch_size, images.shape[-1], self.width),
     )
     bias = self.param('bias', nn.initializers.zeros, (self.width,))
     images, kernel, bias = (
       jnp.asarray(a, self.dtype) for a in (images, kernel, bias)
     )
-    x = images[:, : rows * high, : columns * wide]
-    x = x.reshape(batch, rows, high, columns, wide, channels)
-    x = x.transpose(0, 1, 3, 2, 4, 5)
-    x = x.reshape(batch, rows * columns, -1)  # [B, L, high * wide * channels]
+    x = cut_patches(images, self.patch_size)
     return x @ kernel.reshape(-1, self.width) + bias[None, None]  # [B, L, D]
 
 
@@ -130,6 +141,29 @@ class MAPHead(nn.Module):
       self.mlp_dim, gelu=self.gelu, dtype=self.dtype, name='MlpBlock_0'
     )(y, train=False)
     return (x + y)[:, 0]
+
+
+def map_head(model: nn.Module, name: str | None = None) -> MAPHead:
+  """Returns a new attention pooling with a ViT's attributes."""
+  return MAPHead(
+    model.heads,
+    model.mlp_dim,
+    gelu=model.gelu,
+    norm_epsilon=model.norm_epsilon,
+    dtype=model.dtype,
+    name=name,
+  )
+
+
+def pool(
+  model: nn.Module, tokens: jax.Array, head: Callable[[jax.Array], jax.Array]
+) -> jax.Array:
+  """Maps tokens [B, L, D] to [B, D] as a ViT pools; `head` pools for 'map'."""
+  if model.pooling == 'token':
+    return tokens[:, 0]
+  if model.pooling == 'gap':
+    return tokens.mean(axis=1)
+  return head(tokens)
 
 
 class ViT(encoder.Options, nn.Module, kw_only=True):
@@ -244,7 +278,7 @@ class ViT(encoder.Options, nn.Module, kw_only=True):
     out = features | encoder.Encoder(
       encoder.options_of(self), name='Transformer'
     )(x, grid=grid, train=train)
-    x = self._pool(out['encoded'])
+    x = pool(self, out['encoded'], map_head(self, name='MAPHead_0'))
     if self.representation_size is not None:
       x = nn.Dense(
         self.representation_size, dtype=self.dtype, name='pre_logits'
@@ -252,50 +286,17 @@ class ViT(encoder.Options, nn.Module, kw_only=True):
       x = jnp.tanh(x)
     out['pre_logits'] = x
     if self.patch_outputs is not None:
-      patches = out['encoded'][:, -math.prod(grid) :]
-      predictions = predict_patches(
-        patches, outputs=self.patch_outputs, dtype=self.dtype
+      # It multiplies in the model's dtype, because it runs on every patch, but
+      # sums and returns float32.
+      head = nn.Dense(
+        self.patch_outputs,
+        kernel_init=nn.initializers.zeros,
+        dtype=self.dtype,
+        dot_general=functools.partial(
+          jax.lax.dot_general, preferred_element_type=jnp.float32
+        ),
+        name='patch_head',
       )
-      return predictions, out
+      return head(out['encoded'][:, -math.prod(grid) :]), out
     logits = classify(x, num_classes=self.num_classes, head_bias=self.head_bias)
     return logits, out
-
-  def _pool(self, encoded: jax.Array) -> jax.Array:
-    """Maps [B, L, D] to [B, D]."""
-    if self.pooling == 'token':
-      return encoded[:, 0]
-    if self.pooling == 'gap':
-      return encoded.mean(axis=1)
-    return MAPHead(
-      self.heads,
-      self.mlp_dim,
-      gelu=self.gelu,
-      norm_epsilon=self.norm_epsilon,
-      dtype=self.dtype,
-      name='MAPHead_0',
-    )(encoded)
-
-
-def predict_patches(
-  encoded: jax.Array, *, outputs: int, dtype: jax.typing.DTypeLike
-) -> jax.Array:
-  """Maps patch tokens [B, L, D] to [B, L, outputs] (B.1.2).
-
-  Call it within an `nn.compact` method, whose module gets the layer
-  `patch_head`. The layer multiplies in the model's dtype, because it runs on
-  every patch, but sums and returns float32.
-
-  Args:
-    encoded: [B, L, D], any float dtype.
-    outputs: how many numbers to predict for each patch.
-    dtype: dtype of the factors.
-  """
-  return nn.Dense(
-    outputs,
-    kernel_init=nn.initializers.zeros,
-    dtype=dtype,
-    dot_general=functools.partial(
-      jax.lax.dot_general, preferred_element_type=jnp.float32
-    ),
-    name='patch_head',
-  )(encoded)

@@ -15,7 +15,7 @@ from vit_jax import interop, results
 from vit_jax.interop import hub
 from vit_jax.runtime import distributed, preemption
 from vit_jax.training import warm_start
-from vit_jax.training.opening import Opened, Run, build_run, open_workdir
+from vit_jax.training.opening import Run, open_workdir
 
 
 def evaluate_only(
@@ -62,8 +62,8 @@ def evaluate_only(
     raise ValueError('--eval_only needs evals, but this config has none.')
   with open_workdir(
     config, workdir, compilation_cache=compilation_cache
-  ) as opened:
-    run = build_run(opened, _complete(opened), view=None)
+  ) as run:
+    run.build(_complete(run), view=None)
     config, workdir = run.config, run.workdir
     if allow_config_change:
       missing = list(config.evals)
@@ -78,9 +78,9 @@ def evaluate_only(
     return results.final_metrics(workdir)
 
 
-def _complete(opened: Opened) -> ml_collections.ConfigDict:
+def _complete(run: Run) -> ml_collections.ConfigDict:
   """Completes a config; raises ValueError if the weights do not suit it."""
-  config, source, workdir = opened.config, opened.source, opened.workdir
+  config, source, workdir = run.config, run.source, run.workdir
   train_split = config.data.train_split
   config = config_lib.choose_evaluation(config, source)
   if config.data.train_split != train_split:
@@ -228,7 +228,10 @@ def _complete_for_no_step(
 def _load(run: Run) -> Any:
   """Returns the parameters to evaluate."""
   try:
-    params = run.load_weights(new_head=_only_features(run.config))
+    path = warm_start.resolve_path(run.config.init.checkpoint, run.workdir)
+    params = warm_start.load(
+      path, run.program, new_head=_only_features(run.config)
+    )
   except ValueError as error:
     raise ValueError(
       f'{error} (--eval_only trains no head: evaluate on the classes that the'

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import flax.traverse_util
 import jax
 import ml_collections
 from absl import logging
@@ -16,7 +15,6 @@ from vit_jax import config as config_lib
 from vit_jax import data, evaluators, sharding
 from vit_jax.config import inputs
 from vit_jax.evaluators import predictions
-from vit_jax.models import lora, position
 from vit_jax.runtime import (
   compilation,
   distributed,
@@ -37,12 +35,13 @@ _REPORT_AFTER = 600.0
 
 
 @dataclasses.dataclass
-class Opened:
-  """A work directory that this run owns, and what watches over it.
+class Run:
+  """A work directory that this run owns, what it computes, what watches it.
 
   Attributes:
     workdir: an absolute path.
-    config: valid, with `init.checkpoint` pinned, see `warm_start.pin`.
+    config: valid, with `init.checkpoint` pinned, see `warm_start.pin`; complete
+      after `build`.
     source: the training data.
     goodput: measures where the time goes.
     notice: tells whether the run was asked to stop.
@@ -51,6 +50,11 @@ class Opened:
     mark_started: is called after the first step or batch. Until then, the
       watchdog allows time for compilation, and a signal ends a single process
       at once.
+    view: the split to train on; None if nothing is trained. `build` sets this
+      and the next three.
+    program: what the config computes.
+    evaluations: the evaluators, by name.
+    digests: digests of the data that the run reads, by use; see `data.digest`.
   """
 
   workdir: epath.Path
@@ -61,23 +65,44 @@ class Opened:
   watchdog: preemption.Watchdog
   check_owner: Callable[[], None]
   mark_started: Callable[[], None]
+  view: data.View | None = None
+  program: program_lib.Program | None = None
+  evaluations: Mapping[str, evaluators.Evaluator] | None = None
+  digests: Mapping[str, Any] | None = None
 
+  def build(
+    self, config: ml_collections.ConfigDict, view: data.View | None
+  ) -> None:
+    """Builds the program and the evaluators of a config.
 
-@dataclasses.dataclass
-class Run(Opened):
-  """A run in its work directory; the attribute `config` is complete.
+    Args:
+      config: complete.
+      view: the split to train on; None if nothing is trained.
 
-  Attributes:
-    view: the split to train on; None if nothing is trained.
-    program: what the config computes.
-    evaluations: the evaluators, by name.
-    digests: digests of the data that the run reads, by use; see `data.digest`.
-  """
-
-  view: data.View | None
-  program: program_lib.Program
-  evaluations: Mapping[str, evaluators.Evaluator]
-  digests: Mapping[str, Any]
+    Raises:
+      ValueError: the config does not suit the model, the devices or the data;
+        or it, or the data, differ between processes.
+    """
+    self.config, self.view, info = config, view, self.source.info
+    self.program = program_lib.Program(
+      config, sharding.build(**config.mesh), multi_label=info.multi_label
+    )
+    self.goodput.devices = self.mesh.size
+    self.evaluations = evaluators.build(
+      config, self.program.model, self.mesh, self.source
+    )
+    own = {} if view is None else {'training data': data.digest(view)}
+    self.digests = own | evaluators.digests(self.evaluations)
+    for use, digest in self.digests.items():
+      if note := data.exclusion.note(digest):
+        logging.info('%s: %s.', use, note)
+    distributed.check_same(
+      {
+        'config': json.loads(config_lib.to_json(config)),
+        'names of the classes': info.class_names,
+        **self.digests,
+      }
+    )
 
   @property
   def mesh(self) -> jax.sharding.Mesh:
@@ -135,35 +160,6 @@ class Run(Opened):
         distributed.barrier()  # The other processes wait in here.
     return values
 
-  def load_weights(self, *, new_head: bool) -> Any:
-    """Returns the parameters of `init.checkpoint`, on the devices.
-
-    Low-rank additions are new.
-
-    Args:
-      new_head: whether to initialise a new head.
-
-    Raises:
-      ValueError: the weights do not fit the model.
-    """
-    config, program = self.config, self.program
-    shapes = dict(program.shapes.params)
-    additions = shapes.pop(lora.FOLDER, {})
-    params, origin = warm_start.load(
-      warm_start.resolve_path(config.init.checkpoint, self.workdir),
-      shapes,
-      program.init_params,
-      program.layout,
-      new_grid=position.grid_of(program.model, tuple(config.image_size)),
-      new_head=new_head,
-      model=program.model,
-    )
-    logging.info('%s', origin)
-    if additions:
-      names = flax.traverse_util.flatten_dict({lora.FOLDER: additions}, sep='/')
-      params |= program.init_params(list(names))
-    return params
-
 
 @contextlib.contextmanager
 def open_workdir(
@@ -172,7 +168,7 @@ def open_workdir(
   *,
   compilation_cache: epath.PathLike | None = None,
   notice: preemption.Notice | None = None,
-) -> Iterator[Opened]:
+) -> Iterator[Run]:
   """Takes the work directory, and opens the training data.
 
   Of the directory's files it writes only the lock and the log.
@@ -225,7 +221,7 @@ def open_workdir(
       if jax.process_index() == 0
       else ''
     )
-    yield Opened(
+    yield Run(
       workdir=workdir,
       config=config,
       source=source,
@@ -235,45 +231,3 @@ def open_workdir(
       check_owner=check_owner,
       mark_started=mark_started,
     )
-
-
-def build_run(
-  opened: Opened, config: ml_collections.ConfigDict, view: data.View | None
-) -> Run:
-  """Builds the program and the evaluators of a config.
-
-  Args:
-    opened: the run's work directory.
-    config: complete.
-    view: the split to train on; None if nothing is trained.
-
-  Raises:
-    ValueError: the config does not suit the model, the devices or the data; or
-      it, or the data, differ between processes.
-  """
-  source = opened.source
-  program = program_lib.Program(
-    config, sharding.build(**config.mesh), multi_label=source.info.multi_label
-  )
-  mesh = program.layout.mesh
-  opened.goodput.devices = mesh.size
-  evaluations = evaluators.build(config, program.model, mesh, source)
-  digests = {} if view is None else {'training data': data.digest(view)}
-  digests |= evaluators.digests(evaluations)
-  for use, digest in digests.items():
-    if note := data.exclusion.note(digest):
-      logging.info('%s: %s.', use, note)
-  distributed.check_same(
-    {
-      'config': json.loads(config_lib.to_json(config)),
-      'names of the classes': source.info.class_names,
-      **digests,
-    }
-  )
-  return Run(
-    **(vars(opened) | {'config': config}),  # The rest is open.
-    view=view,
-    program=program,
-    evaluations=evaluations,
-    digests=digests,
-  )

@@ -113,7 +113,6 @@ def summary(workdir: epath.Path, results: dict[str, dict[str, float]]) -> str:
         'data': f'{config.data.dataset} {config.data.train_split}',
         'images': f'{config.data.num_examples:,}',
         'per class': f'{config.data.num_examples / config.num_classes:,.0f}',
-        'stored px': inputs.stored_size(config),
         'seen px': '{}x{}'.format(*config.image_size),
         'steps': f'{config.total_steps:,}',
         'weights from': (

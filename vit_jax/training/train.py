@@ -18,7 +18,7 @@ from vit_jax.config import inputs
 from vit_jax.data import pipeline
 from vit_jax.runtime import distributed, goodput, preemption
 from vit_jax.training import recording, warm_start
-from vit_jax.training.opening import Opened, Run, build_run, open_workdir
+from vit_jax.training.opening import Run, open_workdir
 from vit_jax.training.step import TrainState
 from vit_jax.workdir import data_record, environment, files
 
@@ -58,15 +58,15 @@ def train_and_evaluate(
   """
   with contextlib.ExitStack() as stack:
     # ---- Open: the directory and the data; then the config, the program ------
-    opened = stack.enter_context(
+    run = stack.enter_context(
       open_workdir(
         config, workdir, compilation_cache=compilation_cache, notice=notice
       )
     )
-    config, view = _complete(opened)
+    config, view = _complete(run)
     # The program (`program.py`: model, optimizer, step) on the mesh of
     # `config.mesh`, and the evaluators.
-    run = build_run(opened, config, view)
+    run.build(config, view)
     workdir, program = run.workdir, run.program
     batch_size, total_steps = config.data.batch_size, config.total_steps
 
@@ -142,7 +142,7 @@ def train_and_evaluate(
       run.watchdog.beat(f'step {step}')
 
       stop = run.notice.requested()
-      due = [] if stop else _due(config, step)
+      due = [] if stop else config_lib.due(config, step)
       log = step % config.log.every == 0
       save = stop or step == total_steps or step % config.checkpoint.every == 0
       if log:
@@ -184,15 +184,15 @@ def train_and_evaluate(
 # Open ------------------------------------------------------------------------
 
 
-def _complete(opened: Opened) -> tuple[ml_collections.ConfigDict, data.View]:
+def _complete(run: Run) -> tuple[ml_collections.ConfigDict, data.View]:
   """Returns the complete config, and the split to train on.
 
   The data give the number of classes, the length of an epoch and so of the run,
   the batch size and the schedule, as far as they are open.
   """
   # The model 'auto', and sizes that are open, are those of `init.checkpoint`.
-  config = warm_start.with_model(opened.config, opened.workdir)
-  config, view = config_lib.complete(config, opened.source)
+  config = warm_start.with_model(run.config, run.workdir)
+  config, view = config_lib.complete(config, run.source)
   if jax.process_index() == 0 and config.data.batch_size > len(view):
     logging.warning(
       'data.batch_size=%d is more than the %d training examples, so a batch'
@@ -263,7 +263,10 @@ def _first_state(run: Run) -> TrainState:
   if not section.checkpoint:
     logging.info('Fresh weights.')
     return run.program.init_state()
-  return run.program.init_state(run.load_weights(new_head=section.new_head))
+  path = warm_start.resolve_path(section.checkpoint, run.workdir)
+  return run.program.init_state(
+    warm_start.load(path, run.program, new_head=section.new_head)
+  )
 
 
 def _describe(run: Run, state: TrainState, step: int) -> None:
@@ -309,15 +312,3 @@ def _describe(run: Run, state: TrainState, step: int) -> None:
   data_record.write(workdir, run.digests)
   files.write_class_names(workdir, run.source.info.class_names)
   environment.write(workdir, step, run.mesh)
-
-
-# The loop --------------------------------------------------------------------
-
-
-def _due(config: ml_collections.ConfigDict, step: int) -> list[str]:
-  """Returns the evaluations that are due at a step."""
-  return [
-    name
-    for name, section in config.evals.items()
-    if step == config.total_steps or config_lib.is_due(section, step)
-  ]

@@ -6,10 +6,8 @@ grid of patches, and everything else must fit: see `interop.fitting`.
 """
 
 import re
-from collections.abc import Callable, Sequence
 from typing import Any
 
-import flax.linen as nn
 import flax.traverse_util
 import jax
 import ml_collections
@@ -23,7 +21,9 @@ from vit_jax import interop, models, sharding
 from vit_jax.checkpoint import fingerprint
 from vit_jax.interop import catalog, hub, inference
 from vit_jax.interop.fitting import fit
+from vit_jax.models import lora, position
 from vit_jax.runtime import distributed
+from vit_jax.training import program as program_lib
 from vit_jax.workdir import files
 
 # Keys of the model's config that a run takes over with its first weights.
@@ -190,59 +190,49 @@ def _are_the_same(one: str, other: str) -> bool:
 
 
 def load(
-  path: epath.PathLike,
-  shapes: Any,
-  init_params: Callable[[Sequence[str]], Any],
-  layout: sharding.Layout,
-  *,
-  new_grid: tuple[int, int] | None,
-  new_head: bool,
-  model: nn.Module,
-) -> tuple[Any, str]:
-  """Reads weights, fits them to a new model, and puts them on the devices.
+  path: epath.PathLike, program: program_lib.Program, *, new_head: bool
+) -> Any:
+  """Reads weights, fits them to a program's model, puts them on the devices.
 
-  No device ever holds more than its part.
+  No device ever holds more than its part. Low-rank additions are new.
 
   Args:
     path: see `interop.read`; every process reads it.
-    shapes: the new model's parameters as `jax.ShapeDtypeStruct`s.
-    init_params: makes the new model's parameters of given names, such as
-      `head/kernel`, split as in `layout`.
-    layout: how the parameters are split over the devices.
-    new_grid: rows and columns of patches of the new model's images; None if
-      it has no patches.
+    program: the program that starts from them.
     new_head: whether the head is new.
-    model: the new model. The returned line also names differences that no array
-      shows, such as the kind of GELU.
 
   Returns:
-    The parameters, and a line that says what was done.
+    The parameters.
 
   Raises:
     ValueError: there are no weights, or they do not fit, or the processes read
       different ones. The message lists the arrays that are missing, extra, of
       the wrong shape or not finite.
   """
-  weights = interop.read(path)
+  weights, model = interop.read(path), program.model
+  shapes = dict(program.shapes.params)
+  additions = {lora.FOLDER: shapes.pop(lora.FOLDER, {})}
   params, report = fit(
     weights,
     shapes,
     model,
-    new_grid,
+    position.grid_of(model, tuple(program.config.image_size)),
     new_head=new_head,
     option='--config.init.new_head=True',
   )
-  made = {}
-  if report.new:
-    made = flax.traverse_util.flatten_dict(init_params(report.new), sep='/')
   if jax.process_count() > 1:
     distributed.check_same({'initial weights': fingerprint.digests(params)})
-  placed = sharding.put_tree(params, layout.params(shapes))
-  flat = flax.traverse_util.flatten_dict(placed, sep='/') | made
+  placed = sharding.put_tree(params, program.layout.params(shapes))
+  flat = flax.traverse_util.flatten_dict(placed, sep='/')
+  new = *report.new, *flax.traverse_util.flatten_dict(additions, sep='/')
+  if new:
+    made = program.init_params(new)
+    flat |= flax.traverse_util.flatten_dict(made, sep='/')
   line = f'Weights from {weights.origin}: {report}.'
   if weights.preprocessing:
     line += (
       ' Their own evaluation prepares images by'
       f' {weights.preprocessing!r}, which evals.NAME.preprocess can name.'
     )
-  return flax.traverse_util.unflatten_dict(flat, sep='/'), line
+  logging.info('%s', line)
+  return flax.traverse_util.unflatten_dict(flat, sep='/')
