@@ -15,6 +15,7 @@ from tests.models import naive, stacking
 from vit_jax import models, sharding
 from vit_jax.inspection import capture
 from vit_jax.models import attention, encoder, layers
+from vit_jax.models import options as options_lib
 from vit_jax.models.shared import normalize
 
 LARGE = dict(qk_norm=True, qkv_bias=False, norm_bias=False)
@@ -57,7 +58,9 @@ def test_blocks_are_those_of_numpy(options):
 @pytest.mark.parametrize('axis', ['row', 'column'])
 def test_axial_attention_is_dense_attention_with_a_mask(axis):
   x = RNG.normal(size=(2, 6, 16)).astype(np.float32)
-  axial = attention.MultiHeadDotProductAttention(2, axis=axis)
+  axial = attention.MultiHeadDotProductAttention(
+    options_lib.Options(depth=1, heads=2, mlp_dim=1), axis
+  )
   variables = axial.init(jax.random.key(0), x, grid=GRID)
   params = jax.tree.map(np.asarray, variables['params'])
   query, key, value = (
@@ -78,7 +81,7 @@ def test_axial_attention_is_dense_attention_with_a_mask(axis):
 
 def test_an_axial_block_attends_within_rows_then_columns():
   x = RNG.normal(size=(2, 6, 16)).astype(np.float32)
-  options = encoder.options_of(tiny.vit(attention='axial', pooling='gap'))
+  options = options_lib.options_of(tiny.vit(attention='axial', pooling='gap'))
   block = encoder.AxialBlock(options)
   call = functools.partial(jax.jit, static_argnames=('grid', 'train'))
   params = naive.random_params(block, x, grid=GRID, train=False)

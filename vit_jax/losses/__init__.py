@@ -21,15 +21,12 @@ from vit_jax.losses.classification import (
   correct,
   multi_hot,
 )
-from vit_jax.losses.objective import Batch, MeanLoss, Metrics, Objective
+from vit_jax.losses.objective import Objective
 
 __all__ = [
   'LOSSES',
   'OBJECTIVES',
-  'Batch',
   'Loss',
-  'MeanLoss',
-  'Metrics',
   'Objective',
   'build',
   'build_objective',

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax import sharding
-from vit_jax.models import lanes, position
+from vit_jax.models import lanes
+from vit_jax.models.options import Options
 
-IMPLEMENTATIONS = ('plain', 'lanes', 'cudnn')
 # `cudnn` gets a multiple of this many rows, so that each head's rows start at
 # an address that suits vector loads.
 _CUDNN_ROWS = 8
@@ -210,7 +210,7 @@ def check(implementation: str, platform: str, dtype: str, width: int) -> None:
   """Raises ValueError if an implementation does not run on these devices.
 
   Args:
-    implementation: one of IMPLEMENTATIONS.
+    implementation: 'plain', 'lanes' or 'cudnn'.
     platform: the devices' platform, such as 'tpu'.
     dtype: dtype of query, key and value.
     width: K.
@@ -235,32 +235,17 @@ class MultiHeadDotProductAttention(nn.Module):
   """Projections to H heads, attention in each, projection back (Eqs. A5-A8).
 
   Attributes:
-    heads: number of heads H; must divide the width D.
+    options: see `Options`. Another axis than 'all', a relative embedding or
+      `attended` always uses the plain implementation. All heads share the
+      scales [K] of `qk_norm`.
     axis: which tokens attend to each other: 'all', or with 'row' or 'column'
       only those of the same row or column of the grid (§D.6).
-    relative: 'none'; 'shared' learns a relative embedding for all heads,
-      'per_head' one for each (see `relative_scores`).
-    relative_stddev: standard deviation of the relative embedding's initial
-      values; the default is that of the added position embeddings.
-    implementation: one of IMPLEMENTATIONS. Another axis than 'all', a relative
-      embedding or `attended` always uses 'plain'.
     tokens: how many of the L rows are tokens, for 'cudnn'; None means all.
-    qk_norm: normalise each query and key; all heads share the scales [K].
-    qkv_bias: whether query, key and value have biases.
-    norm_epsilon: epsilon of the norms of `qk_norm`.
-    dtype: compute dtype; parameters are float32.
   """
 
-  heads: int
+  options: Options
   axis: str = 'all'
-  relative: str = 'none'
-  relative_stddev: float = position.STDDEV
-  implementation: str = 'plain'
   tokens: int | None = None
-  qk_norm: bool = False
-  qkv_bias: bool = True
-  norm_epsilon: float = 1e-6
-  dtype: jax.typing.DTypeLike = jnp.float32
 
   @nn.compact
   def __call__(
@@ -283,25 +268,25 @@ class MultiHeadDotProductAttention(nn.Module):
     Raises:
       ValueError: H does not divide D.
     """
-    width = x.shape[-1]
+    options, width = self.options, x.shape[-1]
     # DenseGeneral initialises the flattened [D, D] matrix, so both fans of
     # Xavier's rule are D, whatever the number of heads.
     dense = functools.partial(
       nn.DenseGeneral,
       kernel_init=nn.initializers.xavier_uniform(),
-      dtype=self.dtype,
+      dtype=options.dtype,
     )
     per_head = sharding.BATCH, None, sharding.TENSOR
 
     def projection(name):  # Of [B, L, D] to [B, L, H, K].
-      shape = self.heads, head_width(width, self.heads)
-      layers = [dense(shape, use_bias=self.qkv_bias, name=name)]
-      if self.qk_norm and name != 'value':
+      shape = options.heads, head_width(width, options.heads)
+      layers = [dense(shape, use_bias=options.qkv_bias, name=name)]
+      if options.qk_norm and name != 'value':
         layers.append(
           nn.LayerNorm(
-            epsilon=self.norm_epsilon,
+            epsilon=options.norm_epsilon,
             use_bias=False,
-            dtype=self.dtype,
+            dtype=options.dtype,
             name=f'{name}_norm',
           )
         )
@@ -311,8 +296,8 @@ class MultiHeadDotProductAttention(nn.Module):
 
     projections = [projection(name) for name in ('query', 'key', 'value')]
     out = dense(width, axis=(-2, -1), name='out')
-    implementation = self.implementation
-    if attended is not None or self.axis != 'all' or self.relative != 'none':
+    implementation = options.attention_implementation
+    if attended is not None or self.axis != 'all' or options.relative:
       implementation = 'plain'
     if implementation == 'lanes':
       return lanes.attend(x, projections, out)
@@ -330,18 +315,15 @@ class MultiHeadDotProductAttention(nn.Module):
         split_axis(a, grid, self.axis) for a in (query, key, value)
       )
     table = None
-    if self.relative != 'none':
-      table = self._relative_embedding(*query.shape[1:])
+    if options.relative:
+      _, length, heads, size = query.shape
+      shared = options.position_embedding == 'relative'
+      table = self.param(
+        'relative_embedding',
+        nn.initializers.normal(options.position_stddev),
+        (2 * length - 1, 1 if shared else heads, size),
+      )
     x = plain(query, key, value, table)
     if self.axis != 'all':
       x = merge_axis(x, grid, self.axis)
     return out(x)  # [B, L, D]
-
-  def _relative_embedding(
-    self, length: int, heads: int, width: int
-  ) -> jax.Array:
-    return self.param(
-      'relative_embedding',
-      nn.initializers.normal(self.relative_stddev),
-      (2 * length - 1, heads if self.relative == 'per_head' else 1, width),
-    )

@@ -15,90 +15,13 @@ import jax.numpy as jnp
 
 from vit_jax import sharding
 from vit_jax.models import attention, lanes, position
+from vit_jax.models.options import Options
 from vit_jax.models.shared import (
   REMAT_POLICIES,
   Dropout,
   depth_rates,
   stochastic_depth,
 )
-
-_RELATIVE = {'relative': 'shared', 'relative_per_head': 'per_head'}
-POSITION_EMBEDDINGS = ('none', *position.ADDED, *_RELATIVE)
-
-
-# Flax hashes it, as an attribute of modules, but it cannot be frozen: modules
-# are not, and `vit.ViT` inherits from it. A `repr` here would replace Flax's.
-@dataclasses.dataclass(unsafe_hash=True, repr=False)
-class Options:
-  """The attributes of a `vit.ViT` that its encoder reads.
-
-  Attributes:
-    depth: number of Transformer blocks.
-    heads: attention heads of a block; must divide the width.
-    mlp_dim: hidden size of a block's MLP.
-    position_embedding: '1d' (the paper's), '2d', 'sincos2d', 'none',
-      'relative' (the heads share its embeddings) or 'relative_per_head'. See
-      `position` and, for the relative ones, `attention.relative_scores`.
-    position_site: where the position embedding is added (§D.4): 'stem',
-      'every_layer' (each layer learns its own) or 'every_layer_shared'.
-    position_stddev: standard deviation of a learned position embedding's
-      initial values.
-    attention: 'full', or 'axial', in which each block attends within the rows
-      of the patches, then within the columns (§D.6).
-    attention_implementation: one of `attention.IMPLEMENTATIONS`.
-    gelu: 'tanh', the approximation of the released code and weights, or
-      'exact'.
-    norm_epsilon: epsilon of every LayerNorm.
-    norm_position: 'pre', the paper's: a LayerNorm before attention, before the
-      MLP and after the last block. 'post' is the original Transformer's
-      (arXiv:1706.03762, §3.1): a LayerNorm after each residual sum, so that no
-      other one follows the last block. It has no `parallel` blocks.
-    parallel: whether a block's MLP reads the same normalised tokens as its
-      attention, instead of the sum with attention's output. This and the next
-      three are options for large models, from arXiv:2302.05442, §2.
-    qk_norm: whether LayerNorms, without a bias, normalise queries and keys.
-    qkv_bias: whether the blocks' queries, keys and values have biases.
-    norm_bias: whether the encoder's LayerNorms have biases.
-    dropout_rate: probability of zeroing, at the four places of the released
-      code; attention weights are never dropped.
-    stochastic_depth: probability that an example leaves a branch of the last
-      block out, see `shared.stochastic_depth`. It grows linearly from 0 in the
-      first block. A hybrid's ResNet has none.
-    dtype: compute dtype. Parameters, the softmax, the normalisations'
-      statistics and the head are float32 throughout.
-    remat: what the backward pass recomputes of a block; see
-      `shared.REMAT_POLICIES`.
-    scan: run the blocks as one loop, which compiles faster. The blocks'
-      parameters are then stacked (`unstack_blocks`). Equal values give equal
-      logits, but a random key gives other initial values and dropout masks.
-  """
-
-  depth: int
-  heads: int
-  mlp_dim: int
-  position_embedding: str = '1d'
-  position_site: str = 'stem'
-  position_stddev: float = position.STDDEV
-  attention: str = 'full'
-  attention_implementation: str = 'plain'
-  gelu: str = 'tanh'
-  norm_epsilon: float = 1e-6
-  norm_position: str = 'pre'
-  parallel: bool = False
-  qk_norm: bool = False
-  qkv_bias: bool = True
-  norm_bias: bool = True
-  dropout_rate: float = 0.0
-  stochastic_depth: float = 0.0
-  dtype: jax.typing.DTypeLike = jnp.float32
-  remat: str = 'none'
-  scan: bool = False
-
-
-def options_of(model: Any) -> Options:
-  """Returns the `Options` of a `vit.ViT`, without its other attributes."""
-  names = [field.name for field in dataclasses.fields(Options)]
-  return Options(**{name: getattr(model, name) for name in names})
 
 
 def _layer_norm(options: Options, name: str) -> nn.LayerNorm:
@@ -114,41 +37,36 @@ def _layer_norm(options: Options, name: str) -> nn.LayerNorm:
 class MlpBlock(nn.Module):
   """Dense, GELU, Dense; dropout after the GELU and at the end.
 
+  With cuDNN's attention, the backward pass reads the GELU's input only.
+  Otherwise, on GPUs, the forward pass writes a second array for it, as large as
+  the hidden layer: by the compiler, 3.8 GB for ViT-B/16 at batch 256, and 8% of
+  a step's traffic.
+
   Attributes:
-    mlp_dim: hidden size.
-    gelu: 'tanh', the approximation that the released code and weights use, or
-      'exact'.
-    dropout_rate: probability of zeroing, in both dropouts.
-    dtype: compute dtype; parameters are float32.
-    recompute_gelu: whether the backward pass reads the GELU's input only.
-      Otherwise, on GPUs, the forward pass writes a second array for it, as
-      large as the hidden layer: by the compiler, 3.8 GB for ViT-B/16 at batch
-      256, and 8% of a step's traffic.
+    options: see `Options`.
   """
 
-  mlp_dim: int
-  gelu: str = 'tanh'
-  dropout_rate: float = 0.0
-  dtype: jax.typing.DTypeLike = jnp.float32
-  recompute_gelu: bool = False
+  options: Options
 
   @nn.compact
   def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
     """Maps [B, L, D] to [B, L, D]."""
+    options = self.options
     dense = functools.partial(
       nn.Dense,
       kernel_init=nn.initializers.xavier_uniform(),
       bias_init=nn.initializers.normal(1e-6),
-      dtype=self.dtype,
+      dtype=options.dtype,
     )
     dropout = functools.partial(
-      Dropout, self.dropout_rate, deterministic=not train
+      Dropout, options.dropout_rate, deterministic=not train
     )
     width = x.shape[-1]
-    x = dense(self.mlp_dim, name='Dense_0')(x)  # [B, L, mlp_dim]
+    x = dense(options.mlp_dim, name='Dense_0')(x)  # [B, L, mlp_dim]
     x = sharding.constrain(x, sharding.BATCH, None, sharding.TENSOR)
-    gelu = functools.partial(nn.gelu, approximate=self.gelu == 'tanh')
-    x = (jax.checkpoint(gelu) if self.recompute_gelu else gelu)(x)
+    gelu = functools.partial(nn.gelu, approximate=options.gelu == 'tanh')
+    recompute = options.attention_implementation == 'cudnn'
+    x = (jax.checkpoint(gelu) if recompute else gelu)(x)
     x = dropout()(x)
     x = dense(width, name='Dense_1')(x)  # [B, L, D]
     return dropout()(x)
@@ -198,17 +116,7 @@ class EncoderBlock(nn.Module):
       x += position_table(options, x, grid, self.tokens)
     normed = norm('pre', 0, x)
     y = attention.MultiHeadDotProductAttention(
-      options.heads,
-      axis=self.axis,
-      relative=_RELATIVE.get(options.position_embedding, 'none'),
-      relative_stddev=options.position_stddev,
-      implementation=options.attention_implementation,
-      tokens=self.tokens,
-      qk_norm=options.qk_norm,
-      qkv_bias=options.qkv_bias,
-      norm_epsilon=options.norm_epsilon,
-      dtype=options.dtype,
-      name='MultiHeadDotProductAttention_0',
+      options, self.axis, self.tokens, name='MultiHeadDotProductAttention_0'
     )(normed, grid=grid)
     y = Dropout(options.dropout_rate, deterministic=not train)(y)
     skip = stochastic_depth(self, skip_rate, x.shape[0])
@@ -216,14 +124,7 @@ class EncoderBlock(nn.Module):
     if not options.parallel:
       normed = norm('pre', 1, x)
       skip = stochastic_depth(self, skip_rate, x.shape[0])
-    y = MlpBlock(
-      options.mlp_dim,
-      gelu=options.gelu,
-      dropout_rate=options.dropout_rate,
-      dtype=options.dtype,
-      recompute_gelu=options.attention_implementation == 'cudnn',
-      name='MlpBlock_0',
-    )(normed, train=train)
+    y = MlpBlock(options, name='MlpBlock_0')(normed, train=train)
     return norm('post', 1, x + skip(y))
 
 
@@ -357,7 +258,7 @@ class Encoder(nn.Module):
   ) -> jax.Array:
     options, tokens = self.options, x.shape[1]
     axial = options.attention == 'axial'
-    if axial or options.position_embedding in _RELATIVE:
+    if axial or options.relative:
       options = dataclasses.replace(options, attention_implementation='plain')
     implementation = options.attention_implementation
     length = attention.padded_length(implementation, tokens)

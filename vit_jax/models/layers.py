@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec as P
 from vit_jax import sharding
 from vit_jax.models import vit
 from vit_jax.models.encoder import unstack_blocks
+from vit_jax.models.options import options_of
 from vit_jax.models.resnet import Classifier
 from vit_jax.models.shared import normalize
 
@@ -133,7 +134,8 @@ def _pooled(model: nn.Module, params: Any, x: jax.Array) -> jax.Array:
   if x.ndim == 4:
     return x.mean(axis=(1, 2))
   own = {'params': params.get('MAPHead_0')}
-  return vit.pool(model, x, lambda x: vit.map_head(model).apply(own, x))
+  head = vit.MAPHead(options_of(model))
+  return vit.pool(model, x, lambda x: head.apply(own, x))
 
 
 @functools.lru_cache(16)

@@ -1,16 +1,21 @@
 """The options of all models, each declared once: type, meaning, right values.
 
 `build` checks a model by `OPTIONS`. These are also the keys `model.NAME` of a
-config, apart from `num_classes`, which the data decide.
+config, apart from `num_classes`, which the data decide. `Options` holds those
+of a Transformer's blocks. A new one is a field there, an entry of `OPTIONS`,
+and what a block does with it.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
-from vit_jax.models import attention, encoder, shared, vit
+from vit_jax.models import position
+from vit_jax.models.shared import REMAT_POLICIES
 
 # The values that a type may have; text may stand for any other type.
 _TYPES = {int: int, bool: bool, float: (int, float), tuple: (tuple, list)}
@@ -130,9 +135,11 @@ OPTIONS = {
     "Width of the head's hidden tanh layer; -1: the model's; 0: no layer.",
     at_least(-1),
   ),
-  'pooling': Key(str, 'What the head reads.', one_of(*vit.POOLINGS)),
+  'pooling': Key(str, 'What the head reads.', one_of('token', 'gap', 'map')),
   'position_embedding': Key(
-    str, 'How tokens know their places.', one_of(*encoder.POSITION_EMBEDDINGS)
+    str,
+    'How tokens know their places.',
+    one_of('none', *position.ADDED, 'relative', 'relative_per_head'),
   ),
   'position_site': Key(
     str,
@@ -151,7 +158,7 @@ OPTIONS = {
     str,
     "'lanes' is for TPUs, 'cudnn' for GPUs; unset: the best one measured on the"
     ' platform.',
-    one_of(*attention.IMPLEMENTATIONS),
+    one_of('plain', 'lanes', 'cudnn'),
   ),
   'gelu': Key(str, 'Of the MLPs.', one_of('tanh', 'exact')),
   'norm_epsilon': Key(
@@ -205,8 +212,88 @@ OPTIONS = {
     'none',
     "What the backward pass recomputes: 'none', 'full' blocks, or with 'dots'"
     ' all but matmuls and convolutions.',
-    one_of(*shared.REMAT_POLICIES),
+    one_of(*REMAT_POLICIES),
   ),
 }
 # Those of every model: a user's may use other names for other things.
 COMMON = 'num_classes', 'dtype', 'remat', 'head_bias', 'stochastic_depth'
+
+
+# Flax hashes it, as an attribute of modules, but it cannot be frozen: modules
+# are not, and `vit.ViT` inherits from it. A `repr` here would replace Flax's.
+@dataclasses.dataclass(unsafe_hash=True, repr=False)
+class Options:
+  """The attributes of a `vit.ViT` that its encoder reads.
+
+  Attributes:
+    depth: number of Transformer blocks.
+    heads: attention heads of a block; must divide the width.
+    mlp_dim: hidden size of a block's MLP.
+    position_embedding: '1d' (the paper's), '2d', 'sincos2d', 'none',
+      'relative' (the heads share its embeddings) or 'relative_per_head'. See
+      `position` and, for the relative ones, `attention.relative_scores`.
+    position_site: where the position embedding is added (§D.4): 'stem',
+      'every_layer' (each layer learns its own) or 'every_layer_shared'.
+    position_stddev: standard deviation of a learned position embedding's
+      initial values.
+    attention: 'full', or 'axial', in which each block attends within the rows
+      of the patches, then within the columns (§D.6).
+    attention_implementation: 'plain', 'lanes' or 'cudnn', see `attention`.
+    gelu: 'tanh', the approximation of the released code and weights, or
+      'exact'.
+    norm_epsilon: epsilon of every LayerNorm.
+    norm_position: 'pre', the paper's: a LayerNorm before attention, before the
+      MLP and after the last block. 'post' is the original Transformer's
+      (arXiv:1706.03762, §3.1): a LayerNorm after each residual sum, so that no
+      other one follows the last block. It has no `parallel` blocks.
+    parallel: whether a block's MLP reads the same normalised tokens as its
+      attention, instead of the sum with attention's output. This and the next
+      three are options for large models, from arXiv:2302.05442, §2.
+    qk_norm: whether LayerNorms, without a bias, normalise queries and keys.
+    qkv_bias: whether the blocks' queries, keys and values have biases.
+    norm_bias: whether the encoder's LayerNorms have biases.
+    dropout_rate: probability of zeroing, at the four places of the released
+      code; attention weights are never dropped.
+    stochastic_depth: probability that an example leaves a branch of the last
+      block out, see `shared.stochastic_depth`. It grows linearly from 0 in the
+      first block. A hybrid's ResNet has none.
+    dtype: compute dtype. Parameters, the softmax, the normalisations'
+      statistics and the head are float32 throughout.
+    remat: what the backward pass recomputes of a block; see
+      `shared.REMAT_POLICIES`.
+    scan: run the blocks as one loop, which compiles faster. The blocks'
+      parameters are then stacked (`unstack_blocks`). Equal values give equal
+      logits, but a random key gives other initial values and dropout masks.
+  """
+
+  depth: int
+  heads: int
+  mlp_dim: int
+  position_embedding: str = '1d'
+  position_site: str = 'stem'
+  position_stddev: float = position.STDDEV
+  attention: str = 'full'
+  attention_implementation: str = 'plain'
+  gelu: str = 'tanh'
+  norm_epsilon: float = 1e-6
+  norm_position: str = 'pre'
+  parallel: bool = False
+  qk_norm: bool = False
+  qkv_bias: bool = True
+  norm_bias: bool = True
+  dropout_rate: float = 0.0
+  stochastic_depth: float = 0.0
+  dtype: jax.typing.DTypeLike = jnp.float32
+  remat: str = 'none'
+  scan: bool = False
+
+  @property
+  def relative(self) -> bool:
+    """Whether attention learns relative positions."""
+    return self.position_embedding.startswith('relative')
+
+
+def options_of(model: Any) -> Options:
+  """Returns the `Options` of a `vit.ViT`, without its other attributes."""
+  names = [field.name for field in dataclasses.fields(Options)]
+  return Options(**{name: getattr(model, name) for name in names})

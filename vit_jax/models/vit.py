@@ -6,6 +6,7 @@ checkpoints map one to one. The ablations of appendix D are attributes.
 Axes: B batch, L tokens, D width. Images are [B, height, width, channels].
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -17,9 +18,8 @@ from absl import logging
 
 from vit_jax.models import attention, encoder, position, resnet
 from vit_jax.models.encoder import MlpBlock
+from vit_jax.models.options import Options, options_of
 from vit_jax.models.shared import check_images, classify
-
-POOLINGS = ('token', 'gap', 'map')
 
 # The value in `source` that selects the mask embedding instead of a patch.
 MASK = -1
@@ -115,44 +115,35 @@ class MAPHead(nn.Module):
 
   This is multi-head attention pooling (Set Transformer, arXiv:1810.00825, §3.2)
   as in "Scaling Vision Transformers" (arXiv:2106.04560), with the parameter
-  names of that paper's public code. Attributes are those of `ViT` with the same
-  names.
+  names of that paper's public code.
+
+  Attributes:
+    options: of the model. Those for large models are for its blocks alone.
   """
 
-  heads: int
-  mlp_dim: int
-  gelu: str = 'tanh'
-  norm_epsilon: float = 1e-6
-  dtype: jax.typing.DTypeLike = jnp.float32
+  options: Options
 
   @nn.compact
   def __call__(self, tokens: jax.Array) -> jax.Array:
     """Maps [B, L, D] to [B, D]."""
     batch, _, width = tokens.shape
     probe = self.param('probe', nn.initializers.xavier_uniform(), (1, 1, width))
-    probe = jnp.broadcast_to(probe.astype(self.dtype), (batch, 1, width))
+    options = dataclasses.replace(
+      self.options,
+      attention_implementation='plain',
+      position_embedding='none',
+      qk_norm=False,
+      qkv_bias=True,
+    )
+    probe = jnp.broadcast_to(probe.astype(options.dtype), (batch, 1, width))
     x = attention.MultiHeadDotProductAttention(
-      self.heads, dtype=self.dtype, name='MultiHeadDotProductAttention_0'
+      options, name='MultiHeadDotProductAttention_0'
     )(probe, attended=tokens)
     y = nn.LayerNorm(
-      epsilon=self.norm_epsilon, dtype=self.dtype, name='LayerNorm_0'
+      epsilon=options.norm_epsilon, dtype=options.dtype, name='LayerNorm_0'
     )(x)
-    y = MlpBlock(
-      self.mlp_dim, gelu=self.gelu, dtype=self.dtype, name='MlpBlock_0'
-    )(y, train=False)
+    y = MlpBlock(options, name='MlpBlock_0')(y, train=False)
     return (x + y)[:, 0]
-
-
-def map_head(model: nn.Module, name: str | None = None) -> MAPHead:
-  """Returns a new attention pooling with a ViT's attributes."""
-  return MAPHead(
-    model.heads,
-    model.mlp_dim,
-    gelu=model.gelu,
-    norm_epsilon=model.norm_epsilon,
-    dtype=model.dtype,
-    name=name,
-  )
 
 
 def pool(
@@ -166,13 +157,13 @@ def pool(
   return head(tokens)
 
 
-class ViT(encoder.Options, nn.Module, kw_only=True):
+class ViT(Options, nn.Module, kw_only=True):
   """The Vision Transformer, classifier included (arXiv:2010.11929, §3.1).
 
   Make one with `vit_jax.models.build`, which checks these attributes.
 
   Attributes:
-    Those of `encoder.Options`, and
+    Those of `options.Options`, and
     num_classes: number of logits.
     width: D, the size of a token.
     patch_size: (height, width) of a patch, in pixels; in a hybrid, in positions
@@ -275,10 +266,11 @@ class ViT(encoder.Options, nn.Module, kw_only=True):
       cls = self.param('cls', nn.initializers.zeros, (1, 1, self.width))
       cls = jnp.broadcast_to(cls, (images.shape[0], 1, self.width))
       x = jnp.concatenate([cls.astype(x.dtype), x], axis=1)  # [B, L, D]
-    out = features | encoder.Encoder(
-      encoder.options_of(self), name='Transformer'
-    )(x, grid=grid, train=train)
-    x = pool(self, out['encoded'], map_head(self, name='MAPHead_0'))
+    out = features | encoder.Encoder(options_of(self), name='Transformer')(
+      x, grid=grid, train=train
+    )
+    head = MAPHead(options_of(self), name='MAPHead_0')
+    x = pool(self, out['encoded'], head)
     if self.representation_size is not None:
       x = nn.Dense(
         self.representation_size, dtype=self.dtype, name='pre_logits'

@@ -22,18 +22,18 @@ from vit_jax.checkpoint import fingerprint
 from vit_jax.interop import catalog, hub, inference
 from vit_jax.interop.fitting import fit
 from vit_jax.models import lora, position
+from vit_jax.models.options import OPTIONS
 from vit_jax.runtime import distributed
 from vit_jax.training import program as program_lib
 from vit_jax.workdir import files
 
-# Keys of the model's config that a run takes over with its first weights.
-SIZES = (
-  *('width', 'depth', 'heads', 'mlp_dim', 'patch_size'),
-  *('resnet_blocks', 'resnet_width', 'blocks', 'width_factor'),
-  *('pooling', 'position_embedding', 'position_site', 'attention'),
-  *('gelu', 'norm_epsilon', 'norm_position'),
-  *('parallel', 'qk_norm', 'qkv_bias', 'norm_bias'),
+# A run takes over all options of a model with its first weights but these.
+_OWN = (
+  *('num_classes', 'representation_size', 'head_bias', 'position_stddev'),
+  *('dropout_rate', 'stochastic_depth'),
+  *('attention_implementation', 'scan', 'dtype', 'remat'),
 )
+SIZES = tuple(name for name in OPTIONS if name not in _OWN)
 
 # From the released fine-tuning configs. A hybrid has the rate of its ViT: the
 # paper says that both are trained alike, and compares them (Figure 5, Table 6).
