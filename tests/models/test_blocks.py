@@ -14,8 +14,7 @@ from tests.interop import tiny
 from tests.models import naive, stacking
 from vit_jax import models, sharding
 from vit_jax.inspection import capture
-from vit_jax.models import attention, encoder, layers
-from vit_jax.models import options as options_lib
+from vit_jax.models import attention, encoder, layers, model_options
 from vit_jax.models.shared import normalize
 
 LARGE = dict(qk_norm=True, qkv_bias=False, norm_bias=False)
@@ -59,7 +58,7 @@ def test_blocks_are_those_of_numpy(options):
 def test_axial_attention_is_dense_attention_with_a_mask(axis):
   x = RNG.normal(size=(2, 6, 16)).astype(np.float32)
   axial = attention.MultiHeadDotProductAttention(
-    options_lib.Options(depth=1, heads=2, mlp_dim=1), axis
+    model_options.Options(depth=1, heads=2, mlp_dim=1), axis
   )
   variables = axial.init(jax.random.key(0), x, grid=GRID)
   params = jax.tree.map(np.asarray, variables['params'])
@@ -81,7 +80,7 @@ def test_axial_attention_is_dense_attention_with_a_mask(axis):
 
 def test_an_axial_block_attends_within_rows_then_columns():
   x = RNG.normal(size=(2, 6, 16)).astype(np.float32)
-  options = options_lib.options_of(tiny.vit(attention='axial', pooling='gap'))
+  options = model_options.options_of(tiny.vit(attention='axial', pooling='gap'))
   block = encoder.AxialBlock(options)
   call = functools.partial(jax.jit, static_argnames=('grid', 'train'))
   params = naive.random_params(block, x, grid=GRID, train=False)

@@ -11,7 +11,7 @@ from scipy import ndimage
 
 from tests.interop import tiny
 from tests.models import naive, stacking
-from vit_jax.models import attention, encoder, options, position
+from vit_jax.models import attention, encoder, model_options, position
 
 RNG = np.random.default_rng(0)
 GRID, PATCH = (2, 3), 4
@@ -123,7 +123,7 @@ def test_every_layer_adds_its_own_position_embedding():
     for table in tables
   ]
   assert np.abs(added[0] - added[1]).max() > 0.1
-  block = encoder.EncoderBlock(options.options_of(tiny.vit()))
+  block = encoder.EncoderBlock(model_options.options_of(tiny.vit()))
   run_block = jax.jit(
     lambda part, x: block.apply({'params': part}, x, grid=GRID, train=False)
   )

@@ -11,7 +11,7 @@ import pytest
 from tests.models import naive
 from vit_jax import models
 from vit_jax.accounting import traces
-from vit_jax.models import options, vit
+from vit_jax.models import model_options, vit
 
 # 2x3 patches: L = 7 tokens with the class token; D = 16, H = 2, K = 8.
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (3, 8, 12, 3))
@@ -113,7 +113,7 @@ def test_forward_equals_numpy(pooling, representation_size, patch_size):
 def test_attention_pooling_equals_numpy():
   rng = np.random.default_rng(0)
   tokens = rng.normal(size=(2, 5, 8))
-  head = vit.MAPHead(options.Options(depth=1, heads=2, mlp_dim=12))
+  head = vit.MAPHead(model_options.Options(depth=1, heads=2, mlp_dim=12))
   shapes = jax.eval_shape(head.init, jax.random.key(0), jnp.asarray(tokens))
   params = jax.tree.map(
     lambda a: rng.normal(size=a.shape) / 2, shapes['params']

@@ -22,7 +22,14 @@ from vit_jax.config.sections import (
   schedule,
   softmax,
 )
-from vit_jax.models.options import OPTIONS, Check, Key, at_least, one_of, within
+from vit_jax.models.model_options import (
+  OPTIONS,
+  Check,
+  Key,
+  at_least,
+  one_of,
+  within,
+)
 
 # As an evaluation's split and name: `complete` chooses them when the data
 # set is open. As a model's name: `warm_start.with_model` takes it from the
@@ -364,11 +371,14 @@ def validate(
     ValueError: a value is wrong; names the key, its value and what it may be.
   """
   keys, flat = table(config), flatten(config)
-  for name in sorted(keys.keys() ^ flat.keys()):
+  # Keys of the user's may stand beside these, but not in a chosen section.
+  chosen = tuple(f'{name}.' for name in (*SECTIONS, 'evals'))
+  wrong = [name for name in keys if name not in flat]
+  wrong += [n for n in flat if n not in keys and n.startswith(chosen)]
+  for name in wrong:
     section = name.rpartition('.')[0]
-    own = [
-      k.rpartition('.')[2] for k in keys if k.rpartition('.')[0] == section
-    ]
+    parts = [key.rpartition('.') for key in keys]
+    own = [key for parent, _, key in parts if parent == section]
     raise ValueError(
       f'{name} is {"missing" if name in keys else "unknown"}: the section'
       f' {section!r} has the keys {own}. In a config file, set a section as a'

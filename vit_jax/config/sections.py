@@ -11,7 +11,7 @@ from typing import Any
 
 import ml_collections
 
-from vit_jax.models.options import Check, Key, at_least, one_of, within
+from vit_jax.models.model_options import Check, Key, at_least, one_of, within
 
 # The value of `loss.name` for masked patch prediction.
 MASKED_PATCH = 'masked_patch'

@@ -120,7 +120,7 @@ def _forward(
       # `lanes.attend` projects the tokens in several parts.
       projected.setdefault(module.name, []).append(out)
     elif isinstance(module, MultiHeadDotProductAttention):
-      suffix = '_norm' * module.qk_norm
+      suffix = '_norm' * module.options.qk_norm
       query, key = (
         jnp.concatenate(projected[name + suffix], axis=1)[:, : module.tokens]
         for name in ('query', 'key')

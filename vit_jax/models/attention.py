@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from vit_jax import sharding
 from vit_jax.models import lanes
-from vit_jax.models.options import Options
+from vit_jax.models.model_options import Options
 
 # `cudnn` gets a multiple of this many rows, so that each head's rows start at
 # an address that suits vector loads.

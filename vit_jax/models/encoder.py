@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from vit_jax import sharding
 from vit_jax.models import attention, lanes, position
-from vit_jax.models.options import Options
+from vit_jax.models.model_options import Options
 from vit_jax.models.shared import (
   REMAT_POLICIES,
   Dropout,

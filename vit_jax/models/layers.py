@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 from vit_jax import sharding
 from vit_jax.models import vit
 from vit_jax.models.encoder import unstack_blocks
-from vit_jax.models.options import options_of
+from vit_jax.models.model_options import options_of
 from vit_jax.models.resnet import Classifier
 from vit_jax.models.shared import normalize
 

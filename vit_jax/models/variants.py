@@ -15,7 +15,7 @@ from vit_jax.models import (
   resnet,
   vit,
 )
-from vit_jax.models.options import COMMON, OPTIONS
+from vit_jax.models.model_options import COMMON, OPTIONS
 
 # B, L, H: Table 1 of arXiv:2010.11929. Ti and S: Table 1 of AugReg,
 # arXiv:2106.10270. All but H have 64-wide heads.

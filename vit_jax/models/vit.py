@@ -18,7 +18,7 @@ from absl import logging
 
 from vit_jax.models import attention, encoder, position, resnet
 from vit_jax.models.encoder import MlpBlock
-from vit_jax.models.options import Options, options_of
+from vit_jax.models.model_options import Options, options_of
 from vit_jax.models.shared import check_images, classify
 
 # The value in `source` that selects the mask embedding instead of a patch.
@@ -163,7 +163,7 @@ class ViT(Options, nn.Module, kw_only=True):
   Make one with `vit_jax.models.build`, which checks these attributes.
 
   Attributes:
-    Those of `options.Options`, and
+    Those of `model_options.Options`, and
     num_classes: number of logits.
     width: D, the size of a token.
     patch_size: (height, width) of a patch, in pixels; in a hybrid, in positions

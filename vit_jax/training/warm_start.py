@@ -22,7 +22,7 @@ from vit_jax.checkpoint import fingerprint
 from vit_jax.interop import catalog, hub, inference
 from vit_jax.interop.fitting import fit
 from vit_jax.models import lora, position
-from vit_jax.models.options import OPTIONS
+from vit_jax.models.model_options import OPTIONS
 from vit_jax.runtime import distributed
 from vit_jax.training import program as program_lib
 from vit_jax.workdir import files
