@@ -120,7 +120,8 @@ def merged(
     return params
   flat = flax.traverse_util.flatten_dict(dict(params), sep='/')
   plain = {n: x for n, x in flat.items() if not n.startswith(f'{FOLDER}/')}
-  for name in adapted(params):
+  # In one order in all processes: a set's differs.
+  for name in sorted(adapted(params)):
     a, b = (flat[f'{FOLDER}/{name}/{part}'] for part in 'ab')
     kernel = plain[name]
     # A and B have R in common, and the stacked blocks, if any.
