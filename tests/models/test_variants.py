@@ -124,8 +124,13 @@ def test_unknown_names_list_the_choices(name):
   [
     ({'widht': 3}, 'widht; its options are attention'),
     ({'width': 30, 'heads': 4}, 'width 30 .* heads 4'),
-    ({'num_classes': 0}, 'num_classes is 0.* at least 1'),
-    ({'depth': 'x'}, "depth is 'x'.* at least 1"),
+    ({'num_classes': 0}, r'num_classes is 0.* \[1, '),
+    ({'depth': 'x'}, r"depth is 'x'.* \[1, 1000\]"),
+    # A file may claim any size.
+    ({'depth': 10**9}, 'depth is 1000000000, '),
+    ({'width': 2**30}, 'width is 1073741824, '),
+    ({'resnet_blocks': (10**9,)}, r'resnet_blocks is .* \[1, 1000\]'),
+    ({'resnet_blocks': (1,) * 17}, 'resnet_blocks is .* 16 '),
     # Other types.
     ({'resnet_blocks': ''}, "resnet_blocks is '', expected"),
     ({'resnet_blocks': {}}, 'resnet_blocks is {}, expected'),
@@ -178,7 +183,7 @@ def test_unknown_names_list_the_choices(name):
       {'name': 'BiT-R50x1', 'width_factor': 1 / 64},
       'width_factor is 0.0156.* of 1/32',
     ),
-    ({'name': 'AxialResNet50', 'heads': 0}, 'heads is 0.* at least 1'),
+    ({'name': 'AxialResNet50', 'heads': 0}, r'heads is 0.* \[1, '),
   ],
 )
 def test_bad_options_are_named(overrides, named):

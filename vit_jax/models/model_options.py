@@ -97,11 +97,20 @@ class Key(NamedTuple):
     return '' if right else rule.expected
 
 
-def _sizes(values: Any) -> bool:
-  return all(isinstance(x, int) and x >= 1 for x in values)
+# A file may claim any size, and to build its model would take forever.
+_SIZE, _DEPTH, _MOST_STAGES = within('[1, 16777216]'), within('[1, 1000]'), 16
 
 
-_BLOCKS = Check(_sizes, 'the number of units of each stage, as (3, 4, 6, 3)')
+def _sizes(values: Any, each: Check = _SIZE) -> bool:
+  return len(values) <= _MOST_STAGES and all(
+    isinstance(x, int) and each.holds(x) for x in values
+  )
+
+
+_BLOCKS = Check(
+  lambda x: _sizes(x, _DEPTH),
+  f'up to {_MOST_STAGES} numbers of units, each {_DEPTH.expected}',
+)
 _RATE = within('[0, 1)')
 _FACTOR = Check(
   # The stages need an even root.
@@ -111,11 +120,11 @@ _FACTOR = Check(
 )
 
 OPTIONS = {
-  'num_classes': Key(int, 'Number of logits.', at_least(1)),
-  'width': Key(int, 'Width of the tokens.', at_least(1)),
-  'depth': Key(int, 'Number of blocks.', at_least(1)),
-  'heads': Key(int, 'Heads of attention.', at_least(1)),
-  'mlp_dim': Key(int, "Width of the MLPs' hidden layer.", at_least(1)),
+  'num_classes': Key(int, 'Number of logits.', _SIZE),
+  'width': Key(int, 'Width of the tokens.', _SIZE),
+  'depth': Key(int, 'Number of blocks.', _DEPTH),
+  'heads': Key(int, 'Heads of attention.', _SIZE),
+  'mlp_dim': Key(int, "Width of the MLPs' hidden layer.", _SIZE),
   'patch_size': Key(
     tuple,
     '(height, width), or one side.',
@@ -133,7 +142,7 @@ OPTIONS = {
   'representation_size': Key(
     int,
     "Width of the head's hidden tanh layer; -1: the model's; 0: no layer.",
-    at_least(-1),
+    within('[-1, 16777216]'),
   ),
   'pooling': Key(str, 'What the head reads.', one_of('token', 'gap', 'map')),
   'position_embedding': Key(
@@ -191,7 +200,7 @@ OPTIONS = {
   'blocks': Key(
     tuple,
     'Units in each stage of a ResNet.',
-    Check(lambda x: bool(x) and _sizes(x), _BLOCKS.expected),
+    Check(lambda x: bool(x) and _BLOCKS.holds(x), _BLOCKS.expected),
   ),
   'width_factor': Key(float, "Multiplies a ResNet's channels.", _FACTOR),
   'head_bias': Key(
