@@ -13,7 +13,7 @@ from vit_jax.data import ops
 from vit_jax.data.ops import augment, decoding, geometry
 
 # Operations of `augment`, which keep an image's size.
-SAME_SIZE = (augment.RandAugment, augment.RandomErasing)
+SAME_SIZE = (augment.ColourJitter, augment.RandAugment, augment.RandomErasing)
 
 
 def generator(seed=0):
@@ -105,6 +105,8 @@ def test_every_operation_parses_runs_and_pickles(name):
     ('rand_augment(n=-1)', 'n must be a non-negative integer, got -1'),
     ('rand_augment(2, 31)', 'm must be a number from 0 to 30, got 31'),
     ('random_erasing(1.5)', r'p must lie in \[0, 1\], got 1.5'),
+    ('colour_jitter(-0.1)', 'brightness must be at least 0, got -0.1'),
+    ('colour_jitter(hue=0.6)', r'hue must lie in \[0, 0.5\] turns, got 0.6'),
   ],
 )
 def test_parse_errors(text, message):
@@ -291,8 +293,9 @@ def test_shears_and_translations_are_pillows(ours, coefficients, channels):
   assert different.mean() < 0.01
 
 
-def test_colours_need_one_channel_or_three():
-  parsed = ops.parse('rand_augment(1)', image_size=8, channels=4)
+@pytest.mark.parametrize('op', ['rand_augment(1)', 'colour_jitter'])
+def test_colours_need_one_channel_or_three(op):
+  parsed = ops.parse(op, image_size=8, channels=4)
   with pytest.raises(ValueError, match='of 4 channels has no colours'):
     parsed(np.zeros((8, 8, 4), np.uint8), generator())
 
@@ -334,6 +337,6 @@ def test_erased_boxes_and_their_distribution():
 
 def test_operations_that_draw_are_not_kept_between_epochs():
   text = 'resize(12)|{}|resize(8)'
-  for op in ('rand_augment', 'random_erasing(1)'):
+  for op in ('rand_augment', 'colour_jitter', 'random_erasing(1)'):
     made = ops.parse(text.format(op), image_size=8, channels=3)
     assert made.without_chance(picture(20, 20))[1] == 1

@@ -1,4 +1,4 @@
-"""Random changes of colours and shapes: RandAugment and random erasing.
+"""Random changes of colours and shapes: RandAugment, erasing, colour jitter.
 
 `ops.OPS` names the classes in preprocessings. Classes and functions take and
 return uint8 [h, w, c] of the same shape, with one channel or three, and never
@@ -154,6 +154,16 @@ def sharpness(image: np.ndarray, factor: float) -> np.ndarray:
   return _blend(image, smooth, factor)
 
 
+def shift_hue(image: np.ndarray, turn: float) -> np.ndarray:
+  """Turns the hues; 1 is a whole turn, and one of 256 the smallest."""
+  steps = round(256 * turn) % 256
+  if image.shape[2] == 1 or not steps:
+    return image
+  hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV_FULL)
+  hsv[:, :, 0] += np.uint8(steps)  # Wraps around.
+  return cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB_FULL)
+
+
 def _warp(image: np.ndarray, matrix: list[list[float]]) -> np.ndarray:
   """Takes, for each pixel, the one nearest to matrix @ (x, y, 1), or grey.
 
@@ -261,6 +271,14 @@ RAND_AUGMENT: dict[
 _CHANGES = tuple(RAND_AUGMENT.values())
 
 
+def _check_channels(image: np.ndarray) -> None:
+  if image.shape[2] not in (1, 3):
+    raise ValueError(
+      f'an image of {image.shape[2]} channels has no colours to change; '
+      'rand_augment and colour_jitter need 1 or 3 channels'
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class RandAugment:
   """Applies `n` random changes of magnitude `m` (arXiv:1909.13719).
@@ -291,11 +309,7 @@ class RandAugment:
       )
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    if image.shape[2] not in (1, 3):
-      raise ValueError(
-        f'an image of {image.shape[2]} channels has no colours to change;'
-        ' rand_augment needs 1 or 3 channels'
-      )
+    _check_channels(image)
     for index in rng.integers(len(_CHANGES), size=self.n):
       image = _CHANGES[index](image, self.m / 10, rng)
     return image
@@ -339,4 +353,44 @@ class RandomErasing:
         image = image.copy()
         image[top : top + height, left : left + width] = noise
         return image
+    return image
+
+
+@dataclasses.dataclass(frozen=True)
+class ColourJitter:
+  """Changes brightness, contrast, saturation and hue, in a random order.
+
+  The factors of the first three are uniform in [1 - value, 1 + value], but at
+  least 0. The hue turns by a uniform part of a turn in [-value, value]. A value
+  of 0 leaves its change out. These are the definitions of torchvision's
+  `ColorJitter`. In an image of one channel, saturation and hue change nothing.
+  """
+
+  brightness: float = 0.4
+  contrast: float = 0.4
+  saturation: float = 0.4
+  hue: float = 0.0
+
+  def __post_init__(self):
+    for name in ('brightness', 'contrast', 'saturation'):
+      value = getattr(self, name)
+      if not 0 <= value < math.inf:
+        raise ValueError(f'{name} must be at least 0, got {value!r}')
+    if not 0 <= self.hue <= 0.5:
+      raise ValueError(f'hue must lie in [0, 0.5] turns, got {self.hue!r}')
+
+  def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    _check_channels(image)
+    kinds = (
+      (brightness, self.brightness),
+      (contrast, self.contrast),
+      (saturation, self.saturation),
+      (shift_hue, self.hue),
+    )
+    for index in rng.permutation(4):
+      change, size = kinds[index]
+      if size:
+        middle = 0 if change is shift_hue else 1
+        low = middle - size if change is shift_hue else max(0, 1 - size)
+        image = change(image, rng.uniform(low, middle + size))
     return image

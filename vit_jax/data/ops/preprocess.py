@@ -22,6 +22,7 @@ Op = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 OPS: dict[str, type] = {
   'central_crop': geometry.CentralCrop,
+  'colour_jitter': augment.ColourJitter,
   'flip': geometry.Flip,
   'inception_crop': geometry.InceptionCrop,
   'pad': geometry.Pad,
@@ -38,7 +39,7 @@ OPS: dict[str, type] = {
 # generator where `data.cache` keeps what comes before the first of them.
 RANDOM = (
   *(geometry.InceptionCrop, geometry.RandomCrop, geometry.Flip),
-  *(augment.RandAugment, augment.RandomErasing),
+  *(augment.ColourJitter, augment.RandAugment, augment.RandomErasing),
 )
 
 
