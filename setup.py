@@ -186,6 +186,7 @@ setuptools.setup(
     'vit_jax.launch': ['**/*'],
     'vit_jax.compare.live': ['page.*'],
     'vit_jax.dedup': ['page.html'],
+    'vit_jax.export': ['*.md'],
     'vit_jax.inspection.mistakes': ['page.*'],
     'vit_jax.pages': ['*.html', '*.css'],
     'vit_jax.paper': ['*.mplstyle', '*.json'],
