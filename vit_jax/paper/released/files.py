@@ -90,10 +90,13 @@ def listing(folder: epath.Path) -> str:
   """Returns lines on each file: its place, its uses, and how to get it."""
   lines, there, sections = [], 0, uses()
   for name, needed_by in sections.items():
-    path = find(name, folder)
-    there += path is not None
-    found = f'found: {path}' if path else missing(name, folder)
-    address = catalog.entry(name).address
-    lines += [address, f'  for: {", ".join(needed_by)}', f'  {found}']
+    entry, path = catalog.entry(name), find(name, folder)
+    lines += [entry.address, f'  for: {", ".join(needed_by)}']
+    if path:
+      there += 1
+      lines.append(f'  found: {path}')
+    else:
+      way, *_ = catalog.fetch_commands(name, folder / entry.local)
+      lines += ['  missing; fetch it with', f'    {way}']
   lines.append(f'{there} of {len(sections)} files are in {folder}.')
   return '\n'.join(lines)
