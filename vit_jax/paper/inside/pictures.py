@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from vit_jax import checkpoint
 from vit_jax.inspection import attention_maps, figures, views
 from vit_jax.inspection import masked_patches as predicted_patches
 from vit_jax.pages import drawing
@@ -95,6 +96,7 @@ def measured(panel: Mapping[str, Any]) -> Measured:
   """
   kind, workdir, count = panel['kind'], panel['workdir'], panel['images']
   if kind == 'masked_patches':
+    checkpoint.find(workdir)  # Before the images, which take longer.
     *shown, patch = predicted_patches.predict_pictures(workdir, count)
     axes = (*views.AXES['rollout'], 'channel')
     tables = [
