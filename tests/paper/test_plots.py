@@ -141,20 +141,6 @@ def test_bars_have_a_bar_for_each_model_and_group():
   assert _legend(figure) == ['A', 'B', 'C', 'paper']
 
 
-def test_bars_by_label_begin_at_zero_in_the_colour_of_their_series():
-  marks = [
-    mark
-    for series, model in (('R', 'BiT-1'), ('V', 'ViT'), ('R', 'BiT-2'))
-    for mark in Mark.of(series, model, number(0.05))
-  ]
-  [axes] = plots.bars(marks, y_label='GiB', by_label=True).axes
-  labels = [text.get_text() for text in axes.get_xticklabels()]
-  assert labels == ['BiT-1', 'ViT', 'BiT-2']
-  assert axes.get_ylim()[0] == 0
-  first, vit, last = (bar.get_facecolor() for bar in axes.patches)
-  assert first == last != vit
-
-
 @pytest.mark.parametrize('make', [plots.lines, plots.bars])
 def test_empty_figures_say_no_results_yet(make):
   labels = LABELS if make is plots.lines else {'y_label': 'accuracy'}

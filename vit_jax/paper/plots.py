@@ -141,14 +141,12 @@ def lines(
   y_label: str | Sequence[str],
   panels: Mapping[str, str] | None = None,
   series: Sequence[str] = (),
-  style: Mapping[str, Mapping[str, Any]] | None = None,
   log_x: bool = False,
   log_y: bool = False,
   x_ticks: Sequence[float] = (),
   scatter: bool = False,
   share_y: bool = False,
   names: Callable[[str], str] | None = None,
-  before: Callable[[Any], None] | None = None,
   height: float = 3.3,
 ) -> Any:
   """Draws marks as lines or points; ResNets are dashed, the paper hollow.
@@ -159,8 +157,6 @@ def lines(
     y_label: of the left panel's y axis, or of each panel's.
     panels: panel of the marks -> title; None: one panel for all.
     series: their order in the legend; others follow as they occur.
-    style: series -> options of `Axes.plot`; others have a colour and marker
-      each.
     log_x: whether the x axis is logarithmic.
     log_y: whether the y axis is.
     x_ticks: places of ticks, such as numbers of images; () leaves them to
@@ -169,19 +165,16 @@ def lines(
     share_y: whether panels share the y axis.
     names: returns what stands beside each of our points from its label; None:
       nothing does.
-    before: draws into the axes of the only panel, below the marks.
     height: of the figure in inches.
   """
   drawn = [mark for mark in marks if mark.x is not None]
   panels = panels or {'': ''}
   several = len(panels) > 1
   order = [*dict.fromkeys([*series, *(mark.series for mark in drawn)])]
-  looks = styles(order) | dict(style or {})
+  looks = styles(order)
   point = {'linestyle': 'none', 'markersize': 6} if scatter else {}
   with _styled():
     figure, axes = _axes(len(panels), height, sharey=share_y)
-    if before:
-      before(axes[0])
     for i, (one, (panel, title)) in enumerate(
       zip(axes, panels.items(), strict=True)
     ):
@@ -222,21 +215,20 @@ def bars(
   panels: Mapping[str, str] | None = None,
   series: Sequence[str] = (),
   overlay: bool = True,
-  by_label: bool = False,
   height: float = 2.9,
 ) -> Any:
   """Draws a bar for each of our marks; the paper's are diamonds.
 
+  The axes do not begin at zero, as the bars would look alike; two strokes mark
+  that.
+
   Args:
-    marks: in each panel, one for each series; or, `by_label`, any number.
+    marks: in each panel, one for each series.
     y_label: of the left panel's axis.
     panels: panel of the marks -> title; None: one panel for all.
     series: their order in the legend; others follow as they occur.
     overlay: whether to draw the paper's marks: on the bar of our model, or
       beside our bars if we do not have the model.
-    by_label: whether bars are in the order of the marks and have their x below,
-      in the colour of their series, from zero on. Otherwise the axes do not
-      begin at zero, as the bars would look alike; two strokes mark that.
     height: of the figure in inches.
   """
   drawn = [mark for mark in marks if overlay or _ours(mark)]
@@ -248,8 +240,8 @@ def bars(
     for one, (panel, title) in zip(axes, panels.items(), strict=True):
       here = [m for m in drawn if len(panels) == 1 or m.panel == panel]
       there = {mark.series for mark in here if _ours(mark)}
-      for i, mark in enumerate(here):
-        place = i if by_label else order.index(mark.series)
+      for mark in here:
+        place = order.index(mark.series)
         colour = looks[mark.series]['color']
         if _ours(mark):
           one.bar(place, mark.y, 0.8, color=colour, label=mark.series, zorder=2)
@@ -266,11 +258,7 @@ def bars(
       one.set_title(title)
       one.grid(visible=False, axis='x')
       one.set_xticks([])
-      if by_label:
-        names = [mark.x for mark in here]
-        one.set_xticks(range(len(here)), names, rotation=35, ha='right')
-      else:
-        _limits(one, len(order), here)
+      _limits(one, len(order), here)
       _say_if_empty(one)
     axes[0].set_ylabel(y_label)
     paper = any(not _ours(mark) for mark in drawn)
