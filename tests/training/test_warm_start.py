@@ -160,7 +160,7 @@ def test_weights_of_other_kinds(tmp_path, kind, monkeypatch, caplog):
   assert pinned == str(path)
   assert warm_start.resolve_path(given, workdir) == path
   params = _params(2, size=(12, 12))
-  caplog.set_level('INFO')
+  caplog.set_level('INFO', logger='absl')
   loaded = _load(
     warm_start.resolve_path(pinned, workdir),
     params,
@@ -189,7 +189,7 @@ def test_an_optimizer_beside_the_weights_is_left_out(tmp_path, caplog):
   source = _flat(_params(1))
   file = {f'opt/target/{k}': v for k, v in source.items()}
   np.savez(tmp_path / 'a.npz', **file, **{'opt/state/step': np.ones(1)})
-  caplog.set_level('INFO')
+  caplog.set_level('INFO', logger='absl')
   loaded = _load(tmp_path / 'a.npz', _params(2), new_head=False)
   _assert_same_but(_flat(loaded), source, but=set())
   origin = caplog.messages[-1]
