@@ -27,7 +27,9 @@ NAME = 'configs/pretrain.py:ViT-H/14,jft300m'
 
 def _figures(topology='v3:16x16', temporaries=5, correction=1.0):
   """Three quarters of 0.25 s are products of blocks, a quarter is a copy."""
-  config = analysis.resolve(pretrain.get_config(NAME.partition(':')[2]), 'tpu')
+  config = pretrain.get_config(NAME.partition(':')[2])
+  config.model.scan = True  # One block is traced for all.
+  config = analysis.resolve(config, 'tpu')
   if not topology:
     return figures.of_run(NAME, config)
   target = devices.parse(topology)
