@@ -208,7 +208,7 @@ def commands(tmp_path_factory):
     ('no weights', 'init.checkpoint is not set: this config starts from'),
     (
       'file as workdir',
-      f'{ROOT}/setup.py/run: Not a directory: {ROOT}/setup.py is a file.',
+      f'{ROOT}/setup.py/run: Not a directory.',
     ),
     ('another path', '/data/a.jpg: Permission denied. This process may not'),
     ('restart of an evaluation', '--restart starts a training run over'),
@@ -227,8 +227,8 @@ def test_what_the_user_can_mend_is_one_message(commands, name, message):
 @pytest.mark.parametrize(
   'name, words',
   [
-    ('link as workdir', ['File exists', 'link is a link to ', 'nowhere']),
-    ('below a link', ['No such file', 'link is a link to ', 'nowhere']),
+    ('link as workdir', ['File exists', 'link']),
+    ('below a link', ['No such file', 'link']),
     ('long workdir', ['xxx', 'File name too long']),
     ('folder as log', ['train.log', 'Move the directory away']),
     ('read-only workdir', ['Read-only', 'Choose a path that can be written']),
@@ -303,10 +303,10 @@ def test_version_is_what_a_bug_report_should_say(commands):
 def test_the_keys_are_listed_without_a_workdir(commands):
   code, output = commands['keys']
   assert code == 0, output
-  assert output.splitlines()[3:] == [
-    'seed = 7  [command line]',
-    '    The seed of initial parameters, shuffling, augmentation and dropout.',
-  ]
+  assert output.splitlines()[3] == 'seed = 7  [command line]'
+  meaning = ' '.join(output.split())
+  assert 'The seed of initial parameters, shuffling,' in meaning
+  assert 'at least 0 and below 2**32.' in meaning
   code, output = commands['all keys']
   assert code == 0, output
   assert '\nseed = 7  [command line]\n' in output

@@ -91,7 +91,7 @@ def no_training(monkeypatch):
     ),
     (
       {'model.attention_implementation': 'splash'},
-      "attention_implementation is 'splash', expected one of plain, lanes,",
+      "attention_implementation='splash' must be one of ['plain', 'lanes',",
     ),
     (
       {'model.attention_implementation': 'cudnn'},

@@ -1,5 +1,6 @@
 """Shared by all commands: checked flags, and errors as one message."""
 
+import difflib
 import os
 import re
 import sys
@@ -7,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import ml_collections
 from absl import app, flags, logging
+from flax import traverse_util
 from ml_collections.config_flags import config_flags
 
 from vit_jax.runtime import errors, installed, logs, printable
@@ -173,13 +175,17 @@ def parse_flags(values: flags.FlagValues, argv: Sequence[str]) -> list[str]:
     # The parser has named the flag already.
     text = re.sub(r'^flag (--config=.*?): \1: ', r'\1: ', str(error))
     raise ValueError(text) from None
-  except (AttributeError, KeyError) as error:
-    # The AttributeError of a ConfigDict holds the KeyError that says more.
-    found = error if isinstance(error, KeyError) else error.__context__
-    text = ' '.join(str(found.args[0]).split())
+  except (AttributeError, KeyError):
+    # They name no more than a part of the key.
+    config = values['config'].parser.config.to_dict()
+    keys = list(traverse_util.flatten_dict(config, sep='.'))
+    asked = [re.match(r'--?(?:no)?config\.([^=]+)', word) for word in argv]
+    wrong = [found[1] for found in asked if found and found[1] not in keys]
+    similar = difflib.get_close_matches(wrong[0], keys)
     raise ValueError(
-      f'--config.KEY=: the config has no such key, {text} --print_config lists'
-      ' the keys.'
+      f'--config.{wrong[0]} is not a key of this config.'
+      + (f' Did you mean {" or ".join(similar)}?' if similar else '')
+      + ' --print_config lists the keys.'
     ) from None
 
 
@@ -198,7 +204,8 @@ class _FileParser(config_flags.ConfigFileFlagParser):
   def parse(self, path):
     found = installed.find(self.name, path)
     try:
-      return super().parse(found)
+      self.config = super().parse(found)  # Kept for an error about a key.
+      return self.config
     except ValueError as error:
       # The parser's own message is a traceback of the file's error.
       raise ValueError(f'--config={path}: {error.__context__}') from None
