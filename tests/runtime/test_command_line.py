@@ -43,6 +43,14 @@ def test_overrides_are_applied(words, key, value):
   assert config_lib.flatten(_parse(*words))[key] == value
 
 
+def test_an_error_of_a_config_file_is_no_wrong_key(tmp_path):
+  file = tmp_path / 'config.py'
+  file.write_text("get_config = lambda: {}['sizes']\n")
+  with pytest.raises(RuntimeError, match=r'config\.py failed') as error:
+    _parse(f'--config={file}')
+  assert isinstance(error.value.__cause__, KeyError)
+
+
 @pytest.mark.parametrize(
   'words, parts',
   [

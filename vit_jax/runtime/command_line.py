@@ -209,6 +209,9 @@ class _FileParser(config_flags.ConfigFileFlagParser):
     except ValueError as error:
       # The parser's own message is a traceback of the file's error.
       raise ValueError(f'--config={path}: {error.__context__}') from None
+    except (AttributeError, KeyError) as error:
+      # `parse_flags` would take it for that of an override.
+      raise RuntimeError(f'--config={path} failed') from error
 
 
 def parse_size(flag: str, text: str | None) -> tuple[int, int] | None:
