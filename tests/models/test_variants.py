@@ -87,8 +87,11 @@ def test_overrides_replace_the_variants_values():
   for side in (2, (2,), [2, 2]):
     model = models.build('ViT-L/7', num_classes=2, patch_size=side)
     assert model.patch_size == (2, 2)
-  model = models.build('ViT-B/16', num_classes=2, representation_size=-1)
-  assert model.representation_size == 768
+  rate = np.float32(0.5)  # NumPy's numbers are as good.
+  model = models.build(
+    'ViT-B/16', num_classes=2, representation_size=-1, dropout_rate=rate
+  )
+  assert (model.representation_size, model.dropout_rate) == (768, rate)
 
 
 def test_a_command_line_gives_names_and_options():
@@ -136,6 +139,7 @@ def test_unknown_names_list_the_choices(name):
     ({'resnet_blocks': {}}, 'resnet_blocks is {}, expected'),
     ({'patch_size': '44'}, "patch_size is '44', expected"),
     ({'depth': True}, 'depth is True, expected'),
+    ({'width': 3.5}, 'width is 3.5, expected a whole number'),
     ({'dropout_rate': False}, 'dropout_rate is False, expected'),
     ({'name': 'BiT-R50x1', 'width_factor': True}, 'width_factor is True'),
     ({'head_bias': True}, 'head_bias is True, expected a finite'),

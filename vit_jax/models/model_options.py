@@ -8,6 +8,7 @@ and what a block does with it.
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from vit_jax.models import position
 from vit_jax.models.shared import REMAT_POLICIES
 
 # The values that a type may have; text may stand for any other type.
-_TYPES = {int: int, bool: bool, float: (int, float), tuple: (tuple, list)}
+_TYPES = {int: int, bool: bool, float: numbers.Real, tuple: (tuple, list)}
 
 
 class Check(NamedTuple):
@@ -38,8 +39,8 @@ def at_least(low: float) -> Check:
   return Check(lambda value: low <= value < math.inf, f'at least {low}')
 
 
-def within(interval: str) -> Check:
-  """Returns the check of an interval, such as '[0, 1)' or '(0, inf)'."""
+def within(interval: str, what: str = '') -> Check:
+  """Returns the check of an interval, such as '[0, 1)'; `what` names it."""
   low, high = map(float, interval[1:-1].split(','))
   open_low, open_high = interval[0] == '(', interval[-1] == ')'
   return Check(
@@ -47,7 +48,7 @@ def within(interval: str) -> Check:
       (low < x if open_low else low <= x)
       and (x < high if open_high else x <= high)
     ),
-    f'in {interval}',
+    f'{what}in {interval}',
   )
 
 
@@ -98,7 +99,9 @@ class Key(NamedTuple):
 
 
 # A file may claim any size, and to build its model would take forever.
-_SIZE, _DEPTH, _MOST_STAGES = within('[1, 16777216]'), within('[1, 1000]'), 16
+_SIZE = within('[1, 16777216]', 'a whole number ')
+_DEPTH = within('[1, 1000]', 'a whole number ')
+_MOST_STAGES = 16
 
 
 def _sizes(values: Any, each: Check = _SIZE) -> bool:
