@@ -106,11 +106,14 @@ def _marks(results: Results) -> list[plots.Mark]:
 def _draw(marks: Sequence[plots.Mark], results: Results):
   """Draws lines over the data sets, from the smallest to the largest."""
   figure = plots.lines(
-    [dataclasses.replace(mark, x=DATA.index(mark.x)) for mark in marks],
+    [
+      dataclasses.replace(mark, x=DATA.index(mark.x))
+      for mark in marks
+      if results.comparable or mark.source == 'ours'
+    ],
     x_label='Pre-training data',
     y_label='ImageNet top-1 accuracy (%)',
     series=[*VITS, *BITS],
-    overlay=results.comparable,
     height=3.7,
   )
   figure.axes[0].set_xticks(range(len(DATA)), DATA)
