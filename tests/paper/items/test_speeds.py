@@ -168,3 +168,11 @@ def test_claims_without_their_measurements_are_missing():
   found = _answers(_by_pixels, left_out=[('BiT-R50x1', 384)])
   assert [c.answer for c in found] == ['missing', 'not seen', 'not seen']
   assert 'BiT-R50x1 at 384 px' in found[SPEED].evidence
+
+
+def test_models_that_never_fit_leave_their_claims_open():
+  found = _answers(
+    lambda m, size: None if m == 'ViT-H/14' else _by_pixels(m, size),
+    lambda m: 0 if m == 'ViT-H/14' else 100,
+  )
+  assert [c.answer for c in found] == ['missing', 'missing', 'not seen']

@@ -5,6 +5,7 @@ says neither which models are similar nor how much is comparable or clear. These
 are choices, which were made before any measurement was looked at.
 """
 
+import contextlib
 import itertools
 import math
 import statistics
@@ -84,16 +85,17 @@ def of_measured(measured: store.Measured | None, scale: str) -> list[Claim]:
       for size in networks.SIZES[scale]
       if measured is None or measured.find(model, size) is None
     ]
-    if lacking:
-      answer = answers.MISSING
-      said = (
-        f'Not measured yet: {len(lacking)} of the speeds that it needs, such as'
-        f' {lacking[0]}.'
-      )
-    else:
-      holds, numbers = test()
-      answer = answers.SEEN if holds else answers.NOT_SEEN
-      said = f'{measured.settings.device}, one sample: {numbers}'
+    answer = answers.MISSING
+    said = (
+      f'Not measured yet: {len(lacking)} of the speeds that it needs, such as'
+      f' {"".join(lacking[:1])}.'
+    )
+    if not lacking:
+      said = f'{measured.settings.device}: too few models fit the memory.'
+      with contextlib.suppress(statistics.StatisticsError):  # A mean of none.
+        holds, numbers = test()
+        answer = answers.SEEN if holds else answers.NOT_SEEN
+        said = f'{measured.settings.device}, one sample: {numbers}'
     answered.append(Claim(statement, answer, said))
   return answered
 
