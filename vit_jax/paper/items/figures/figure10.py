@@ -68,7 +68,7 @@ ITEM = from_weights.item(
   ],
   'The same model, trained with other settings: the learning rate (LR), the'
   ' weight decay (WD), and the length of the training. In miniature, the titles'
-  " have the paper's numbers, and the runs' own are smaller in proportion.",
+  " have the paper's numbers, and the runs' own are in proportion to them.",
   claims=_claims,
   miniature=[from_weights.MINI_POSITIONS],
 )

@@ -19,14 +19,14 @@ IMAGES = 128
 # Attention is studied in it.
 LARGE = Pretraining('ViT-L/16', epochs=14)
 MINI_POSITIONS = (
-  'In most miniatures, the random initial position embeddings are larger than'
-  ' in the paper (configs/mini.py). Such miniatures learn positions in fewer'
-  ' steps, but after training their position embeddings still look like noise.'
-  ' So the models whose position embeddings are shown here begin with numbers'
-  ' as small as in the paper, and are trained for four times as many steps as'
-  ' other miniatures. To save time, they are miniatures of ViT-B/16, while the'
-  ' paper shows ViT-L. We decided all of this after other miniatures had shown'
-  ' only noise (LOG.md).'
+  'In most models of scale mini, the random initial position embeddings are'
+  ' larger than in the paper (configs/mini.py). Such models learn positions in'
+  ' fewer steps, but after training their position embeddings still look like'
+  ' noise. So the models whose position embeddings are shown here begin with'
+  ' numbers as small as in the paper, and are trained for four times as many'
+  ' steps as other miniatures. To save time, they are miniatures of ViT-B/16,'
+  ' while the paper shows ViT-L. We decided all of this after other miniatures'
+  ' had shown only noise (LOG.md).'
 )
 
 

@@ -39,5 +39,5 @@ ITEM = table(
   heading='Accuracy after fine-tuning, in percent',
   claims=[_CLAIM],
   notes=['The paper says this of all its models. Here, it is ViT-B/32.'],
-  miniature=['In miniature, every weight decay is smaller by one factor.'],
+  miniature=['At scale mini, every weight decay is smaller by one factor.'],
 )
