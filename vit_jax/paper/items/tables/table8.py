@@ -31,16 +31,16 @@ _MODEL = {
 }
 _MINI = (
   'In miniature, each accuracy is the mean over all few-shot data sets, not on'
-  ' ImageNet alone as in the paper. The data set that stands for ImageNet asks'
-  ' where in the image a shape is, but relative position embeddings encode only'
-  ' the offset between two patches. The models are miniatures of ViT-B/32,'
-  ' pre-trained for 14 epochs, because those of ViT-B/16, pre-trained for 7'
-  ' epochs, did not learn to use relative position embeddings. Each attention'
-  ' head has its own relative position embeddings, because accuracies then'
-  ' differ less from seed to seed. We chose the data sets, the models and these'
-  ' embeddings after earlier runs, which had images of 32 px and only the data'
-  ' set that stands for ImageNet. They left the second claim undecided'
-  ' (LOG.md).'
+  ' ImageNet alone as in the paper. At scale mini, the data set that stands for'
+  ' ImageNet asks where in the image a shape is, but relative position'
+  ' embeddings encode only the offset between two patches. The models are'
+  ' miniatures of ViT-B/32, pre-trained for 14 epochs, because those of'
+  ' ViT-B/16, pre-trained for 7 epochs, did not learn to use relative position'
+  ' embeddings. Each attention head has its own relative position embeddings,'
+  ' because accuracies then differ less from seed to seed. We chose the data'
+  ' sets, the models and these embeddings after earlier runs, which had images'
+  ' of 32 px and only the data set that stands for ImageNet. They left the'
+  ' second claim undecided (LOG.md).'
 )
 
 
