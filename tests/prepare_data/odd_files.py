@@ -6,7 +6,7 @@ import zlib
 
 import cv2
 import numpy as np
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 KEPT, CONVERTED, SET_ASIDE = 'kept', 'converted', 'set aside'
 
@@ -62,6 +62,12 @@ def _ends_at_a_restart():
   return data[: data.index(b'\xff\xd3')] + b'\xff\xd9'
 
 
+def _long_text():
+  text = PngImagePlugin.PngInfo()
+  text.add_text('workflow', 2_000_000 * 'a', zip=True)
+  return encoded(scene(), 'PNG', pnginfo=text)
+
+
 def _wrong_checksum():
   data = bytearray(PNG)
   data[-20] ^= 1  # In the last chunk of pixels.
@@ -88,6 +94,7 @@ FILES = {
   'grey.jpg': (encoded(scene('L'), 'JPEG'), KEPT, 'greyscale'),
   'rotated.jpg': (_rotated(), KEPT, 'EXIF orientation'),
   'bytes_after_the_end.jpg': (JPEG + b'film' * 99, KEPT, ''),
+  'long_text.png': (_long_text(), KEPT, ''),
   'line.png': (encoded(scene(size=(300, 1)), 'PNG'), KEPT, ''),
   'plain.png': (PNG, KEPT, ''),
   'grey.png': (encoded(scene('L'), 'PNG'), KEPT, 'greyscale'),
