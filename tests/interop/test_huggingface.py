@@ -272,7 +272,11 @@ BICUBIC = "method='pillow_bicubic'"
       dict(size={'height': 9, 'width': 12}, resample=1),
       "resize((9, 12), method='pillow_lanczos')",
     ),
-    ({}, "resize(224, method='pillow_bilinear')"),
+    (
+      dict(image_processor_type='ViTImageProcessorFast', crop_size=None)
+      | dict(default_to_square=True, data_format='channels_first'),
+      "resize(224, method='pillow_bilinear')",
+    ),
     (
       dict(
         image_processor_type='DeiTImageProcessorFast',

@@ -33,7 +33,7 @@ OWN = 'vit_jax_'
 _NO_EFFECT = {
   *('image_processor_type', 'feature_extractor_type', 'processor_class'),
   *('do_convert_rgb', 'do_reduce_labels', 'data_format', 'input_data_format'),
-  *('return_tensors', 'device', 'disable_grouping'),
+  *('return_tensors', 'device', 'disable_grouping', 'default_to_square'),
 }
 # Of PIL.Image.Resampling.
 _METHODS = {n: name for name, n in resizing.PILLOW.items() if n in range(6)}
