@@ -14,6 +14,7 @@ import pytest
 
 from vit_jax.data.batches import loader
 from vit_jax.data.batches.rows import Reading
+from vit_jax.data.ops import decoding
 
 
 def row_of(batch, row):
@@ -94,6 +95,24 @@ def test_the_first_error_of_a_batch_is_raised():
     next(batches)
   with pytest.raises(StopIteration):
     next(batches)
+
+
+def decode_in_a_worker(parent, most, batch, row):
+  with decoding.TURNS:
+    most.append(row)
+    time.sleep(0.01)
+    number = len(most)
+    most.pop()
+  if os.getpid() != parent and number > 1:
+    raise ValueError('two threads decode')
+  return row_of(batch, row)
+
+
+def test_a_worker_with_many_threads_for_reads_decodes_with_few():
+  load = functools.partial(decode_in_a_worker, os.getpid(), [])
+  batches = until_ready(make(load, workers=1, threads=None, read_ahead=4))
+  collections.deque((next(batches) for _ in range(20)), maxlen=0)
+  batches.close()
 
 
 def raise_in_a_worker(parent, batch, row):

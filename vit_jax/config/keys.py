@@ -125,9 +125,8 @@ KEYS = {
   ),
   'data.read_ahead': Key(
     int,
-    'Records that are read at the same time, before they are decoded; 0: each'
-    ' is read when it is decoded. Unset: 500 if the data lie in a bucket, else'
-    ' 0.',
+    'Records that are read at the same time, by as many threads; 0: no more'
+    ' than `data.threads`. Unset: 500 if the data lie in a bucket, else 0.',
   ),
   'data.cache': Key(
     '',

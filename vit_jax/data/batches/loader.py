@@ -158,7 +158,8 @@ class Batches(Iterator[Batch]):
       reads = _READ_AHEAD if source and source.info.is_remote else 0
     # A thread reads a record and decodes it, so many reads need many threads.
     of_each = -(-reads // max(1, self._most_workers))
-    self._worker_threads = max(threads or 1, of_each)
+    self._turns = threads or 1  # In a worker, as the cores are shared.
+    self._worker_threads = max(self._turns, of_each)
     if threads is None:
       threads = min(_MOST_THREADS, cores)
     if threads or workers:  # For the time until the workers are ready.
@@ -264,7 +265,7 @@ class Batches(Iterator[Batch]):
 
   def _start_workers(self) -> None:
     """Starts the processes in the background; the threads go on until then."""
-    task = self._make, self._slots, self._worker_threads
+    task = self._make, self._slots, self._worker_threads, self._turns
     # One piece more than it works on, so that it need not wait for the next.
     most = self._worker_threads + 1
     workers = _Workers(self._threads, cloudpickle.dumps(task), most)
@@ -388,8 +389,9 @@ def serve(file: int) -> None:
 
   Args:
     file: descriptor of the connection. The parent sends a tuple: what makes a
-      row, the slots, and the number of threads; and then pieces. Each answer
-      has the piece, an error or None, and warnings.
+      row, the slots, the number of threads, and that of those that may decode
+      at once; and then pieces. Each answer has the piece, an error or None,
+      and warnings.
   """
   # Slurm signals every process of a step; the parent needs this one for what it
   # does before it ends.
@@ -420,7 +422,8 @@ def serve(file: int) -> None:
 
   with contextlib.suppress(EOFError, ConnectionError):  # The parent is gone.
     # Any other error must be seen, such as one of opening the data.
-    make, slots, number = pickle.loads(parent.recv_bytes())
+    make, slots, number, turns = pickle.loads(parent.recv_bytes())
+    decoding.TURNS = threading.Semaphore(turns)
     threads = _Threads(number)
     parent.send(None)
     while True:

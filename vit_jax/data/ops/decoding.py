@@ -1,12 +1,12 @@
 """Decodes images to uint8 arrays, and detects truncated files."""
 
 import io
-import os
 import re
 import threading
 from typing import NamedTuple
 
 import cv2
+import joblib
 import numpy as np
 import simplejpeg
 from PIL import ExifTags, Image
@@ -43,8 +43,8 @@ _TOLERABLE = (
   *('unknown adobe color', 'unknown jfif'),
 )
 # Many threads may wait for reads. If more of them decoded than there are cores,
-# that would be no faster, and only take memory.
-TURNS = threading.Semaphore(os.cpu_count() or 1)
+# that would be no faster, and only take memory. A worker process has fewer.
+TURNS = threading.Semaphore(joblib.cpu_count())
 
 
 class CorruptImageError(ValueError):
