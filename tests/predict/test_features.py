@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 
 import cv2
 import jax
@@ -197,6 +198,8 @@ def test_files_that_are_no_images_are_named(weights, tmp_path, command):
     *('--format=npz', '--shard_size=2', tmp_path),
   )
   assert done.returncode == 3, done.stderr
+  # The time left of all shards is told after each.
+  assert len(re.findall(r'\d:\d\d:\d\d left', done.stderr)) == 2
   found = store.Stored(tmp_path / 'to')
   assert found.facts['unreadable_names'] == [str(tmp_path / 'c.png')]
   assert found.column('index').tolist() == [0, 1, 3]
