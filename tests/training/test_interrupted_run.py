@@ -74,7 +74,7 @@ def _augmented_config(devices):
   config.update_from_flattened_dict(
     {
       'data.preprocess': 'inception_crop|flip|rand_augment(2,10)'
-      '|random_erasing(0.25)',
+      '|colour_jitter|random_erasing(0.25)',
       'data.batch_size': 16,
       'mixup_alpha': 0.8,
       'cutmix_alpha': 1.0,
