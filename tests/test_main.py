@@ -185,8 +185,8 @@ def commands(tmp_path_factory):
     ('no flag', "['extra'] belong to no flag (see --help)."),
     (
       'unknown key',
-      "--config.KEY=: the config has no such key, 'widht' Did you mean"
-      ' "width"',
+      '--config.model.widht is not a key of this config. Did you mean'
+      ' model.width',
     ),
     ('no file', "--config=configs/nope.py: there is no file 'configs/nope.py'"),
     (

@@ -54,8 +54,8 @@ def test_an_error_of_a_config_file_is_no_wrong_key(tmp_path):
 @pytest.mark.parametrize(
   'words, parts',
   [
-    ([PRETRAIN, '--config.model.widht=3'], ["'widht'", '"width"']),
-    ([PRETRAIN, '--config.modle.width', '3'], ["'modle'", '"model"']),
+    ([PRETRAIN, '--config.model.widht=3'], ['widht', 'model.width']),
+    ([PRETRAIN, '--config.modle.width', '3'], ['modle', 'model.width']),
     ([PRETRAIN, '--noconfig.qwerty'], ['qwerty', '--print_config']),
     ([PRETRAIN, '--config.seed.x=3'], ['seed.x']),
     ([PRETRAIN, '--config.seed=x'], ['config.seed=x']),
