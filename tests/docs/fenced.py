@@ -15,7 +15,6 @@ import re
 import runpy
 import shlex
 import sys
-import typing
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -187,101 +186,45 @@ def _validate(config: Any, *, needs_data: bool) -> None:
   config_lib.validate(config)
 
 
-class _Value:
-  """A value that is not computed, of a known class."""
-
-  def __init__(self, kind: type):
-    self.kind = kind
-
-
 def wrong_names(text: str) -> list[str]:
   """Returns the uses of names and arguments of this code that are not there.
 
-  Follows imports, attributes, calls and the annotated type of their results.
+  Follows imports, the attributes of what is imported, and calls of these.
   """
   known: dict[str, Any] = {}
   wrong: list[str] = []
 
-  def visit(node: ast.AST) -> Any:
+  def named(node: ast.AST) -> Any:
+    """Returns what a dotted name stands for; None if it is not imported."""
+    if isinstance(node, ast.Name):
+      return known.get(node.id)
+    owner = named(node.value) if isinstance(node, ast.Attribute) else None
+    if owner is not None and not hasattr(owner, node.attr):
+      wrong.append(f'{owner} has no {node.attr}')
+      return None
+    return getattr(owner, node.attr) if owner is not None else None
+
+  for node in ast.walk(ast.parse(text)):
     if isinstance(node, ast.Import | ast.ImportFrom):
-      space: dict[str, Any] = {}
       try:
-        exec(compile(ast.Module([node], []), '', 'exec'), space)
+        exec(compile(ast.Module([node], []), '', 'exec'), known)
       except ImportError as error:
         name = (error.name or '').split('.')[0]
         if isinstance(error, ModuleNotFoundError) and name != 'vit_jax':
-          return None  # An optional package.
+          continue  # An optional package.
         wrong.append(str(error))
-      known.update(space)
-    elif isinstance(node, ast.Assign):
-      value = visit(node.value)
-      for target in node.targets:
-        if isinstance(target, ast.Name):
-          known[target.id] = value
-        else:
-          visit(target)
-    elif isinstance(node, ast.Name):
-      return known.get(node.id)
     elif isinstance(node, ast.Attribute):
-      return _attribute(visit(node.value), node.attr, wrong)
-    elif isinstance(node, ast.Call):
-      function = visit(node.func)
-      for argument in [*node.args, *(word.value for word in node.keywords)]:
-        visit(argument)
-      return _result(function, node, wrong)
-    else:
-      for child in ast.iter_child_nodes(node):
-        visit(child)
-    return None
-
-  visit(ast.parse(text))
+      named(node)
+    elif isinstance(node, ast.Call) and callable(function := named(node.func)):
+      if not getattr(function, '__module__', '').startswith('vit_jax'):
+        continue
+      arguments = [a for a in node.args if not isinstance(a, ast.Starred)]
+      words = {word.arg: None for word in node.keywords if word.arg}
+      try:
+        inspect.signature(function).bind_partial(*arguments, **words)
+      except TypeError as error:
+        wrong.append(f'{function.__qualname__}: {error}')
   return wrong
-
-
-def _attribute(owner: Any, name: str, wrong: list[str]) -> Any:
-  if owner is None:
-    return None
-  kind = owner.kind if isinstance(owner, _Value) else owner
-  if hasattr(kind, name):
-    found = inspect.getattr_static(kind, name, None)
-    if isinstance(owner, _Value) and isinstance(found, property):
-      return _typed(found.fget)
-    return getattr(kind, name)
-  if isinstance(owner, _Value):
-    try:
-      source = inspect.getsource(kind)
-    except (OSError, TypeError):
-      return None  # Compiled; its instances may have more attributes.
-    if kind.__module__.split('.')[0] != 'vit_jax' or re.search(
-      rf'\bself\.{name}\b|^  {name}: ', source, re.MULTILINE
-    ):
-      return None
-  wrong.append(f'{getattr(kind, "__name__", kind)} has no {name}')
-  return None
-
-
-def _result(function: Any, call: ast.Call, wrong: list[str]) -> Any:
-  if not callable(function):
-    return None
-  if getattr(function, '__module__', '').split('.')[0] == 'vit_jax':
-    arguments = [a for a in call.args if not isinstance(a, ast.Starred)]
-    words = {word.arg: None for word in call.keywords if word.arg}
-    signature = inspect.signature(function)
-    # A method that is looked up on its class also takes `self`.
-    own = ['self'] if [*signature.parameters][:1] == ['self'] else []
-    try:
-      signature.bind_partial(*own, *arguments, **words)
-    except TypeError as error:
-      wrong.append(f'{function.__qualname__}: {error}')
-  return _Value(function) if inspect.isclass(function) else _typed(function)
-
-
-def _typed(function: Any) -> _Value | None:
-  try:
-    kind = typing.get_type_hints(function).get('return')
-  except (TypeError, NameError):
-    return None
-  return _Value(kind) if inspect.isclass(kind) else None
 
 
 if __name__ == '__main__':

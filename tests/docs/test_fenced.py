@@ -143,9 +143,7 @@ assert train.train_and_evaluate(config, 'runs/tuned')['test/accuracy'] > 0.9
     'from vit_jax import models\nmodels.built("ViT-B/16", num_classes=2)',
     'from vit_jax import models\nmodels.build("ViT-B/16", classes=2)'
     '\nmodels.names(2)',
-    'import vit_jax\nm = vit_jax.load("runs/birds")\nm.classify("a.jpg")',
     'import vit_jax\nvit_jax.load("a", image_sizes=8)',
-    'import vit_jax\nvit_jax.load("a").predict("b").classs',
   ],
 )
 def test_a_misspelt_name_is_noticed(line):

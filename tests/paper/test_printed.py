@@ -106,10 +106,49 @@ def test_sums_of_table_2():
 # The same numbers in several places. ------------------------------------------
 
 
+def test_tables_5_and_6_agree_on_jft_except_for_the_largest_model():
+  different = {}
+  for row in (
+    *('ViT-B/32, 7', 'ViT-B/16, 7', 'ViT-L/32, 7', 'ViT-L/16, 14'),
+    'ViT-H/14, 14',
+  ):
+    model = row.partition(',')[0]
+    for task in (numbers.REAL, *numbers.AVERAGE5):
+      fifth = table5.PAPER[f'JFT-300M: {task}', model].value
+      sixth = table6.PAPER[f'{row} epochs', task].value
+      if fifth != sixth:
+        different[model, task] = (fifth, sixth)
+  # For ViT-H/14 only CIFAR-10's 99.50 is the same.
+  assert different == {
+    ('ViT-H/14', 'ImageNet'): (88.04, 88.08),
+    ('ViT-H/14', 'ImageNet ReaL'): (90.33, 90.36),
+    ('ViT-H/14', 'CIFAR-100'): (94.55, 94.71),
+    ('ViT-H/14', 'Oxford-IIIT Pets'): (97.56, 97.11),
+    ('ViT-H/14', 'Oxford Flowers-102'): (99.68, 99.71),
+  }
+
+
+def test_adam_results_of_table_7_equal_table_6():
+  for model in table7.MODELS:
+    adam = table7.PAPER.column(f'{model}, Adam')
+    row = table6.PAPER.row(f'{model}, 7 epochs')
+    for task in numbers.AVERAGE5:
+      assert row[task] == adam[task]
+
+
 def test_averages_of_table_7_are_those_of_the_five_tasks():
   for column, printed in table7.PAPER.row('Average').items():
     found = numbers.average5(table7.PAPER.column(column))
     assert round(found, 2) == printed
+
+
+def test_twice_the_epochs_need_twice_the_exaflops_except_for_a_misprint():
+  for model in ('ViT-L/16', 'BiT-R152x2', 'R50+ViT-L/16'):
+    short, long = (
+      table6.PAPER[f'{model}, {epochs} epochs', 'exaFLOPs'].value
+      for epochs in (7, 14)
+    )
+    assert abs(long - 2 * short) <= (50 if model[0] == 'R' else 1)
 
 
 def test_the_plan_uses_the_same_core_days():
