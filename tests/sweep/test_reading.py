@@ -136,7 +136,7 @@ def test_a_dry_run_prints_commands(tmp_path, sweep):
     (Run('r', 'configs/quickstart.py'), 'r: its config has stages'),
     (
       Run('r', 'configs/quickstart.py:pretrain', {'sed': 1}),
-      "r: --config.KEY=: the config has no such key, 'sed'",
+      'r: --config.sed is not a key of this config. Did you mean seed',
     ),
     (
       Run('r', 'configs/quickstart.py:pretrain', {'seed': 'x'}),

@@ -2,7 +2,7 @@
 
 import time
 
-from benchmarks import input as benchmark
+from benchmarks import inputs
 from vit_jax import data
 from vit_jax.data import ops
 
@@ -29,11 +29,11 @@ def test_stall_is_what_the_step_does_not_hide(monkeypatch):
       time.sleep(max(0.0, self._ready - time.monotonic()))
       return {}
 
-  monkeypatch.setattr(benchmark.pipeline, 'train_batches', Batches)
+  monkeypatch.setattr(inputs.pipeline, 'train_batches', Batches)
   view = data.View(data.open_source('digits'), 'train')
   preprocess = ops.parse('resize', image_size=(8, 8), channels=1)
   hidden, bare = (
-    benchmark.turn(
+    inputs.turn(
       *(view, preprocess, {'workers': 0}),
       **dict(batch_size=8, batches=4, step_ms=step_ms),
     )
