@@ -1,5 +1,6 @@
 """Restores the newest intact checkpoint, and reads parameters from any."""
 
+import asyncio
 import contextlib
 import errno
 import re
@@ -57,6 +58,24 @@ _DAMAGE = {
 # Pauses in seconds before reading again, as a fault may be brief. A host may
 # have cached that a file on a shared file system is missing.
 _PAUSES = (0.5, 1.0, 4.0)
+
+
+class _PatientLoop(asyncio.SelectorEventLoop):
+  """An event loop that finishes all of its tasks before it closes.
+
+  When one array cannot be read, Orbax closes its loop at once, and each of the
+  other arrays would print tracebacks.
+  """
+
+  def close(self) -> None:
+    if not self.is_closed() and (tasks := asyncio.all_tasks(self)):
+      self.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    super().close()
+
+
+class _PatientLoops(asyncio.DefaultEventLoopPolicy):
+  def new_event_loop(self) -> asyncio.AbstractEventLoop:
+    return _PatientLoop()
 
 
 class _ForeignError(ValueError):
@@ -234,13 +253,18 @@ def _read_arrays(
   Does not use Orbax's manager or a checkpointer: if one process raised, the
   others would wait for it at their barriers.
   """
-  with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
-    return handler.restore(
-      path / folders.STATE,
-      args=ocp.args.PyTreeRestore(
-        item=item, restore_args=restore_args, partial_restore=partial
-      ),
-    )
+  policy = asyncio.get_event_loop_policy()
+  asyncio.set_event_loop_policy(_PatientLoops())
+  try:
+    with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
+      return handler.restore(
+        path / folders.STATE,
+        args=ocp.args.PyTreeRestore(
+          item=item, restore_args=restore_args, partial_restore=partial
+        ),
+      )
+  finally:
+    asyncio.set_event_loop_policy(policy)
 
 
 def read_params(path: epath.PathLike) -> tuple[Any, epath.Path]:
