@@ -9,7 +9,7 @@ import nbformat
 import numpy as np
 import pytest
 
-from vit_jax import interop
+from vit_jax import interop, models
 from vit_jax.interop import catalog
 
 NOTEBOOKS = sorted(
@@ -29,8 +29,9 @@ def released(tmp_path, monkeypatch):
   """Writes a file in a released layout, with random weights."""
   name = 'augreg+imagenet2012/Ti_16'
   monkeypatch.setenv(catalog.VARIABLE, str(tmp_path / 'weights'))
-  model = catalog.entry(name).build()
-  size = catalog.entry(name).image_size
+  entry = catalog.entry(name)
+  model = models.build(entry.model, num_classes=entry.num_classes)
+  size = entry.image_size
   shapes = jax.eval_shape(
     model.init, jax.random.key(0), np.zeros((1, size, size, 3), np.float32)
   )

@@ -11,7 +11,7 @@ from tests.losses.test_runs import _config as masked_patch_config
 from tests.tiny_run import eventful_config
 from vit_jax import config as config_lib
 from vit_jax import data, inspect, interop
-from vit_jax.inspection import views
+from vit_jax.inspection import attention_maps, views
 from vit_jax.models.shared import normalize
 from vit_jax.paper.inside import pictures, weights
 from vit_jax.training import train
@@ -97,6 +97,8 @@ def test_figure_7_has_three_parts(run, tmp_path):
   images, _ = weights.held_out_images(run, 4)
   params = flax.traverse_util.unflatten_dict(dict(read.params), sep='/')
   attention = inspect.attention_weights(read.model, params, normalize(images))
+  apart = np.float32(attention_maps.patch_distances((2, 2), (8, 8)))
+  distances = attention_maps.sum_distances(attention, apart, 1) / len(images)
   parts = dict(list(table.groupby('part', sort=False)))
   assert {part: len(rows) for part, rows in parts.items()} == {
     'filters': 16 * 4 * 4,
@@ -106,11 +108,7 @@ def test_figure_7_has_three_parts(run, tmp_path):
     'uniform attention to the nearest half': 1,
   }
   np.testing.assert_allclose(
-    parts['attention distance']['value'],
-    inspect.mean_attention_distance(
-      attention, grid=(2, 2), num_prefix_tokens=1, image_size=(8, 8)
-    ).ravel(),
-    rtol=1e-4,
+    parts['attention distance']['value'], np.ravel(distances), rtol=1e-4
   )
   assert set(parts['attention distance']['panel']) == {'B'}
   # Patches are 0, 4, 4 and 4 * sqrt(2) px away; the nearest half 0 and 4 px.

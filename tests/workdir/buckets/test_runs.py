@@ -26,7 +26,8 @@ class _Run:
     output.mkdir()
     self._started = commands.shared().start(
       *(output, 'tests.workdir.buckets.program'),
-      *launching.command(LAYOUT, workdir)[3:],
+      f'--workdir={workdir}',
+      *launching.arguments(LAYOUT),
       '--config.log.every=1',
       '--config.log.tensorboard=true',
       '--config.evals.test.every=10',
