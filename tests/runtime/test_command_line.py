@@ -43,6 +43,13 @@ def test_overrides_are_applied(words, key, value):
   assert config_lib.flatten(_parse(*words))[key] == value
 
 
+def test_a_wrong_key_in_a_file_of_flags_is_named(tmp_path):
+  file = tmp_path / 'flags.txt'
+  file.write_text('--config.model.widht=3')
+  with pytest.raises(ValueError, match=r'--config\.model\.widht is not a key'):
+    _parse(PRETRAIN, f'--flagfile={file}')
+
+
 def test_an_error_of_a_config_file_is_no_wrong_key(tmp_path):
   file = tmp_path / 'config.py'
   file.write_text("get_config = lambda: {}['sizes']\n")

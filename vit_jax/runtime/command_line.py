@@ -179,8 +179,11 @@ def parse_flags(values: flags.FlagValues, argv: Sequence[str]) -> list[str]:
     # They name no more than a part of the key.
     config = values['config'].parser.config.to_dict()
     keys = list(traverse_util.flatten_dict(config, sep='.'))
-    asked = [re.match(r'--?(?:no)?config\.([^=]+)', word) for word in argv]
-    wrong = [found[1] for found in asked if found and found[1] not in keys]
+    words = '\n'.join(values.read_flags_from_files(argv))
+    asked = re.findall(r'^--?(?:no)?config\.([^=\n]+)', words, re.MULTILINE)
+    wrong = [key for key in asked if key not in keys]
+    if not wrong:
+      raise
     similar = difflib.get_close_matches(wrong[0], keys)
     raise ValueError(
       f'--config.{wrong[0]} is not a key of this config.'
