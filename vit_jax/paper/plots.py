@@ -215,7 +215,6 @@ def bars(
   panels: Mapping[str, str] | None = None,
   series: Sequence[str] = (),
   overlay: bool = True,
-  height: float = 2.9,
 ) -> Any:
   """Draws a bar for each of our marks; the paper's are diamonds.
 
@@ -229,14 +228,13 @@ def bars(
     series: their order in the legend; others follow as they occur.
     overlay: whether to draw the paper's marks: on the bar of our model, or
       beside our bars if we do not have the model.
-    height: of the figure in inches.
   """
   drawn = [mark for mark in marks if overlay or _ours(mark)]
   panels = panels or {'': ''}
   order = [*dict.fromkeys([*series, *(mark.series for mark in drawn)])]
   looks = styles(order)
   with _styled():
-    figure, axes = _axes(len(panels), height, WIDE)
+    figure, axes = _axes(len(panels), 2.9, WIDE)
     for one, (panel, title) in zip(axes, panels.items(), strict=True):
       here = [m for m in drawn if len(panels) == 1 or m.panel == panel]
       there = {mark.series for mark in here if _ours(mark)}
