@@ -17,15 +17,14 @@ def test_into_a_bucket(tmp_path):
   content = {f'owl/{i}.jpg': imagenet21k.picture(rng) for i in range(20)}
   (tmp_path / 'birds.tar').write_bytes(imagenet21k.tar_file(content))
   source = tars.Tars(f'{tmp_path}/birds.tar')
-  job = prepare.describe(source, 'gs://bucket/tfds', count=3, merged=True)
+  job = prepare.describe(source, 'gs://bucket/tfds', count=3)
   report = prepare.run(job)
   folder = epath.Path('gs://bucket/tfds/birds/1.0.0')
   names = sorted(path.name for path in folder.iterdir())
   assert names == [
-    'SHA256SUMS',
     *(f'birds-train.array_record-{i:05}-of-00003' for i in range(3)),
     *('dataset_info.json', 'features.json', 'label.labels.txt'),
-    *('merged.csv', 'report.json', 'report.txt', 'set_aside.csv'),
+    *('report.json', 'report.txt', 'set_aside.csv'),
   ]
   assert (folder / 'report.txt').read_text() == report
   assert prepare.run(job) == report
@@ -35,7 +34,7 @@ def test_into_a_bucket(tmp_path):
     source.read('train', i).image for i in range(20)
   }
   # The same files as in a local folder.
-  local = prepare.describe(source, str(tmp_path), count=3, merged=True)
+  local = prepare.describe(source, str(tmp_path), count=3)
   prepare.run(local)
   for name in names:
     if 'array_record' in name:

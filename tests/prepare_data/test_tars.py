@@ -111,10 +111,10 @@ def test_imagenet_1k(tmp_path, monkeypatch):
   [
     (lambda b: b[: 512 + 5], "ends within 'dog/1.jpg'", 0),
     (lambda b: b[: 1024 + 300], 'after dog/1.jpg', 1),
-    (lambda b: b[:2048], 'mark of the end is missing', 2),
+    (lambda b: b[:2048], 'after dog/2.jpg: no mark of the end', 2),
     # The second header is wrong; and another tar file follows.
-    (lambda b: b[:1024] + b'x' + b[1025:], 'after dog/1.jpg: more', 1),
-    (lambda b: b + b, 'after dog/2.jpg: more', 2),
+    (lambda b: b[:1024] + b'x' + b[1025:], 'after dog/1.jpg', 1),
+    (lambda b: b + b, 'after dog/2.jpg', 2),
     (lambda b: b'', 'after its beginning', 0),
   ],
 )

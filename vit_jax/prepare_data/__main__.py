@@ -4,7 +4,6 @@
   python -m vit_jax.prepare_data --source=tar:/data/ILSVRC --to=gs://bucket/tfds
   python -m vit_jax.prepare_data --source=tar:/data/winter21 --to=/data/tfds
   python -m vit_jax.prepare_data --source=hf:ylecun/mnist --to=/data/tfds
-  python -m vit_jax.prepare_data --source=tfds:cifar10 --to=/data/tfds
 
 Writes DIR/NAME/1.0.0 in the layout of TensorFlow Datasets, with ArrayRecord
 files, which TFDS reads as NAME, and this package as tfds:NAME (with
@@ -22,9 +21,6 @@ DIR that all of them see.
 
 A source is a data spec, or tar:PATH, which only this command reads: tar files
 with a tar file or a folder for each class.
-
-A source tfds:NAME is prepared by TFDS itself, or, if there is a copy in
-TFRecord format, converted record by record, with all of its features.
 """
 
 import shlex
@@ -35,7 +31,7 @@ from absl import flags
 from vit_jax import data
 from vit_jax.data import exclusion, source_flags
 from vit_jax.data.ops import decoding
-from vit_jax.prepare_data import prepare, tars, tfds_copy
+from vit_jax.prepare_data import prepare, tars
 from vit_jax.prepare_data.images import Size
 from vit_jax.runtime import command_line
 
@@ -70,13 +66,6 @@ _ORDER = flags.DEFINE_enum(
   " source: the source's own order, which reads faster from a hard disk or a"
   ' bucket.',
 )
-_MERGE = flags.DEFINE_enum(
-  'merge',
-  'auto',
-  ['auto', 'yes', 'no'],
-  'Whether copies of an image, equal to the byte, become one record with all of'
-  ' their labels. This reads everything twice. auto: for ImageNet-21k.',
-)
 _SHARDS = flags.DEFINE_integer(
   'shards', 0, 'Files per split (0: of 256 MiB, at most 1,024).', lower_bound=0
 )
@@ -98,11 +87,6 @@ def main() -> None:
   decoding.own_process()
   part = command_line.parse_part(_PART.value)
   processes = _PROCESSES.value or joblib.cpu_count()
-  if _SOURCE.value.startswith('tfds:'):
-    _check_flags()
-    folders = _TO.value, source_flags.DATA_DIR.value
-    print(tfds_copy.prepare(_SOURCE.value, *folders, part, processes))
-    return
   job = prepare.describe(
     _open(_SOURCE.value),
     _TO.value,
@@ -111,7 +95,6 @@ def main() -> None:
     size=Size(_SHORTER_SIDE.value, _AREA.value, _QUALITY.value),
     max_pixels=_MAX_PIXELS.value,
     shuffled=_ORDER.value == 'shuffled',
-    merged={'yes': True, 'no': False}.get(_MERGE.value),
     count=_SHARDS.value,
     processes=processes,
   )
@@ -132,17 +115,6 @@ def _open(spec: str) -> data.Source:
     return data.open_source(spec, **source_flags.arguments())
   found = tars.Tars(path, skip_damaged=_SKIP_DAMAGED.value)
   return exclusion.Excluding(found, excluded) if excluded else found
-
-
-def _check_flags() -> None:
-  """Raises ValueError for a flag without effect where records are copied."""
-  read = _SOURCE, _TO, _PART, _PROCESSES, source_flags.DATA_DIR
-  known = {flag.name for flag in read}
-  for flag in flags.FLAGS.get_key_flags_for_module(__name__):
-    if flag.name not in known and flag.value != flag.default:
-      raise ValueError(
-        f'--{flag.name} has no effect on tfds: data. Leave it out.'
-      )
 
 
 if __name__ == '__main__':

@@ -75,28 +75,27 @@ def store(
 
   Returns:
     The bytes to store, the same object if they stay as they are; and what is
-    unusual about the file, such as 'greyscale'.
+    unusual about the file, such as 'animated'.
 
   Raises:
     CorruptImageError: the image cannot be stored; the message is the reason.
   """
-  found, pixels, notes, convert = 'array', image, ['no file'], True
+  found, pixels, notes, why = 'array', image, [], 'array'
   if isinstance(image, bytes):
-    found, pixels, notes, convert = _read(image, name, max_pixels)
-  height, width = pixels.shape[:2]
-  small = size.of(height, width)
-  if found != 'array' and (convert or small):
+    found, pixels, notes, why = _read(image, name, max_pixels)
+  small = size.of(*pixels.shape[:2])
+  if not (small or why):
+    return image, notes
+  notes += [f'converted: {why}'] * bool(why)
+  if found != 'array':
     # The EXIF data is lost.
     turned = _upright(image, found, pixels)
     if turned is not pixels:
       notes.append('turned upright by its EXIF orientation')
     pixels = turned
-    small = size.of(*pixels.shape[:2])
   if small:
+    small = size.of(*pixels.shape[:2])
     pixels = resizing.resize(pixels, small, antialias=True)
-    notes.append('resized')
-  elif not convert:
-    return image, notes
   lossy = found == 'JPEG' or (found in _LOSSY and b'VP8L' not in image[:16])
   try:
     if lossy:
@@ -107,6 +106,7 @@ def store(
       made = cv2.imencode('.png', bgr)[1].tobytes()
   # The encoders have limits of their own, and errors of several kinds.
   except Exception as error:
+    height, width = pixels.shape[:2]
     raise CorruptImageError(
       f'{found} of {height} x {width} pixels, which cannot be written as'
       f' {"JPEG" if lossy else "PNG"}: {" ".join(str(error).split())}'
@@ -116,12 +116,12 @@ def store(
 
 def _read(
   image: bytes, name: str, max_pixels: int
-) -> tuple[str, np.ndarray, list[str], bool]:
+) -> tuple[str, np.ndarray, list[str], str]:
   """Decodes a file.
 
   Returns:
-    Pillow's name of the format; the pixels, uint8 [h, w, 3]; notes; and whether
-    readers need a conversion.
+    Pillow's name of the format; the pixels, uint8 [h, w, 3]; notes; and why
+    readers need a conversion, '' if they do not.
 
   Raises:
     CorruptImageError: its header is unknown or damaged, or states too many
@@ -135,48 +135,38 @@ def _read(
   named = Image.registered_extensions().get(suffix, found)
   if named != found:
     notes.append(f'{found} with the suffix of {named}')
-  if found == 'JPEG' and decoding.orientation(image) > 1:
-    notes.append('EXIF orientation')
   if found == 'JPEG':
-    pixels, more, convert = _read_jpeg(image)
+    if decoding.orientation(image) > 1:
+      notes.append('EXIF orientation')
+    pixels, why = _read_jpeg(image)
   elif found == 'PNG':
-    pixels, more, convert = _read_png(image)
+    pixels, why = _read_png(image)
   else:
-    pixels, more = _read_other(image, found)
-    convert = True
+    pixels, why = _read_other(image, found)
   if pixels.shape[:2] != stated:
     raise CorruptImageError(
       f'{found} whose header states {stated[0]} x {stated[1]} pixels, and not'
       f' the {pixels.shape[0]} x {pixels.shape[1]} that it holds'
     )
-  return found, pixels, notes + more, convert
+  return found, pixels, notes, why
 
 
-def _read_jpeg(data: bytes) -> tuple[np.ndarray, list[str], bool]:
+def _read_jpeg(data: bytes) -> tuple[np.ndarray, str]:
   try:
     colours = simplejpeg.decode_jpeg_header(data, strict=False)[2]
   except (ValueError, KeyError):
     colours = ''
-  cmyk = colours in ('CMYK', 'YCCK')
-  notes = ['greyscale'] * (colours == 'Gray') + ['CMYK'] * cmyk
+  why = 'CMYK' if colours in ('CMYK', 'YCCK') else ''
   try:
-    return simplejpeg.decode_jpeg(data, 'RGB', strict=True), notes, cmyk
+    return simplejpeg.decode_jpeg(data, 'RGB', strict=True), why
   except ValueError as error:
     warning = str(error)
   if any(words in warning.lower() for words in _BROKEN_JPEG):
     raise CorruptImageError(f'damaged JPEG: {warning}')
-  notes += ['JPEG with surplus bytes'] * ('extraneous' in warning)
-  return decoding.decode(data, 3, jpeg_dct='accurate'), notes, cmyk
+  return decoding.decode(data, 3, jpeg_dct='accurate'), why
 
 
-def _read_png(data: bytes) -> tuple[np.ndarray, list[str], bool]:
-  depth, kind = data[24:26].ljust(2, b'\0')
-  unusual = {
-    '16 bits per channel': depth == 16,
-    'greyscale': kind in (0, 4),
-    'transparent': kind in (4, 6) or b'tRNS' in data[:2048],
-    'animated': b'acTL' in data[:2048],
-  }
+def _read_png(data: bytes) -> tuple[np.ndarray, str]:
   # Decoders pass over some wrong checksums, and Pillow refuses large texts.
   position, chunk = 8, b''
   while position < len(data) and chunk != b'IEND':
@@ -186,12 +176,12 @@ def _read_png(data: bytes) -> tuple[np.ndarray, list[str], bool]:
     if data[end : end + 4] != checksum:
       raise CorruptImageError('damaged PNG: a checksum is wrong')
     position = end + 4
-  notes = [note for note, present in unusual.items() if present]
-  convert = unusual['16 bits per channel'] or unusual['animated']
-  return decoding.decode(data, 3), notes, convert
+  animated = b'acTL' in data[:2048]
+  why = 'animated PNG' if animated else '16 bits' if data[24] == 16 else ''
+  return decoding.decode(data, 3), why
 
 
-def _read_other(data: bytes, found: str) -> tuple[np.ndarray, list[str]]:
+def _read_other(data: bytes, found: str) -> tuple[np.ndarray, str]:
   """Decodes the first picture of a file, and looks for others."""
   try:
     image = Image.open(io.BytesIO(data), formats=_CONVERTED)
@@ -200,19 +190,15 @@ def _read_other(data: bytes, found: str) -> tuple[np.ndarray, list[str]]:
     raise CorruptImageError(f'damaged {found}: {error}') from error
   if image.mode == 'F':
     raise CorruptImageError(f'{found} of floating-point numbers')
-  notes = []
-  if image.mode in ('L', 'LA', '1', 'I;16', 'I;16B', 'I'):
-    notes.append('greyscale')
-  if image.mode.startswith('I'):
-    notes.append('16 or more bits per channel')
+  why = found
   with contextlib.suppress(Exception):  # The frames behind may be damaged.
     if getattr(image, 'n_frames', 1) > 1:
-      notes.append('several pages' if found == 'TIFF' else 'animated')
+      why += ' with several pictures'
   try:
-    return decoding.decode(data, 3), notes
+    return decoding.decode(data, 3), why
   except CorruptImageError:
     # Older OpenCV wheels know no GIF and no AVIF.
-    return np.asarray(image.convert('RGB')), notes
+    return np.asarray(image.convert('RGB')), why
 
 
 def _upright(image: bytes, found: str, pixels: np.ndarray) -> np.ndarray:

@@ -1,4 +1,8 @@
-"""What is to be prepared, and how processes and machines share the work."""
+"""What is to be prepared, and its shards, each written by itself.
+
+A shard has the same bytes whoever writes it. Beside it, in the folder STATE,
+are its counts and the images that it lacks, until the report tells them.
+"""
 
 import collections
 import dataclasses
@@ -6,31 +10,36 @@ import functools
 import json
 import os
 import signal
-import threading
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple
 
+import fsspec
 import joblib
 import numpy as np
 from absl import logging
+from array_record.python import array_record_module
 from etils import epath
 from joblib.externals.loky import process_executor
+from tensorflow_datasets.proto import tf_example_pb2
 
-from vit_jax.data import retrying
+from vit_jax.data import permutation, retrying
 from vit_jax.data.ops import decoding
 from vit_jax.data.source import Record, Source, View
-from vit_jax.prepare_data.images import Size
-from vit_jax.runtime import json_text, printable
+from vit_jax.prepare_data import images
+from vit_jax.runtime import printable
 from vit_jax.workdir import files
 
 STATE = '.preparing'
-INFO = 'dataset_info.json'
-REPORT = 'report.json'
 VERSION = '1.0.0'  # TFDS wants one.
 # A change of the written bytes needs another number.
 _FORMAT = 1
+# One record in each chunk, so that a read decompresses no other. Images are
+# compressed already.
+_OPTIONS = 'group_size:1,uncompressed'
+_SEED = 0
 _LINE_SEC = 10.0
 # Records that are read at the same time if each is a round trip.
 _AHEAD = 32
@@ -55,12 +64,10 @@ class Job:
     target: the folder of the version, local or remote.
     name: TFDS's name of the data set.
     splits: the splits to prepare, in order.
-    merged: whether identical images become one record with several labels.
     size: the largest size of stored images.
     max_pixels: images with more pixels are set aside.
     shuffled: whether records are in pseudo-random order, else the source's.
     shards: split -> number of files.
-    groups: split -> equal images, see `shards.group`; empty if not `merged`.
   """
 
   source: Source
@@ -68,19 +75,10 @@ class Job:
   target: epath.Path
   name: str
   splits: tuple[str, ...]
-  merged: bool
-  size: Size = Size()  # noqa: RUF009 (It is frozen.)
+  size: images.Size = images.Size()  # noqa: RUF009 (It is frozen.)
   max_pixels: int = decoding.MAX_PIXELS
   shuffled: bool = True
   shards: dict[str, int] = dataclasses.field(default_factory=dict)
-  groups: dict[str, tuple[np.ndarray, np.ndarray]] = dataclasses.field(
-    default_factory=dict
-  )
-
-  @property
-  def state(self) -> epath.Path:
-    """The folder of the files that are only needed until the end."""
-    return self.target / STATE
 
   def describe(self) -> dict[str, Any]:
     """Returns, JSON-able, what must not change when the job goes on."""
@@ -94,14 +92,22 @@ class Job:
       'size': dataclasses.asdict(self.size),
       'max_pixels': self.max_pixels,
       'order': 'shuffled' if self.shuffled else 'source',
-      'merged': self.merged,
+      'merged': False,  # Earlier versions could merge equal images.
       'shards': self.shards,
     }
 
-  def relative(self, name: str) -> str:
-    """Returns an image's name without the source's folder."""
-    root = self.root.rstrip('/')
-    return name.removeprefix(f'{root}/').removeprefix(f'{root}:')
+  def every(self) -> list[Shard]:
+    """Returns all shards; those of a split have equal numbers of places."""
+    found = []
+    for split in self.splits:
+      count, records = self.shards[split], self.source.info.splits[split]
+      bounds = [records * i // count for i in range(count + 1)]
+      found += [Shard(split, i, bounds[i], bounds[i + 1]) for i in range(count)]
+    return found
+
+  def missing(self) -> list[Shard]:
+    """Returns the shards that are not written."""
+    return [shard for shard in self.every() if not self.facts(shard).exists()]
 
   def path(self, shard: Shard) -> epath.Path:
     """Returns the file of a shard, named as TFDS does."""
@@ -110,75 +116,35 @@ class Job:
       f'{self.shards[shard.split]:05}'
     )
 
+  def facts(self, shard: Shard) -> epath.Path:
+    """Returns the file of a shard's facts, which is written after the shard.
 
-def begin(job: Job) -> bool:
-  """Notes what is being prepared, or checks that the same job was begun.
-
-  Returns:
-    Whether the job is done.
-
-  Raises:
-    ValueError: the folder holds another data set, or another job was begun.
-  """
-  mine, path = json.loads(json.dumps(job.describe())), job.target / REPORT
-  if not path.exists():
-    if (job.target / INFO).exists():
-      raise ValueError(
-        f'{job.target} holds a data set that this command has not written.'
-        ' Choose another --to or --name.'
-      )
-    write_json(path, {'job': mine})  # This makes the folder, too.
-  noted = json_text.read(path)
-  begun = noted.get('job', {})
-  if begun != mine:
-    different = [
-      f'{key}: {begun.get(key)!r} then, {value!r} now'
-      for key, value in mine.items()
-      if begun.get(key) != value
-    ]
-    raise ValueError(
-      f'{job.target} was begun with other data or options:\n  '
-      + '\n  '.join(different)
-      + '\nChoose another --to or --name, or delete that folder.'
-    )
-  return 'splits' in noted
+    It holds `counts`, such as the number of `records`; and `set_aside`: name,
+    class and reason of each image that is not stored.
+    """
+    return self.target / STATE / f'{shard.split}-{shard.index:05}.json'
 
 
-def run(
-  task: Callable[[Any, Any], None],
-  shared: Any,
-  items: Mapping[Any, int],
-  processes: int,
-  what: str,
-) -> None:
-  """Calls `task(shared, item)` for all items, and logs the progress.
-
-  Args:
-    task: a function of a module.
-    shared: picklable. The processes map its large arrays from files, as the
-      names of millions of images take gigabytes.
-    items: picklable -> the number of its records.
-    processes: number of processes; with 1, there are no others.
-    what: what is done with records, for the progress.
-  """
-  if not items:
+def write(job: Job, shards: Sequence[Shard], processes: int) -> None:
+  """Writes shards in parallel, and logs the progress."""
+  if not shards:
     return
   began = shown = time.monotonic()
-  done, total = 0, sum(items.values())
-  calls = (
-    joblib.delayed(_do)(task, shared, item, size, os.getpid())
-    for item, size in items.items()
+  done, total = 0, sum(shard.stop - shard.start for shard in shards)
+  # The processes map the job's large arrays from files, as the names of
+  # millions of images take gigabytes.
+  workers = joblib.Parallel(
+    min(processes, len(shards)), return_as='generator_unordered'
   )
-  processes = min(processes, len(items))
-  workers = joblib.Parallel(processes, return_as='generator_unordered')
+  calls = (joblib.delayed(_write)(job, shard, os.getpid()) for shard in shards)
   try:
     for size in workers(calls):
       done, now = done + size, time.monotonic()
       if done == total or now > shown + _LINE_SEC:
         shown, rate = now, done / (now - began)
         logging.info(
-          '%s %s of %s images, %s images/s, %s left',
-          *(what, f'{done:,}', f'{total:,}', f'{rate:,.0f}'),
+          'Wrote %s of %s images, %s images/s, %s left',
+          *(f'{done:,}', f'{total:,}', f'{rate:,.0f}'),
           printable.duration((total - done) / max(rate, 1e-9)),
         )
   except process_executor.TerminatedWorkerError as error:
@@ -188,25 +154,64 @@ def run(
     ) from error
 
 
-def _do(task: Callable, shared: Any, item: Any, size: int, parent: int) -> int:
-  if os.getpid() != parent:
-    _set_up(parent)
-  task(shared, item)
-  return size
-
-
 @functools.cache
-def _set_up(parent: int) -> None:
-  """Sets up a worker process, which ends when its parent is killed."""
+def _set_up_worker() -> None:
   decoding.own_process()
   signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends this process.
 
-  def end_with_parent():
-    while os.getppid() == parent:
-      time.sleep(0.5)
-    os._exit(1)
 
-  threading.Thread(target=end_with_parent, daemon=True).start()
+def _write(job: Job, shard: Shard, parent: int) -> int:
+  """Writes a shard, then its facts; returns the number of its images."""
+  if os.getpid() != parent:
+    _set_up_worker()
+  path, place = job.path(shard), None
+  remote = '://' in os.fspath(path)
+  if not remote:
+    place = path.parent / STATE
+    place.mkdir(parents=True, exist_ok=True)
+  counts, set_aside = collections.Counter(), []
+  with tempfile.TemporaryDirectory(dir=place) as folder:
+    temporary = os.path.join(folder, path.name)
+    writer = array_record_module.ArrayRecordWriter(temporary, _OPTIONS)
+    for example in _examples(job, shard, counts, set_aside):
+      writer.write(example)
+    writer.close()
+    if remote:
+      system, place = fsspec.core.url_to_fs(os.fspath(path))
+      system.put_file(temporary, place)
+    else:
+      os.replace(temporary, path)
+  write_json(job.facts(shard), {'counts': counts, 'set_aside': set_aside})
+  return shard.stop - shard.start
+
+
+def _examples(
+  job: Job, shard: Shard, counts: collections.Counter, set_aside: list
+) -> Iterator[bytes]:
+  """Yields the serialized examples of a shard, and fills in its facts."""
+  rows = np.arange(shard.start, shard.stop)
+  if job.shuffled and len(rows):
+    size = job.source.info.splits[shard.split]
+    rows = permutation.permute(rows, size, _SEED)
+  names, root = job.source.info.class_names, job.root.rstrip('/')
+  view = View(job.source, shard.split)
+  for row, record in zip(
+    rows.tolist(), records(view, rows.tolist()), strict=True
+  ):
+    name = view.name(row).removeprefix(f'{root}/').removeprefix(f'{root}:')
+    try:
+      if isinstance(record, OSError):
+        raise decoding.CorruptImageError(record.strerror or str(record))
+      options = record.name, job.size, job.max_pixels
+      stored, notes = images.store(record.image, *options)
+    except decoding.CorruptImageError as error:
+      classes = ' '.join(names[i] for i in np.atleast_1d(view.label(row)))
+      set_aside.append([name, classes, str(error)])
+      continue
+    counts.update(['records', *notes])
+    counts['bytes'] += len(stored)
+    counts['converted'] += stored is not record.image
+    yield _serialize(stored, np.atleast_1d(record.label).tolist(), name)
 
 
 def records(view: View, indices: Iterable[int]) -> Iterator[Record | OSError]:
@@ -231,6 +236,18 @@ def records(view: View, indices: Iterable[int]) -> Iterator[Record | OSError]:
         yield pending.popleft().result()
     for future in pending:
       yield future.result()
+
+
+def _serialize(image: bytes, labels: Sequence[int], name: str) -> bytes:
+  """Returns an example as TFDS serializes it, but equal in every process."""
+  example = tf_example_pb2.Example()
+  features = example.features.feature
+  features['image'].bytes_list.value.append(image)
+  features['label'].int64_list.value.extend(labels)
+  features['file_name'].bytes_list.value.append(
+    name.encode('utf-8', 'backslashreplace')
+  )
+  return example.SerializeToString(deterministic=True)
 
 
 def write_json(path: epath.Path, content: Any) -> None:

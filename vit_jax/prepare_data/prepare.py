@@ -1,6 +1,7 @@
 """Prepares a source, from the estimate to the report."""
 
 import dataclasses
+import json
 import math
 import os
 import re
@@ -16,9 +17,10 @@ from PIL import Image
 from vit_jax.data import exclusion
 from vit_jax.data.ops import decoding
 from vit_jax.data.source import Source, View
-from vit_jax.prepare_data import images, report, shards
+from vit_jax.prepare_data import images, report
 from vit_jax.prepare_data import job as job_lib
-from vit_jax.runtime import printable
+from vit_jax.prepare_data.job import Job
+from vit_jax.runtime import json_text, printable
 from vit_jax.workdir import files
 
 # Shards keep one open file each. Larger ones take longer to make again.
@@ -35,11 +37,10 @@ def describe(
   *,
   name: str = '',
   splits: Sequence[str] = (),
-  merged: bool | None = None,
   count: int = 0,
   processes: int = 1,
   **options: Any,
-) -> job_lib.Job:
+) -> Job:
   """Describes a job; tells the bytes and the time that it takes.
 
   Args:
@@ -47,8 +48,6 @@ def describe(
     to: the folder of prepared data sets, local or remote.
     name: name of the data set; '' is made of the source's.
     splits: the splits to prepare; () means all.
-    merged: whether identical images become one record with several labels; None
-      means for ImageNet-21k.
     count: number of files of a split; 0 chooses it.
     processes: number of processes, for the estimate of time.
     **options: further attributes of a `Job`.
@@ -72,15 +71,12 @@ def describe(
       f'name={name}: TFDS wants lower case, digits and underscores, such as'
       f' {_dataset_name(name)}.'
     )
-  if merged is None:
-    merged = not info.multi_label and report.is_imagenet21k(info.class_names)
-  job = job_lib.Job(
+  job = Job(
     source=source,
     root=str(files.absolute(root)) if root.startswith(('/', '~')) else root,
     target=files.absolute(to) / name / job_lib.VERSION,
     name=name,
     splits=splits,
-    merged=merged,
     **options,
   )
   counts, needed = {}, 0
@@ -107,7 +103,7 @@ def _dataset_name(text: str) -> str:
   return name if name[:1].isalpha() else f'data_{name}'.strip('_')
 
 
-def _estimate(job: job_lib.Job, split: str) -> tuple[float, float]:
+def _estimate(job: Job, split: str) -> tuple[float, float]:
   """Returns bytes of all images of a split, and seconds of a core for each.
 
   Some evenly spaced images are stored to nowhere.
@@ -127,7 +123,7 @@ def _estimate(job: job_lib.Job, split: str) -> tuple[float, float]:
   return found / len(indices) * records, sec
 
 
-def _check_room(job: job_lib.Job, num_bytes: float) -> None:
+def _check_room(job: Job, num_bytes: float) -> None:
   """Raises ValueError if a local disk lacks room for what is not written."""
   target = os.fspath(job.target)
   if '://' in target:
@@ -144,9 +140,7 @@ def _check_room(job: job_lib.Job, num_bytes: float) -> None:
     )
 
 
-def run(
-  job: job_lib.Job, *, part: tuple[int, int] = (0, 1), processes: int = 1
-) -> str:
+def run(job: Job, *, part: tuple[int, int] = (0, 1), processes: int = 1) -> str:
   """Does a job, or what is left of it.
 
   Args:
@@ -160,31 +154,52 @@ def run(
   Raises:
     ValueError: the target holds another data set, or another job was begun.
   """
-  if job_lib.begin(job):
-    return report.summary(job)
-  try:
-    if job.merged:
-      groups = shards.find_identical(job, part, processes)
-      job = dataclasses.replace(job, groups=groups)
-    every = shards.every(job)
-    mine = {
-      shard: shard.stop - shard.start
-      for shard in every[part[0] :: part[1]]
-      if not shards.is_written(job, shard)
-    }
-    job_lib.run(shards.write, job, mine, processes, 'Wrote')
-    left = [shard for shard in every if not shards.is_written(job, shard)]
-    if not left:
-      return report.finish(job, every)
-  except FileNotFoundError:
-    # Another command may have ended the job meanwhile, and removed its state.
-    if not job_lib.begin(job):
-      raise
-  if job_lib.begin(job):
-    return report.summary(job)
+  _begin(job)
+  info = job.target / report.INFO
+  if not info.exists():
+    every, missing = job.every(), set(job.missing())
+    mine = [shard for shard in every[part[0] :: part[1]] if shard in missing]
+    job_lib.write(job, mine, processes)
+    try:
+      left = job.missing()
+      if not left:
+        report.write(job)
+    except FileNotFoundError:
+      # Another part may have ended the job meanwhile, and removed its facts.
+      if not info.exists():
+        raise
+  if info.exists():
+    return (job.target / report.TEXT).read_text()
   logging.info(
     'This part is done. Other parts have %d of %d files left; the last one to'
     ' end writes the report.',
     *(len(left), len(every)),
   )
   return ''
+
+
+def _begin(job: Job) -> None:
+  """Notes what is being prepared, or checks that the same job was begun."""
+  mine, path = (
+    json.loads(json.dumps(job.describe())),
+    job.target / 'report.json',
+  )
+  if not path.exists():
+    if (job.target / report.INFO).exists():
+      raise ValueError(
+        f'{job.target} holds a data set that this command has not written.'
+        ' Choose another --to or --name.'
+      )
+    job_lib.write_json(path, {'job': mine})  # This makes the folder, too.
+  begun = json_text.read(path).get('job', {})
+  if begun != mine:
+    different = [
+      f'{key}: {begun.get(key)!r} then, {value!r} now'
+      for key, value in mine.items()
+      if begun.get(key) != value
+    ]
+    raise ValueError(
+      f'{job.target} was begun with other data or options:\n  '
+      + '\n  '.join(different)
+      + '\nChoose another --to or --name, or delete that folder.'
+    )

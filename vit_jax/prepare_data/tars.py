@@ -1,5 +1,8 @@
 """`tar:PATH`: images inside tar files, which are only prepared.
 
+The headers of a tar file, and of tar files inside it, are walked once for where
+each file begins. So images can be read in any order.
+
 The class is the folder, or the tar file, that an image lies in:
 
   PATH/n01440764.tar              with n01440764_10026.JPEG inside: ImageNet-21k
@@ -12,11 +15,13 @@ The class is the folder, or the tar file, that an image lies in:
 import array
 import collections
 import importlib.resources
+import io
 import os
 import posixpath
 import re
 import sys
-from collections.abc import Mapping, Sequence
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
 
 import fsspec
 import numpy as np
@@ -25,7 +30,6 @@ from etils import epath
 from vit_jax.data import identity, source
 from vit_jax.data.sources import labels as labels_lib
 from vit_jax.data.sources import listing
-from vit_jax.prepare_data import tar_files
 from vit_jax.runtime import printable
 
 # The tar files of ImageNet-1k -> TFDS's names of the splits.
@@ -34,6 +38,9 @@ _ILSVRC = {
   'ILSVRC2012_img_val': 'validation',
   'ILSVRC2012_img_test': 'test',
 }
+_GZIP = b'\x1f\x8b'
+# Where a tar file ends, as many bytes are looked at; tar pads with fewer.
+_LOOK = 2**16
 # Folders that name a split -> its name.
 _SPLITS = {**{name: name for name in listing.SPLITS}, **_ILSVRC}
 
@@ -62,16 +69,17 @@ class Tars(labels_lib.Numbered):
     found = collections.defaultdict(lambda: (array.array('q'), []))
 
     def images():
-      for number, name, *place in tar_files.walk(self._archives, damaged):
-        if not name.lower().endswith(listing.SUFFIXES):
-          others[posixpath.splitext(name)[1].lower() or 'no suffix'] += 1
-          continue
-        split, label = _split_and_class(name, self._archives[number], root)
-        rows, labels = found[split]
-        rows.append(len(places) // 3)
-        labels.append(label)
-        places.extend((number, *place))
-        yield name
+      for number, archive in enumerate(self._archives):
+        for name, *place in _files(archive, damaged):
+          if not name.lower().endswith(listing.SUFFIXES):
+            others[posixpath.splitext(name)[1].lower() or 'no suffix'] += 1
+            continue
+          split, label = _split_and_class(name, archive, root)
+          rows, labels = found[split]
+          rows.append(len(places) // 3)
+          labels.append(label)
+          places.extend((number, *place))
+          yield name
 
     self._names = listing.Names.of(images())
     # Which tar file, where the image begins there, and its size in bytes.
@@ -237,3 +245,75 @@ def _ilsvrc_labels(images: int) -> list[str]:
       f' {len(names):,} for validation. Copy or download it again.'
     )
   return names
+
+
+def _files(archive: str, damaged: list[str]) -> Iterator[tuple[str, int, int]]:
+  """Yields the regular files in a tar file, in their order.
+
+  Args:
+    archive: the path of the tar file, local or remote.
+    damaged: gets what is wrong with it.
+
+  Yields:
+    The file's path in it, where it begins there in bytes, and its size.
+  """
+  system, path = fsspec.core.url_to_fs(archive)
+  # Headers lie far apart, so reading ahead would read everything.
+  with system.open(path, 'rb', block_size=2**16) as f:
+    yield from _files_inside(f, archive, damaged)
+
+
+def _files_inside(
+  f: io.BufferedIOBase, path: str, damaged: list[str], start: int = 0
+) -> Iterator[tuple[str, int, int]]:
+  """Yields what `_files` does, of a tar file that begins at `start`."""
+  if f.read(2) == _GZIP:
+    raise ValueError(
+      f'{printable.name(path)} is compressed, so its files cannot be read one'
+      ' by one. Uncompress it first, for example by `gunzip`; images are'
+      ' compressed already, so that takes no more room.'
+    )
+  total = f.seek(0, io.SEEK_END)
+  f.seek(0)
+  last, unread = 'its beginning', []
+  try:
+    with tarfile.open(fileobj=f, mode='r:') as tar:
+      while member := tar.next():
+        tar.members.clear()  # All headers would stay in memory.
+        sparse, begin = member.issparse(), start + member.offset_data
+        if not sparse and member.offset_data + member.size > total:
+          raise tarfile.ReadError(f'it ends within {member.name!r}')
+        last = member.name
+        if member.isdir() or _is_hidden(last):
+          continue
+        if not member.isfile() or sparse:
+          # The bytes of a sparse file are not in one piece.
+          unread += [last] * last.lower().endswith((*listing.SUFFIXES, '.tar'))
+        elif last.lower().endswith('.tar'):
+          with tar.extractfile(member) as part:
+            inside = _files_inside(part, f'{path}:{last}', damaged, begin)
+            for name, *place in inside:
+              yield f'{last}/{name}', *place
+        else:
+          yield last, begin, member.size
+      # A bad header and the end of the file pass for the mark of the end, too.
+      f.seek(tar.offset)
+      rest = f.read(_LOOK)
+      if len(rest) < tarfile.BLOCKSIZE or rest.strip(b'\0'):
+        raise tarfile.ReadError('no mark of the end, or more behind it')
+  except (tarfile.TarError, ValueError) as error:
+    damaged.append(printable.name(f'{path} is damaged after {last}: {error}'))
+  if unread:
+    damaged.append(
+      printable.name(
+        f'{path} holds {len(unread):,} links or sparse files, such as'
+        f' {unread[0]}, which are not read: pack it again with `tar'
+        ' --dereference --hard-dereference`, without `--sparse`'
+      )
+    )
+
+
+def _is_hidden(name: str) -> bool:
+  """Whether some part of a path is hidden, as macOS's `._` files are."""
+  parts = name.split('/')
+  return any(p.startswith('.') and p not in ('.', '..') for p in parts)

@@ -273,16 +273,15 @@ def _check_format(builder: tfds.core.DatasetBuilder, spec: str) -> None:
   formats = builder.info.available_file_formats()
   if _ARRAY_RECORD in formats:
     return
-  name, _, version = builder.info.full_name.rpartition('/')
-  root = str(builder.data_dir).removesuffix(f'/{name}/{version}')
   command = [
-    *('python', '-m', 'vit_jax.prepare_data'),
-    *(f'--source=tfds:{name}:{version}', f'--data_dir={root}', f'--to={root}'),
+    *('tfds', 'convert_format', '--out_file_format=array_record'),
+    f'--dataset_version_dir={builder.data_path}',
   ]
   raise ValueError(
     f'{spec} in {builder.data_dir} is stored as '
     f'{sorted(f.value for f in formats)}, which has no random access; '
-    f'expected array_record. To add an ArrayRecord copy: {shlex.join(command)}'
+    'expected array_record. To add an ArrayRecord copy, where TensorFlow and'
+    f' Apache Beam are installed: {shlex.join(command)}'
   )
 
 
