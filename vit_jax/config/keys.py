@@ -62,9 +62,7 @@ KEYS = {
   # ---- data ------------------------------------------------------------------
   'data.dataset': Key(str, 'A data spec, such as `folder:/data/pets`.'),
   'data.data_dir': Key(
-    '',
-    "The folder of `tfds:` data sets ('': TFDS's default), or of the scenes of"
-    " `shapes:`, which runs can share ('': drawn every time).",
+    '', "The folder of `tfds:` and `vtab:` data sets ('': TFDS's default)."
   ),
   'data.image_key': Key('image', 'The feature or column of the image.'),
   'data.label_key': Key(

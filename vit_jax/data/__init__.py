@@ -64,9 +64,8 @@ def open_source(
   Args:
     spec: `KIND` or `KIND:ARGUMENT`, such as `digits:13589`; `,exclude=FILE`
       after it leaves the examples in a list out, see `exclusion`.
-    data_dir: for `tfds:` and `vtab:`, the folder of the prepared TFDS data (''
-      means TFDS's default); for `shapes:`, the folder in which to keep rendered
-      scenes ('' keeps none).
+    data_dir: for `tfds:` and `vtab:`, the folder of the prepared TFDS data;
+      '' means TFDS's default.
     image_key: the TFDS feature, or the column, that holds the image. Only
       `tfds:`, `arrayrecord:` and `hf:` use this and the following two.
     label_key: the feature or column that holds the label.
@@ -94,11 +93,6 @@ def open_source(
       f'{spec}: tar files are prepared once, and the result is read. Run python'
       f' -m vit_jax.prepare_data {source} --to=DIR, and use the data spec that'
       ' it prints, arrayrecord:DIR/NAME.'
-    )
-  if kind in ('parquet', 'wds'):
-    raise ValueError(
-      f'{spec}: a folder of Parquet files, or of the shards of a WebDataset, is'
-      ' read as hf:FOLDER; see docs/data.md.'
     )
   if kind not in SOURCES:
     raise _spec_error(spec)

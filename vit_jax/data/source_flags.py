@@ -8,10 +8,7 @@ from typing import Any
 from absl import flags
 
 DATA_DIR = flags.DEFINE_string(
-  'data_dir',
-  '',
-  "Folder of the prepared TFDS data ('': TFDS's default); for shapes, folder in"
-  " which to keep rendered scenes ('': none are kept).",
+  'data_dir', '', "Folder of the prepared TFDS data ('': TFDS's default)."
 )
 IMAGE_KEY = flags.DEFINE_string(
   'image_key', 'image', 'Feature or column that holds the image.'
