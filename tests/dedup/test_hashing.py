@@ -7,17 +7,12 @@ import pytest
 from tests.dedup import pictures
 from vit_jax.dedup import hashing
 
+# The views that show a part of an image, and those around it.
+CROPS, PARTS = range(1, 10), range(10, 19)
+
 
 def _distance(one, other):
   return np.unpackbits(one ^ other, axis=-1).sum(-1)
-
-
-def test_the_views():
-  names = [hashing.view_name(view) for view in range(38)]
-  assert names[:3] == ['whole', 'crop(0, 0)', 'crop(0, 0.05)']
-  assert names[9:11] == ['crop(0.1, 0.1)', 'part(0, 0)']
-  assert names[18:20] == ['part(0.1, 0.1)', 'whole, mirrored']
-  assert len(set(names)) == 38
 
 
 def test_changes_that_keep_the_frame_hardly_change_the_hash():
@@ -41,11 +36,11 @@ def test_changes_that_keep_the_frame_hardly_change_the_hash():
 def test_crops_are_found_in_both_directions(top, left):
   image = pictures.grey(pictures.picture(1))
   crop = image[top : top + 108, left : left + 135]
-  for one, other, kind in ((image, crop, 'crop'), (crop, image, 'part')):
+  for one, other, kind in ((image, crop, CROPS), (crop, image, PARTS)):
     views = hashing.of_views(one, flips=False)
     distances = _distance(views, hashing.of_whole(other))
     assert distances.min() <= 32
-    assert hashing.view_name(int(distances.argmin())).startswith(kind)
+    assert int(distances.argmin()) in kind
 
 
 @pytest.mark.parametrize('side, decoded', [(100, 100), (128, 64), (600, 75)])

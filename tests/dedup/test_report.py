@@ -60,7 +60,7 @@ def job(tmp_path):
 
 
 def test_lists_name_places_in_whole_splits(job):
-  lines = report.write(job, report.judge(job.pairs(), 0.8), 0.8)
+  lines = report.write(job, report.judge(job.pairs(), 0.8))
   images, tests = (s.view.source for s in (job.images, *job.tests))
   clean = exclusion.Excluding(images, str(job.folder / 'exclude.json'))
   names = [clean.name('train', i) for i in range(4)]
@@ -80,9 +80,9 @@ def test_lists_name_places_in_whole_splits(job):
 def test_the_page_shows_pairs(job):
   pairs = job.pairs()
   pairs.loc[0, 'correlation'] = 0.75
-  report.write(job, report.judge(pairs, 0.8), 0.8)
+  report.write(job, report.judge(pairs, 0.8))
   text = (job.folder / 'pairs.html').read_text()
-  assert (text.count('<img '), text.count('<h2>')) == (4, 2)
+  assert (text.count('<img '), text.count('<tr>')) == (4, 2)
   assert 'photos &lt;b&gt;' in text
   assert '0.750' in text
   assert 'http' not in text

@@ -98,7 +98,7 @@ def main() -> None:
     )
   else:
     found = report.judge(job.pairs(), _MIN_CORRELATION.value)
-    for line in report.write(job, found, _MIN_CORRELATION.value):
+    for line in report.write(job, found):
       print(printable.text(line))
     print(f'Look at {job.folder / report.PAGE}.')
   if (job.states() == work.UNREADABLE).any():

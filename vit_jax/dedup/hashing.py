@@ -51,20 +51,6 @@ VIEWS = (
 )
 
 
-def view_name(view: int) -> str:
-  """Returns the name of a view of `of_views`, such as `crop(0.05, 0)`.
-
-  The other names are `whole` and, of enlargements, such as `part(0.05, 0)`.
-  """
-  mirrored, number = divmod(view, len(VIEWS))
-  top, left, scale = VIEWS[number]
-  name = 'whole'
-  if scale != 1:
-    kind, inner = ('crop', 1) if scale < 1 else ('part', scale)
-    name = f'{kind}({abs(top) / inner:.2g}, {abs(left) / inner:.2g})'
-  return f'{name}, mirrored' if mirrored else name
-
-
 def decode(image: bytes | np.ndarray, *, upright: bool) -> np.ndarray:
   """Returns an image in grey, a JPEG reduced: uint8 [h, w].
 

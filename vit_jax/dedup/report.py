@@ -13,18 +13,18 @@ import pandas as pd
 from vit_jax import pages
 from vit_jax.data import exclusion, retrying
 from vit_jax.data.ops import decoding
-from vit_jax.dedup import hashing, sets, work
+from vit_jax.dedup import sets, work
 from vit_jax.runtime import errors
 from vit_jax.workdir import files
 
 PAIRS, EXCLUDE, PAGE = 'pairs.csv', 'exclude.json', 'pairs.html'
 # Pairs so little below the threshold are shown, but not excluded.
 NEAR_MISS = 0.1
-# The most pairs in each section of the page.
+# The most pairs of each kind on the page.
 _SHOWN = 300
 COLUMNS = [
   *('index', 'name', 'test', 'test_index', 'test_name', 'kind'),
-  *('correlation', 'distance', 'view'),
+  *('correlation', 'distance'),
 ]
 
 
@@ -61,15 +61,12 @@ def excluded(found: pd.DataFrame, *, inside: bool) -> set[int]:
   return out
 
 
-def write(
-  job: work.Work, found: pd.DataFrame, min_correlation: float
-) -> list[str]:
+def write(job: work.Work, found: pd.DataFrame) -> list[str]:
   """Writes `pairs.csv`, the lists of exclusions and `pairs.html`.
 
   Args:
     job: the work whose pairs these are.
     found: see `judge`.
-    min_correlation: the threshold, to be told.
 
   Returns:
     Lines that sum up what was found.
@@ -98,40 +95,37 @@ def write(
     f'{kinds["duplicate"]:,} pairs are near-duplicates;'
     f' {kinds["near miss"]:,} nearly are, and are not left out.',
   ]
-  _write_pairs(job, found, lines, min_correlation)
+  _write_pairs(job, found, lines)
   return lines
 
 
-def _write_pairs(job, found, lines, min_correlation: float) -> None:
-  """Writes the table and the page."""
+def _write_pairs(job: work.Work, found: pd.DataFrame, lines: list[str]) -> None:
+  """Writes the table, and the page with the first pairs of each kind."""
   queries = list(job.queries.values())
   places = zip(found['test'], found['test_index'], strict=True)
   found = found.assign(
     name=[job.images.view.name(index) for index in found['index']],
     test_name=[queries[test].view.name(index) for test, index in places],
-    view=found['view'].map(hashing.view_name),
   )
   table = found.assign(test=found['test'] + 1)[COLUMNS]
   text = table.to_csv(index=False, lineterminator='\n', float_format='%.4f')
   files.write_shared(job.folder / PAIRS, text.encode())
-
-  def picture(images: sets.Set, index: int) -> str:
-    try:
-      image = retrying.read(images.view, index).image
-      colours = decoding.decode(image, 3, upright=images.upright)
-      return pages.small_picture(colours)
-    except (ValueError, OSError, errors.ReadError):
-      return ''
-
-  text = pages.render(
-    pathlib.Path(__file__).with_name('page.html'),
-    lines=lines,
-    min_correlation=min_correlation,
-    kinds=dict(list(found.groupby('kind'))),
-    inside=not job.tests,
-    images=job.images,
-    queries=queries,
-    shown=_SHOWN,
-    picture=picture,
-  )
+  rows = found.groupby('kind').head(_SHOWN).to_dict('records')
+  for row in rows:
+    row['pictures'] = [
+      (row['test_name'], _picture(queries[row['test']], row['test_index'])),
+      (row['name'], _picture(job.images, row['index'])),
+    ]
+  template = pathlib.Path(__file__).with_name('page.html')
+  text = pages.render(template, lines=lines, rows=rows)
   files.write_shared(job.folder / PAGE, text.encode())
+
+
+def _picture(images: sets.Set, index: int) -> str:
+  """Returns an image for the page; '' if it cannot be read."""
+  try:
+    image = retrying.read(images.view, index).image
+    colours = decoding.decode(image, 3, upright=images.upright)
+    return pages.small_picture(colours)
+  except (ValueError, OSError, errors.ReadError):
+    return ''

@@ -19,7 +19,6 @@ import io
 import json
 import os
 import time
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 
@@ -229,10 +228,5 @@ def _save(path: epath.Path, **columns: np.ndarray) -> None:
 
 
 def _load(path: epath.Path) -> dict[str, np.ndarray]:
-  try:
-    with np.load(io.BytesIO(path.read_bytes())) as stored:
-      return dict(stored)
-  except (ValueError, EOFError, zipfile.BadZipFile) as error:
-    raise ValueError(
-      f'{path} is damaged ({error}): delete it, and start the command again.'
-    ) from error
+  with np.load(io.BytesIO(path.read_bytes())) as stored:
+    return dict(stored)

@@ -118,6 +118,10 @@ class Shapes(source.Source):
     image, labels = render(split, index)
     return source.Record(image, self._label(labels), f'{split}/{index}')
 
+  def label(self, split: str, index: int) -> int | tuple[int, ...]:
+    """Returns the label, and renders nothing."""
+    return self._label(_draw_labels(split, index)[1])
+
   def _label(self, labels: dict[str, int]) -> int | tuple[int, ...]:
     sizes = [len(FACTORS[name]) for name in self._factors]
     chosen = [labels[name] for name in self._factors]
@@ -137,12 +141,7 @@ def render(split: str, index: int) -> tuple[np.ndarray, dict[str, int]]:
   Returns:
     The image, uint8 [64, 64, 3], and the label of every factor in `FACTORS`.
   """
-  # The seed holds both numbers, so that the splits have independent streams.
-  rng = np.random.default_rng([list(_SPLITS).index(split), index])
-  labels = {
-    factor: int(rng.integers(len(classes)))
-    for factor, classes in FACTORS.items()
-  }
+  rng, labels = _draw_labels(split, index)
   copies = _place(rng, labels)
   # Draw four times as large, since OpenCV's own antialiasing widens shapes.
   alpha = np.zeros((4 * IMAGE_SIZE, 4 * IMAGE_SIZE), np.uint8)
@@ -157,6 +156,18 @@ def render(split: str, index: int) -> tuple[np.ndarray, dict[str, int]]:
   image += alpha * (_colour(rng, labels['colour']) - image)
   image += rng.standard_normal((IMAGE_SIZE, IMAGE_SIZE, 1), np.float32) * 6
   return np.clip(np.rint(image), 0, 255).astype(np.uint8), labels
+
+
+def _draw_labels(
+  split: str, index: int
+) -> tuple[np.random.Generator, dict[str, int]]:
+  """Returns a scene's generator, and what it draws first: the labels."""
+  # The seed holds both numbers, so that the splits have independent streams.
+  rng = np.random.default_rng([list(_SPLITS).index(split), index])
+  return rng, {
+    factor: int(rng.integers(len(classes)))
+    for factor, classes in FACTORS.items()
+  }
 
 
 def _place(rng: np.random.Generator, labels: dict[str, int]) -> np.ndarray:
