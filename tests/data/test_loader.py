@@ -144,22 +144,6 @@ def test_a_worker_that_cannot_open_the_data_says_why(capfd):
   assert "No such file or directory: '/nowhere/data'" in capfd.readouterr().err
 
 
-def test_a_worker_that_cannot_start_ends_the_others(monkeypatch):
-  started = []
-
-  def start(*args, **kwargs):
-    if started:
-      raise OSError(24, 'Too many open files')
-    started.append(popen(*args, **kwargs))
-    return started[0]
-
-  popen = loader.subprocess.Popen
-  monkeypatch.setattr(loader.subprocess, 'Popen', start)
-  with pytest.raises(RuntimeError, match=r'worker 1 of 2 .* ulimit -n'):
-    make(workers=2)
-  assert started[0].returncode == -signal.SIGKILL
-
-
 def waiting(cores, monkeypatch, *, load_sec, step_sec, count=None):
   """Returns how many workers start within 0.6 seconds."""
   monkeypatch.setattr(loader.joblib, 'cpu_count', lambda: cores)

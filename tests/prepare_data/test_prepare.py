@@ -204,16 +204,6 @@ def test_done_is_done_and_other_options_are_refused(birds, tmp_path):
     run(f'folder:{birds}', tmp_path)
 
 
-def test_a_full_disk_is_told_before_anything_is_written(
-  birds, tmp_path, monkeypatch
-):
-  usage = prepare.shutil.disk_usage(tmp_path)._replace(free=1000)
-  monkeypatch.setattr(prepare.shutil, 'disk_usage', lambda path: usage)
-  with pytest.raises(ValueError, match='GiB are free'):
-    run(f'folder:{birds}', tmp_path)
-  assert not list(tmp_path.iterdir())
-
-
 def test_an_exclusion_list_changes_no_name(birds, tmp_path):
   whole = data.open_source(f'folder:{birds}')
   exclusion.write(tmp_path / 'exclude.json', whole, {'train': [0]})

@@ -5,7 +5,8 @@
   python -m vit_jax.data --data=tfds:cifar10 --split='train[98%:]+test'
 
 The output lists the data set's splits, the number of selected records, and the
-number of examples of each class. A split expression is a sum of these terms:
+number of examples of each class that has some, the largest first. A split
+expression is a sum of these terms:
 
   NAME[A:B]                             a TFDS slice, in examples or percent
   shuffled(EXPRESSION)[A:B]             a random part: [:20%] contains [:10%]
@@ -21,18 +22,9 @@ from vit_jax import data
 from vit_jax.data import source_flags
 from vit_jax.runtime import command_line, printable
 
-# The most records that are read for a count that nobody asked for.
-_FEW = 100_000
-
 flags.adopt_module_key_flags(source_flags)
 _DATA = flags.DEFINE_string('data', None, 'Data spec, such as digits.')
 _SPLIT = flags.DEFINE_string('split', 'train', 'Split expression.')
-_COUNT = flags.DEFINE_bool(
-  'count', False, 'Count the classes even if many records must be read.'
-)
-_CLASSES = flags.DEFINE_integer(
-  'classes', 20, 'How many classes to list, the largest first.', lower_bound=0
-)
 
 
 def class_balance(view: data.View) -> np.ndarray:
@@ -69,18 +61,12 @@ def main() -> None:
   )
   print(f'{source.info.spec}: {sizes}')
   print(f'{view.split}: {len(view):,} examples; the first is {view[0].name}')
-  known = source.labels(view.selection.ranges[0].split) is not None
-  if not (known or len(view) <= _FEW or _COUNT.value):
-    print('Pass --count to read all records and count their classes.')
-    return
   counts = class_balance(view)
   order = np.argsort(-counts, kind='stable')
   present = np.count_nonzero(counts)
   print(f'{present:,} of {len(counts):,} classes have examples:')
-  for index in order[: _CLASSES.value]:
+  for index in order[:present]:
     print(f'{counts[index]:>12,}  {source.info.class_names[index]}')
-  if left := len(order[_CLASSES.value :]):
-    print(f'... and {left:,} more classes (--classes={len(order)} lists all).')
 
 
 if __name__ == '__main__':

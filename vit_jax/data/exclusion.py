@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from absl import logging
 from etils import epath
 
 from vit_jax.data import identity, source
@@ -132,6 +133,9 @@ class Excluding(source.Source):
       for name, indices in self._excluded.items()
     }
     self._digest = identity.short_hash(lists)
+    left_out = sum(map(len, self._excluded.values()))
+    total = sum(whole.info.splits[name] for name in lists)
+    logging.info('%s leaves out %s of %s.', spec, f'{left_out:,}', f'{total:,}')
     self.info = source.SourceInfo(
       spec=spec,
       splits={
@@ -173,25 +177,6 @@ class Excluding(source.Source):
       'of': self._whole.info.splits[split],
     }
     return {**self._whole.facts(split), FACTS: own}
-
-
-def note(digest: Mapping[str, Any]) -> str:
-  """Describes what a view leaves out, such as `412 of 1,281,167 excluded by f`.
-
-  Args:
-    digest: of the view, from `data.digest` or a run's data.json.
-
-  Returns:
-    The numbers are those of the splits that the view reads; '' if it has no
-    list.
-  """
-  _, path = split(str(digest.get('dataset', '')))
-  facts = [of for of in digest.values() if isinstance(of, Mapping)]
-  found = [of[FACTS] for of in facts if FACTS in of]
-  if not path or not found:
-    return ''
-  excluded, whole = (sum(of[key] for of in found) for key in ('excluded', 'of'))
-  return f'{excluded:,} of {whole:,} excluded by {path.rpartition("/")[2]}'
 
 
 def read(path: epath.Path) -> tuple[str, dict[str, dict[str, Any]]]:

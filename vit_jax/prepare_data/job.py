@@ -22,7 +22,6 @@ import numpy as np
 from absl import logging
 from array_record.python import array_record_module
 from etils import epath
-from joblib.externals.loky import process_executor
 from tensorflow_datasets.proto import tf_example_pb2
 
 from vit_jax.data import permutation, retrying
@@ -137,21 +136,15 @@ def write(job: Job, shards: Sequence[Shard], processes: int) -> None:
     min(processes, len(shards)), return_as='generator_unordered'
   )
   calls = (joblib.delayed(_write)(job, shard, os.getpid()) for shard in shards)
-  try:
-    for size in workers(calls):
-      done, now = done + size, time.monotonic()
-      if done == total or now > shown + _LINE_SEC:
-        shown, rate = now, done / (now - began)
-        logging.info(
-          'Wrote %s of %s images, %s images/s, %s left',
-          *(f'{done:,}', f'{total:,}', f'{rate:,.0f}'),
-          printable.duration((total - done) / max(rate, 1e-9)),
-        )
-  except process_executor.TerminatedWorkerError as error:
-    raise ValueError(
-      'A process ended by itself, perhaps for lack of memory. Start the same'
-      ' command again, with fewer --processes; it goes on where it was.'
-    ) from error
+  for size in workers(calls):
+    done, now = done + size, time.monotonic()
+    if done == total or now > shown + _LINE_SEC:
+      shown, rate = now, done / (now - began)
+      logging.info(
+        'Wrote %s of %s images, %s images/s, %s left',
+        *(f'{done:,}', f'{total:,}', f'{rate:,.0f}'),
+        printable.duration((total - done) / max(rate, 1e-9)),
+      )
 
 
 @functools.cache

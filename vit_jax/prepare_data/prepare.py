@@ -3,9 +3,7 @@
 import dataclasses
 import json
 import math
-import os
 import re
-import shutil
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -53,8 +51,7 @@ def describe(
     **options: further attributes of a `Job`.
 
   Raises:
-    ValueError: a name is not one of TFDS's, a split is unknown, or the disk has
-      no room.
+    ValueError: a name is not one of TFDS's, or a split is unknown.
   """
   info = source.info
   splits = tuple(dict.fromkeys(splits or info.splits))
@@ -79,7 +76,7 @@ def describe(
     splits=splits,
     **options,
   )
-  counts, needed = {}, 0
+  counts = {}
   for split in splits:
     records = info.splits[split]
     num_bytes, sec = _estimate(job, split)
@@ -89,11 +86,9 @@ def describe(
       *(split, f'{records:,}', num_bytes / _GIB, 1e3 * sec),
       *(printable.duration(records * sec / processes), processes),
     )
-    needed += num_bytes
     wanted = max(num_bytes / _SHARD_BYTES, records / _SHARD_RECORDS)
     wanted = count or max(1, min(math.ceil(wanted), _MOST_SHARDS))
     counts[split] = min(wanted, records)
-  _check_room(job, needed)
   return dataclasses.replace(job, shards=counts)
 
 
@@ -121,23 +116,6 @@ def _estimate(job: Job, split: str) -> tuple[float, float]:
       pass
   sec = (time.perf_counter() - began) / len(indices)
   return found / len(indices) * records, sec
-
-
-def _check_room(job: Job, num_bytes: float) -> None:
-  """Raises ValueError if a local disk lacks room for what is not written."""
-  target = os.fspath(job.target)
-  if '://' in target:
-    return
-  place = next(path for path in job.target.parents if path.exists())
-  free = shutil.disk_usage(place).free
-  written = job.target.glob('*.array_record-*') if job.target.exists() else ()
-  num_bytes -= sum(path.stat().length for path in written)
-  if num_bytes > free:
-    raise ValueError(
-      f'{target} needs about {num_bytes / _GIB:.3g} GiB more, and'
-      f' {free / _GIB:.3g} GiB are free there. Choose another --to, or shrink'
-      ' the images with --shorter_side or --area.'
-    )
 
 
 def run(job: Job, *, part: tuple[int, int] = (0, 1), processes: int = 1) -> str:

@@ -93,9 +93,6 @@ class Run:
     )
     own = {} if view is None else {'training data': data.digest(view)}
     self.digests = own | evaluators.digests(self.evaluations)
-    for use, digest in self.digests.items():
-      if note := data.exclusion.note(digest):
-        logging.info('%s: %s.', use, note)
     distributed.check_same(
       {
         'config': json.loads(config_lib.to_json(config)),

@@ -270,15 +270,7 @@ class Batches(Iterator[Batch]):
     most = self._worker_threads + 1
     workers = _Workers(self._threads, cloudpickle.dumps(task), most)
     self._workers.append(workers)  # So they end, even if one can't start.
-    try:
-      workers.start(self._most_workers)
-    except OSError as error:
-      self.close()
-      raise RuntimeError(
-        f'worker {len(workers.processes)} of {self._most_workers} for the data'
-        f' cannot start: {error}. Use fewer: --config.data.workers=N; 0 does'
-        ' without them. Or let this process open more files: ulimit -n 65536'
-      ) from error
+    workers.start(self._most_workers)
 
 
 class _Workers:
