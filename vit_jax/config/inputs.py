@@ -81,10 +81,12 @@ _caches = weakref.WeakValueDictionary()
 
 
 def _cache(config: ml_collections.ConfigDict) -> Cache | None:
-  key = config.data.cache, config.data.cache_gib
-  if not key[0]:
+  where, gib = config.data.cache, config.data.cache_gib
+  if not where:
     return None
-  cache = _caches.get(key)
+  if where != 'memory':
+    raise ValueError(f"data.cache={where!r} must be 'memory' or ''")
+  cache = _caches.get(gib)
   if cache is None:
-    cache = _caches[key] = Cache(*key)
+    cache = _caches[gib] = Cache(gib)
   return cache

@@ -128,10 +128,10 @@ KEYS = {
   ),
   'data.cache': Key(
     '',
-    'Where decoded images are kept for the next epochs and evaluations:'
-    " 'memory' or a local folder; '' decodes them each time. Of an image is"
-    ' kept what the first operations make before one draws random numbers,'
-    ' where it is smallest.',
+    "'memory' keeps decoded images for the next epochs and evaluations, and"
+    " threads alone read; '' decodes them each time. Of an image is kept what"
+    ' the first operations make before one draws random numbers, where it is'
+    ' smallest.',
   ),
   'data.cache_gib': Key(4.0, 'The most that each process keeps, in GiB.'),
   # ---- model -----------------------------------------------------------------

@@ -143,7 +143,8 @@ class Batches(Iterator[Batch]):
       how: the number of threads, and so on.
     """
     decoding.own_process()
-    threads, workers, cores = how.threads, how.workers, joblib.cpu_count()
+    threads, cores = how.threads, joblib.cpu_count()
+    workers = 0 if how.cache else how.workers
     if workers and not SHAREABLE:
       raise ValueError(
         f'workers={workers} needs Linux; leave data.workers unset, or set it to'

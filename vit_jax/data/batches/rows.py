@@ -51,7 +51,8 @@ class Reading:
       one core: one per core, at most 64.
     read_ahead: number of records that are read at the same time, which takes as
       many threads; the default is 500 if the source is remote, else 0.
-    cache: where to keep decoded images; None decodes them each time.
+    cache: where to keep decoded images; None decodes them each time. It is
+      that of one process, so there are no workers.
     tell: whether images that cannot be read are logged.
   """
 
@@ -69,6 +70,11 @@ class Reading:
     if self.unreadable not in ('error', 'skip-and-count'):
       raise ValueError(
         f'unreadable={self.unreadable!r} must be error or skip-and-count.'
+      )
+    if self.cache and self.workers:
+      raise ValueError(
+        f'workers={self.workers} cannot share a cache, which is in the memory'
+        ' of one process: leave data.workers unset, or data.cache'
       )
 
 
@@ -114,8 +120,9 @@ class Rows:
     self._seed, self._start_step, self._train = seed, start_step, train
     self._generators = Generators(seed)
     self._told: set[str] = set()
-    # For a worker, too, which has another view.
-    self._table = reading.cache and reading.cache.table(view, preprocess)
+    self._table = None
+    if reading.cache:
+      self._table = reading.cache.table(view, preprocess)
     # Read from one record, since masked rows need the shape of a label too.
     label = self._load(0)[0].label
     self._multi_label = reading.max_labels > 1 or np.ndim(label) > 0
@@ -169,7 +176,7 @@ class Rows:
       None if it is not from the cache.
     """
     try:
-      kept = self._table and self.reading.cache.get(self._table, index)
+      kept = self._table and self._table.get(index)
       return kept or (self.view[index], None)
     except Exception as error:
       raise errors.ReadError(
@@ -192,9 +199,10 @@ class Rows:
     """Returns a row's image; None if it is unreadable and to be skipped."""
     image = record.image
     try:
-      if self._table and done is None:
+      if self._table is not None and done is None:
         image, done = self._preprocess.without_chance(image)
-        kept = dataclasses.replace(record, image=image)
+        # A copy, as it may be a part of a larger image.
+        kept = dataclasses.replace(record, image=image.copy())
         self.reading.cache.put(self._table, index, kept, done)
       return self._preprocess(image, rng, done or 0)
     except CorruptImageError as error:
