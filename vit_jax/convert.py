@@ -7,7 +7,6 @@
   --from=birds.npz --to=birds512.npz --resolution=512
   --from=birds.npz --to=birds512.npz --resolution=512 --preprocess=resize
                                              if the file names its own size
-  --from=runs/birds --to=hf://me/birds       uploads to the Hugging Face Hub
   --from=hf://google/vit-base-patch16-224 --to=b16.npz
                                              downloads from there
 
@@ -21,13 +20,10 @@ the wrong shape or not finite is an error.
 """
 
 import dataclasses
-import tempfile
 from collections.abc import Sequence
-from typing import Any
 
 import flax.linen as nn
 from absl import flags
-from etils import epath
 
 from vit_jax import interop, loaded, models
 from vit_jax.export import card
@@ -40,6 +36,7 @@ from vit_jax.interop import (
   weight_files,
 )
 from vit_jax.runtime import command_line, printable
+from vit_jax.workdir import files
 
 _FROM = flags.DEFINE_string(
   'from', None, 'Weights to read: a path, or the name of a released file.'
@@ -78,13 +75,8 @@ _LICENSE = flags.DEFINE_string(
   'The licence of the weights, such as apache-2.0, for the model card of a'
   ' Hugging Face folder.',
 )
-_PRIVATE = flags.DEFINE_bool(
-  'private',
-  True,
-  'Whether a repository that --to=hf://... creates is private.',
-)
 _OVERWRITE = flags.DEFINE_bool(
-  'overwrite', False, 'Replace the existing file, directory or repository --to.'
+  'overwrite', False, 'Replace the existing file or directory --to.'
 )
 
 
@@ -102,7 +94,6 @@ def main():
     class_names=names,
     overwrite=_OVERWRITE.value,
     license_=_LICENSE.value,
-    private=_PRIVATE.value,
   )
 
 
@@ -110,52 +101,33 @@ def convert(
   source: str,
   target: str,
   *,
+  model_name: str | None = None,
+  image_size: tuple[int, int] | None = None,
+  resolution: tuple[int, int] | None = None,
+  preprocess: str | None = None,
+  class_names: Sequence[str] | None = None,
   overwrite: bool = False,
-  private: bool = True,
-  **options: Any,
+  license_: str = '',
 ) -> None:
   """Reads, checks and writes weights; see the flags. Prints a summary.
-
-  Args:
-    source: --from.
-    target: --to.
-    overwrite: --overwrite.
-    private: --private.
-    **options: see `_convert`.
 
   Raises:
     ValueError: the source cannot be read or fits no model, its operations give
       images of another size, the target exists, or its format cannot express
       the model.
   """
-  if not hub.is_address(target):
-    to = weight_files.absolute(target)
+  if hub.is_address(target):
+    raise ValueError(
+      f'--to={target}: write a folder, and upload it with'
+      f' hf upload {target.removeprefix(hub.SCHEME)} FOLDER'
+    )
+  to = files.absolute(target)
+  is_folder = to.suffix != '.npz'
+  if is_folder:
     kind, is_same = 'Hugging Face folder', huggingface.is_folder(to)
-    if to.suffix == '.npz':
-      kind, is_same = '.npz file', not to.is_dir()
-    weight_files.check_target(to, overwrite, kind, is_same)
-    _convert(source, to, **options)
-    return
-  address = hub.check_target(target, overwrite)
-  with tempfile.TemporaryDirectory() as folder:
-    _convert(source, epath.Path(folder), **options)
-    commit = hub.upload(epath.Path(folder), address, private=private)
-  print(f'Uploaded it as {commit}.')
-
-
-def _convert(
-  source: str,
-  to: epath.Path,
-  *,
-  model_name: str | None = None,
-  image_size: tuple[int, int] | None = None,
-  resolution: tuple[int, int] | None = None,
-  preprocess: str | None = None,
-  class_names: Sequence[str] | None = None,
-  license_: str = '',
-) -> None:
-  """Converts to a target that may be written; see the flags."""
-  card.check_license(license_)
+  else:
+    kind, is_same = '.npz file', not to.is_dir()
+  weight_files.check_target(to, overwrite, kind, is_same)
   read = interop.read(source)
   if 'head/bias' not in read.params:
     raise ValueError(
@@ -164,7 +136,6 @@ def _convert(
   model, old_size = sources.model_and_size(
     read, model_name and _named(model_name, read), image_size
   )
-  is_folder = to.suffix != '.npz'
   if is_folder:
     huggingface.check_savable(model)
   size = resolution or old_size

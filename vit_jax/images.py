@@ -109,7 +109,7 @@ def find(words: Sequence[epath.PathLike]) -> list[str]:
   """
   found = []
   for word in words:
-    path = weight_files.absolute(word)
+    path = files.absolute(word)
     if not path.is_dir():
       found.append(weight_files.existing_file(path))
       continue

@@ -1,6 +1,7 @@
 """Guards `vit_jax.export`: its table, its exit code, and what it refuses."""
 
 import dataclasses
+import json
 import re
 import types
 
@@ -8,11 +9,10 @@ import cv2
 import jax
 import numpy as np
 import pytest
-from etils import epath
 
 from tests.interop import tiny
 from vit_jax import interop, loaded
-from vit_jax.export import description, forms, parity, stablehlo
+from vit_jax.export import forms, parity
 from vit_jax.export.program import Program
 
 
@@ -31,10 +31,21 @@ def test_the_command_exports_and_compares(tmp_path, npz, command):
   assert done.returncode == 0, done.stderr
   row = r'stablehlo +\S+ +\S+  ok'
   assert re.search(row, done.stdout)
-  written = description.read(epath.Path(tmp_path / 'out'))
+  written = json.loads((tmp_path / 'out' / 'model.json').read_text())
   assert written['input']['shape'] == ['b', 12, 12, 3]
+  # A check is of what was exported.
   again = command(*words, '--check_only')
   assert re.search(row, again.stdout)
+  other = tmp_path / 'other.npz'
+  model = tiny.vit(gelu='exact', depth=1)
+  interop.save_npz(other, tiny.params(model, seed=1), model, image_size=8)
+  words[1] = f'--checkpoint={other}'
+  assert command(*words, '--check_only').returncode == 1
+  assert command(*words).returncode == 1  # --to is not empty.
+  (tmp_path / 'mine').mkdir()
+  (tmp_path / 'mine' / 'a').write_text('')
+  words[2] = f'--to={tmp_path}/mine'
+  assert command(*words, '--overwrite').returncode == 1
 
 
 def test_rows_compare_with_the_checkpoint_and_with_each_other(tmp_path, npz):
@@ -49,12 +60,11 @@ def test_rows_compare_with_the_checkpoint_and_with_each_other(tmp_path, npz):
     )
 
   made = {
-    'good': stablehlo,
+    'good': other(lambda part: 0),
     # Only the last of two batches shows it.
     'off': other(lambda part: 0.5 * (part[0] == pixels[8]).all()),
     'nan': other(lambda part: np.nan),
   }
-  stablehlo.write(program, epath.Path(tmp_path))
   good, off, nan = parity.compare(program, tmp_path, made, pixels)
   assert good.passed
   assert good.allowed == pytest.approx(1e-5 * np.abs(expected).max())
@@ -73,42 +83,9 @@ def test_images_of_a_folder_are_prepared_as_in_the_evaluation(tmp_path, npz):
   np.testing.assert_array_equal(found[0], image[6:14, 11:19, ::-1])
 
 
-def test_a_check_is_of_what_was_exported(tmp_path, npz):
-  to = epath.Path(tmp_path / 'out')
-  words = dict(image_size=(12, 12), preprocess='resize(14)|central_crop')
-  program = Program(loaded.load(str(npz), **words))
-  forms.write(program, to, forms.choose(['stablehlo']))
-  written = description.read(to)
-  description.check_same(written, program, to)
-  for key, value in {'image_size': (8, 8), 'preprocess': 'resize'}.items():
-    other = Program(loaded.load(str(npz), **words | {key: value}))
-    with pytest.raises(ValueError, match=key):
-      description.check_same(written, other, to)
-  path = to / stablehlo.PATH
-  path.write_bytes(path.read_bytes()[:-1] + b'!')
-  with pytest.raises(ValueError, match='SHA-256'):
-    description.read(to)
-  path.unlink()
-  with pytest.raises(ValueError, match='missing'):
-    description.read(to)
-
-
 def test_what_cannot_be_exported_is_refused(npz):
   with pytest.raises(ValueError, match='tflite'):
     forms.choose(['tflite'])
   found = loaded.load(str(npz))
   with pytest.raises(ValueError, match='has no head'):
     Program(dataclasses.replace(found, has_head=False))
-
-
-def test_only_an_earlier_export_is_replaced(tmp_path):
-  to = epath.Path(tmp_path)
-  forms.check_target(to / 'new', overwrite=False)
-  forms.check_target(to, overwrite=False)  # It is empty.
-  (to / 'mine').write_text('')
-  with pytest.raises(ValueError, match='is no export'):
-    forms.check_target(to, overwrite=True)
-  (to / 'model.json').write_text('')
-  forms.check_target(to, overwrite=True)
-  with pytest.raises(ValueError, match='--overwrite'):
-    forms.check_target(to, overwrite=False)

@@ -77,22 +77,10 @@ def test_damaged_and_foreign_files_are_one_error(tmp_path, write, damage):
     arrays.read_npz(path)
 
 
-@pytest.mark.parametrize('others', [{}, {'text': np.array(['a'])}])
-def test_files_without_numbers_are_refused(tmp_path, others):
-  np.savez(tmp_path / 'a.npz', **others)
+def test_files_without_numbers_are_refused(tmp_path):
+  np.savez(tmp_path / 'a.npz', text=np.array(['a']))
   with pytest.raises(ValueError, match=r'a\.npz is not a whole \.npz file'):
     arrays.read_npz(tmp_path / 'a.npz')
-
-
-def test_files_that_unpack_to_much_more_are_refused(tmp_path, monkeypatch):
-  path = tmp_path / 'a.npz'
-  np.savez_compressed(path, x=np.zeros(10**6, np.uint8))
-  assert arrays.read_npz(path)['x'].size == 10**6  # Too small to do harm.
-  monkeypatch.setattr(arrays, '_ALWAYS_READ', 10**6)
-  with pytest.raises(ValueError, match=r'unpack to 1,000,128, more than 16 '):
-    arrays.read_npz(path)
-  np.savez(path, **np.load(path))  # The remedy.
-  assert arrays.read_npz(path)['x'].size == 10**6
 
 
 def test_safetensors_go_out_and_in(tmp_path):

@@ -1,15 +1,13 @@
-"""Guards: weights go to the Hugging Face Hub and back, whole or not at all."""
+"""Guards: weights come from the Hugging Face Hub, and no code does."""
 
 import fnmatch
-import pathlib
-from unittest import mock
 
 import huggingface_hub
 import pytest
 from huggingface_hub import errors
 
 from tests.interop import tiny
-from vit_jax import convert, interop
+from vit_jax import interop
 from vit_jax.interop import hub as hub_lib
 from vit_jax.training import warm_start
 
@@ -124,43 +122,3 @@ def test_without_the_package(monkeypatch):
   monkeypatch.setattr('importlib.util.find_spec', lambda _: None)
   with pytest.raises(ValueError, match=r'pip install "vit-paper-jax\[hub\]"'):
     interop.read('hf://me/birds')
-
-
-@pytest.fixture
-def api(monkeypatch):
-  """The API of uploads, without a network, with the signatures of the real."""
-  api = mock.create_autospec(huggingface_hub.HfApi, instance=True)
-  api.upload_folder.return_value.oid = COMMIT
-  monkeypatch.setattr(huggingface_hub, 'HfApi', lambda: api)
-  return api
-
-
-def test_uploads(api, tmp_path, capsys):
-  _folder(tmp_path / 'hf')
-  words = (str(tmp_path / 'hf'), 'hf://me/new')
-  found = {}
-
-  def upload_folder(*, folder_path, **_):
-    found.update(_files(pathlib.Path(folder_path)))
-    return mock.DEFAULT
-
-  api.upload_folder.side_effect = upload_folder
-  api.repo_exists.return_value = False
-  convert.convert(*words, license_='mit')
-  assert f'hf://me/new@{COMMIT}' in capsys.readouterr().out
-  api.create_repo.assert_called_with('me/new', private=True, exist_ok=True)
-  assert found.keys() == {
-    *('README.md', 'config.json'),
-    *('model.safetensors', 'preprocessor_config.json'),
-  }
-  assert b'license: mit' in found['README.md']
-  api.repo_exists.return_value = True
-  api.list_repo_files.return_value = ['.gitattributes', 'README.md']
-  with pytest.raises(ValueError, match='--overwrite adds a commit'):
-    convert.convert(*words)
-  convert.convert(*words, overwrite=True)
-  with pytest.raises(ValueError, match='without a file'):
-    hub_lib.check_target('hf://me/new/a.npz', overwrite=True)
-  api.create_repo.side_effect = OSError('403 Forbidden')
-  with pytest.raises(ValueError, match='hf://me/new: 403'):
-    convert.convert(*words, overwrite=True)

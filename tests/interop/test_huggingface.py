@@ -112,7 +112,7 @@ def test_other_names_of_the_same_arrays(tmp_path, rename):
 @pytest.mark.parametrize(
   'labels, names',
   [
-    ({'0': 'a', '1': ' ', '2': 'c', '4': 'e'}, 'a,class 1,c,class 3,e'),
+    (dict(zip('01234', 'abcde', strict=True)), 'a,b,c,d,e'),
     ({'0': 'a', '1': 'b'}, ''),
     ({str(i): f'x{i}' for i in range(6)}, ''),
     ({str(i): f'LABEL_{i}' for i in range(5)}, ''),

@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import models
+from vit_jax import checkpoint, models
+from vit_jax import config as config_lib
+from vit_jax.workdir import files
 
 SIZES = dict(width=16, depth=2, heads=2, mlp_dim=24)
 BIT = dict(blocks=(1, 2), width_factor=1)
@@ -38,6 +40,34 @@ def params(model, size=(8, 8), channels=3, seed=0):
   return jax.tree.map(
     lambda x: rng.normal(size=x.shape).astype(x.dtype), shapes
   )
+
+
+def run(
+  workdir,
+  class_names='13589',
+  channels=1,
+  dataset='digits:13589',
+  preprocess='resize_small(9)',
+  **sizes,
+):
+  """Writes the files of a run of 9 steps; returns its averaged parameters."""
+  model = vit(len(class_names), **sizes)
+  averaged, last = (
+    params(model, channels=channels, seed=seed) for seed in range(2)
+  )
+  checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
+  checkpoints.save(9, {'params': last, 'ema_params': averaged})
+  checkpoints.close()
+  config = config_lib.default()
+  config.data.dataset = dataset
+  config.model.name = 'ViT-B/4'
+  config.model.update(SIZES | sizes)
+  config.image_size, config.channels = (8, 8), channels
+  config.num_classes = len(class_names)
+  config.evals.test = config_lib.evaluation('test', preprocess=preprocess)
+  config_lib.save(config, workdir)
+  files.write_class_names(workdir, class_names)
+  return averaged
 
 
 def params_of_4_pixels(seed, size=(8, 8), classes=3, **overrides):

@@ -12,8 +12,8 @@
 
 --checkpoint is a run's directory or one of its checkpoints, a .npz file, a
 Hugging Face folder, or a name from vit_jax/interop/catalog.py. DIR gets a file
-or folder for each form, and model.json, which says how images are prepared,
-what the classes are, and the SHA-256 of every file:
+or folder for each form, and model.json, which says how images are prepared and
+what the classes are:
 
   stablehlo    model.stablehlo: for JAX on CPUs, NVIDIA GPUs and TPUs alike
   onnx         model.onnx: for ONNX Runtime and others
@@ -27,10 +27,11 @@ its logits differ from the checkpoint's. Exit code 1 if one differs too much.
 from absl import flags
 
 from vit_jax import loaded
-from vit_jax.export import description, forms, parity
+from vit_jax.export import forms, parity
 from vit_jax.export.program import DTYPES, Program
 from vit_jax.interop import weight_files
 from vit_jax.runtime import command_line
+from vit_jax.workdir import files
 
 loaded.define_flags()
 _TO = flags.DEFINE_string('to', None, 'Directory to write.')
@@ -47,10 +48,10 @@ _CHECK_ONLY = flags.DEFINE_bool(
   'check_only', False, 'Write nothing, and compare what --to holds.'
 )
 _IMAGES = flags.DEFINE_list(
-  'images', [], 'Image files or folders to compare on; by default random ones.'
-)
-_COUNT = flags.DEFINE_integer(
-  'check_images', 32, 'How many images to compare on, at most.', lower_bound=1
+  'images',
+  [],
+  'Image files or folders to compare on, of which 32 count; by default random'
+  ' pixels.',
 )
 _OVERWRITE = flags.DEFINE_bool(
   'overwrite', False, 'Replace an earlier export in --to.'
@@ -58,25 +59,26 @@ _OVERWRITE = flags.DEFINE_bool(
 
 
 def main() -> None:
-  to = weight_files.absolute(_TO.value)
+  to = files.absolute(_TO.value)
+  description = to / forms.DESCRIPTION
   options, names, dtype = loaded.arguments(), _FORMS.value, _DTYPE.value
   if _CHECK_ONLY.value:
-    written = description.read(to)
-    names, dtype = list(written['forms']), written['dtype']
+    written = weight_files.read_json(description)
+    names, dtype = written['forms'], written['dtype']
     options['image_size'] = options['image_size'] or tuple(
       written['image_size']
     )
-    recorded = written['preprocessing'].get('text')
+    recorded = written['preprocessing']['text']
     options['preprocess'] = options['preprocess'] or recorded
   else:
-    forms.check_target(to, _OVERWRITE.value)
+    weight_files.check_target(
+      to, _OVERWRITE.value, 'export', description.exists()
+    )
   chosen = forms.choose(names)
   program = Program(loaded.load(flags.FLAGS.checkpoint, **options), dtype)
   for form in chosen.values():
     form.check(program)
-  if _CHECK_ONLY.value:
-    description.check_same(written, program, to)
-  pixels = parity.images(program, _COUNT.value, tuple(_IMAGES.value))
+  pixels = parity.images(program, 32, tuple(_IMAGES.value))
   if not _CHECK_ONLY.value:
     forms.write(program, to, chosen)
   rows = parity.compare(program, to, chosen, pixels)

@@ -1,30 +1,32 @@
-"""The forms in which a model can be written.
+"""The forms in which a model can be written, and `model.json` beside them.
 
-Each is a module with
+Each form is a module with
 
   PATH: the file or folder that is written, within the folder of the export.
   TOLERANCE: how much a logit may differ from the checkpoint's, as a part of the
     largest logit, or of 1 if that is smaller.
   check(program): raises ValueError if a program cannot be written.
-  write(program, folder): writes it, and returns what a reader must know.
+  write(program, folder): writes it.
   logits(folder, images): runs what was written on uint8 images [B, height,
     width, channels]; returns float32 [B, K].
 """
 
 from collections.abc import Mapping, Sequence
 from types import ModuleType
+from typing import Any
 
+import jax
 from etils import epath
 
+import vit_jax
 from vit_jax.export import (
-  description,
   huggingface_folder,
   onnx_file,
   stablehlo,
   timm_folder,
 )
 from vit_jax.export.program import Program
-from vit_jax.interop import weight_files
+from vit_jax.interop import inference, weight_files
 from vit_jax.runtime import printable
 
 FORMS = {
@@ -33,6 +35,7 @@ FORMS = {
   'huggingface': huggingface_folder,
   'timm': timm_folder,
 }
+DESCRIPTION = 'model.json'
 
 
 def choose(names: Sequence[str]) -> dict[str, ModuleType]:
@@ -42,12 +45,6 @@ def choose(names: Sequence[str]) -> dict[str, ModuleType]:
       f'--forms={",".join(names)}: choose forms from {list(FORMS)}.'
     )
   return {name: FORMS[name] for name in dict.fromkeys(names)}
-
-
-def check_target(to: epath.Path, overwrite: bool) -> None:
-  """Raises ValueError if something else is there already."""
-  is_export = (to / description.FILE).exists()
-  weight_files.check_target(to, overwrite, 'export', is_export)
 
 
 def write(
@@ -62,20 +59,46 @@ def write(
     chosen: the forms, by name.
   """
   to.mkdir(parents=True, exist_ok=True)
-  (to / description.FILE).unlink(missing_ok=True)
-  content = description.describe(program) | {'forms': {}, 'files': []}
+  (to / DESCRIPTION).unlink(missing_ok=True)
   for form in FORMS.values():
     path = to / form.PATH
     if path.is_dir():
       path.rmtree()
     path.unlink(missing_ok=True)
-  for name, form in chosen.items():
-    content['forms'][name] = form.write(program, to)
-    content['files'] += description.files(to, name, form.PATH)
-  weight_files.write_json(to / description.FILE, content)
+  for form in chosen.values():
+    form.write(program, to)
+  content = {**_describe(program), 'forms': list(chosen)}
+  weight_files.write_json(to / DESCRIPTION, content)
   print(
     printable.text(
       f'Wrote {to} ({", ".join(chosen)}): {program.loaded.name} of'
       f' {program.loaded.origin}.'
     )
   )
+
+
+def _describe(program: Program) -> dict[str, Any]:
+  """Returns what a user of the files must know."""
+  loaded = program.loaded
+  name, overrides = inference.describe(loaded.model)
+  return {
+    'format_version': 2,
+    'versions': {'vit_jax': vit_jax.__version__, 'jax': jax.__version__},
+    'model': {'name': name, 'overrides': overrides},
+    'dtype': program.dtype,
+    'input': {'shape': list(program.input_shape), 'dtype': 'uint8'},
+    'output': {'shape': ['b', loaded.model.num_classes], 'dtype': 'float32'},
+    'loss': loaded.loss,
+    'image_size': list(loaded.image_size),
+    'classes': loaded.model.num_classes,
+    'class_names': list(loaded.class_names),
+    'decoding': {
+      'upright': loaded.preprocess.upright,
+      'jpeg_dct': loaded.preprocess.jpeg_dct,
+      'channels': program.loaded.channels,
+    },
+    'preprocessing': {
+      'text': loaded.preprocess.text,
+      'operations': list(map(repr, loaded.preprocess.ops)),
+    },
+  }

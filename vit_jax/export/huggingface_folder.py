@@ -13,8 +13,6 @@ from vit_jax.models.shared import normalize
 from vit_jax.runtime import installed
 
 PATH, TOLERANCE = 'huggingface', 1e-4  # See `forms`.
-# Of the models in the folder; the other forms take uint8 pixels.
-INPUT = 'float32 [batch, channels, height, width] in [-1, 1]'
 
 
 def check(program: Program) -> None:
@@ -28,7 +26,7 @@ def check(program: Program) -> None:
     )
 
 
-def write(program: Program, folder: epath.Path) -> dict[str, Any]:
+def write(program: Program, folder: epath.Path) -> None:
   """Writes the folder."""
   loaded = program.loaded
   interop.save_huggingface(
@@ -36,7 +34,6 @@ def write(program: Program, folder: epath.Path) -> dict[str, Any]:
     **loaded.described,
   )
   card.write(folder / PATH, loaded)
-  return {'class': 'ViTForImageClassification', 'input': INPUT}
 
 
 def load(folder: epath.Path) -> Any:

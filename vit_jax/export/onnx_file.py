@@ -3,7 +3,6 @@
 import contextlib
 import io
 import tempfile
-from typing import Any
 
 import numpy as np
 from etils import epath
@@ -13,7 +12,7 @@ from vit_jax.export.program import Program
 from vit_jax.runtime import installed
 
 PATH, TOLERANCE = 'model.onnx', 1e-4  # See `forms`.
-OPSET = 18
+_OPSET = 18
 
 
 def check(program: Program) -> None:
@@ -26,8 +25,8 @@ def check(program: Program) -> None:
   program.check_one_file('an ONNX file with its weights inside')
 
 
-def write(program: Program, folder: epath.Path) -> dict[str, Any]:
-  """Writes the file, its weights inside; returns its opset."""
+def write(program: Program, folder: epath.Path) -> None:
+  """Writes the file, its weights inside."""
   import torch
 
   class Whole(torch.nn.Module):
@@ -44,7 +43,7 @@ def write(program: Program, folder: epath.Path) -> dict[str, Any]:
   with tempfile.TemporaryDirectory() as temporary:
     huggingface_folder.write(program, epath.Path(temporary))
     model = Whole(huggingface_folder.load(epath.Path(temporary))).eval()
-  shape = (2, *program.loaded.image_size, program.channels)
+  shape = (2, *program.loaded.image_size, program.loaded.channels)
   with contextlib.redirect_stdout(io.StringIO()):  # It tells each of its steps.
     exported = torch.onnx.export(
       model,
@@ -52,7 +51,7 @@ def write(program: Program, folder: epath.Path) -> dict[str, Any]:
       dynamo=True,
       input_names=['images'],
       output_names=['logits'],
-      opset_version=OPSET,
+      opset_version=_OPSET,
       dynamic_shapes={'images': {0: torch.export.Dim('batch')}},
     )
   for node in exported.model.graph:
@@ -60,7 +59,6 @@ def write(program: Program, folder: epath.Path) -> dict[str, Any]:
     # machine.
     node.metadata_props.pop('pkg.torch.onnx.stack_trace', None)
   exported.save(str(folder / PATH), external_data=False)
-  return {'opset': OPSET, 'input': 'images', 'output': 'logits'}
 
 
 def logits(folder: epath.Path, images: np.ndarray) -> np.ndarray:

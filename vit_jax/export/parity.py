@@ -14,6 +14,7 @@ from etils import epath
 
 from vit_jax import images as images_lib
 from vit_jax.export.program import Program
+from vit_jax.runtime import text_table
 
 _BATCH = 8
 
@@ -48,7 +49,7 @@ def images(
       out. If there are none, the images are random pixels.
   """
   if not paths:
-    shape = (count, *program.loaded.image_size, program.channels)
+    shape = (count, *program.loaded.image_size, program.loaded.channels)
     return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
   found = images_lib.from_paths(images_lib.find(paths)[:count])
   return found.read(program.loaded.preprocess)[0]
@@ -86,10 +87,8 @@ def compare(
 
 def table(rows: list[Row]) -> str:
   """Returns the comparison as text."""
-  lines = [f'{"form":<12} {"from checkpoint":>16} {"allowed":>9}']
+  lines = [('form', 'from checkpoint', 'allowed', '')]
   for row in rows:
-    lines.append(
-      f'{row.form:<12} {row.difference:>16.1e} {row.allowed:>9.1e}'
-      f'  {"ok" if row.passed else "DIFFERS"}'
-    )
-  return '\n'.join(lines)
+    numbers = (f'{x:.1e}' for x in (row.difference, row.allowed))
+    lines.append((row.form, *numbers, 'ok' if row.passed else 'DIFFERS'))
+  return text_table.aligned(lines)

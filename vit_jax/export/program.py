@@ -57,10 +57,6 @@ class Program:
     return model.clone(dtype=dtype)
 
   @property
-  def channels(self) -> int:
-    return self.loaded.preprocess.channels
-
-  @property
   def takes_any_size(self) -> bool:
     """Whether images may have any height and width.
 
@@ -72,7 +68,7 @@ class Program:
   def input_shape(self) -> tuple[int | str, ...]:
     """The shape of the images; a letter stands for any size."""
     size = ('h', 'w') if self.takes_any_size else self.loaded.image_size
-    return ('b', *size, self.channels)
+    return ('b', *size, self.loaded.channels)
 
   def __call__(self, images: jax.Array) -> jax.Array:
     """Maps uint8 [B, height, width, channels] to logits, float32 [B, K]."""

@@ -19,13 +19,8 @@ def check(program: Program) -> None:
   program.check_one_file('a StableHLO file')
 
 
-def write(program: Program, folder: epath.Path) -> dict[str, int | list[str]]:
-  """Writes the program, its weights inside.
-
-  Returns:
-    What a reader must know: the version of the calling convention, and the
-    platforms.
-  """
+def write(program: Program, folder: epath.Path) -> None:
+  """Writes the program, its weights inside."""
   dimensions = ','.join(map(str, program.input_shape))
   # Smaller images have no pixels left for some layers.
   limits = ['h >= 1', 'w >= 1'] if program.takes_any_size else []
@@ -41,10 +36,6 @@ def write(program: Program, folder: epath.Path) -> dict[str, int | list[str]]:
   finally:
     jax.config.update('jax_hlo_source_file_canonicalization_regex', folders)
   (folder / PATH).write_bytes(exported.serialize())
-  return {
-    'calling_convention_version': exported.calling_convention_version,
-    'platforms': list(exported.platforms),
-  }
 
 
 def logits(folder: epath.Path, images: np.ndarray) -> np.ndarray:

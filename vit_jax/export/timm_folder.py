@@ -42,8 +42,8 @@ def check(program: Program) -> None:
     raise ValueError(f'--dtype={program.dtype}: timm folders are float32.')
 
 
-def write(program: Program, folder: epath.Path) -> dict[str, Any]:
-  """Writes the folder; returns the name of timm's model, and its arguments."""
+def write(program: Program, folder: epath.Path) -> None:
+  """Writes the folder."""
   import timm
 
   loaded, arguments = program.loaded, _arguments(program)
@@ -51,37 +51,29 @@ def write(program: Program, folder: epath.Path) -> dict[str, Any]:
     _ARCHITECTURE, num_classes=loaded.model.num_classes, **arguments
   )
   cfg = {
-    'input_size': [program.channels, *loaded.image_size],
+    'input_size': [program.loaded.channels, *loaded.image_size],
     'interpolation': 'bilinear',
     'crop_pct': 1.0,
-    'mean': [0.5] * program.channels,
-    'std': [0.5] * program.channels,
+    'mean': [0.5] * program.loaded.channels,
+    'std': [0.5] * program.loaded.channels,
     # Those of the weights that timm has for this architecture.
     **{'tag': '', 'license': ''},
   }
   names = list(loaded.class_names)
   with tempfile.TemporaryDirectory() as temporary:
-    weights, made = epath.Path(temporary, 'a.npz'), epath.Path(temporary, PATH)
+    weights = epath.Path(temporary, 'a.npz')
     # timm reads files with the released files' names.
     interop.save_npz(
       weights, loaded.params, loaded.model, image_size=loaded.image_size
     )
     model.load_pretrained(str(weights))
-    timm.models.save_for_hf(
-      model,
-      str(made),
-      model_config={'pretrained_cfg': cfg, 'label_names': names},
-      model_args=arguments,
-      safe_serialization=True,
-    )
-    (folder / PATH).mkdir(parents=True, exist_ok=True)
-    for file in made.iterdir():
-      file.copy(folder / PATH / file.name)
-  return {
-    'architecture': _ARCHITECTURE,
-    'model_args': arguments,
-    'input': huggingface_folder.INPUT,
-  }
+  timm.models.save_for_hf(
+    model,
+    str(folder / PATH),
+    model_config={'pretrained_cfg': cfg, 'label_names': names},
+    model_args=arguments,
+    safe_serialization=True,
+  )
 
 
 def _arguments(program: Program) -> dict[str, Any]:
@@ -90,7 +82,7 @@ def _arguments(program: Program) -> dict[str, Any]:
   arguments = {
     'img_size': list(program.loaded.image_size),
     'patch_size': list(model.patch_size),
-    'in_chans': program.channels,
+    'in_chans': program.loaded.channels,
     'embed_dim': model.width,
     'depth': model.depth,
     'num_heads': model.heads,

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from etils import epath
 
-from vit_jax.interop import weight_files
 from vit_jax.runtime import json_text
 from vit_jax.workdir import files
 
@@ -81,7 +80,7 @@ def read(path: epath.PathLike) -> Measured | None:
   Raises:
     ValueError: the file holds no measurements.
   """
-  path = weight_files.absolute(path)
+  path = files.absolute(path)
   if not path.exists():
     return None
   try:
@@ -119,7 +118,7 @@ def add(path: epath.PathLike, measured: Measured, entry: Entry) -> Measured:
 
   Keeps entries that other processes have added.
   """
-  path = weight_files.absolute(path)
+  path = files.absolute(path)
   if path.exists():
     measured = resume(path, measured.settings)
   measured = dataclasses.replace(measured, entries=(*measured.entries, entry))

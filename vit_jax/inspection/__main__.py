@@ -38,9 +38,9 @@ from absl import flags, logging
 
 from vit_jax import images, loaded
 from vit_jax.inspection import gallery, mistakes
-from vit_jax.interop import weight_files
 from vit_jax.pages import drawing
 from vit_jax.runtime import command_line
+from vit_jax.workdir import files
 
 loaded.define_flags()
 _TO = flags.DEFINE_string(
@@ -73,7 +73,7 @@ _SEED = flags.DEFINE_integer('seed', 0, 'Seed for the choice of the images.')
 
 
 def main(words: Sequence[str]) -> None:
-  to = weight_files.absolute(_TO.value)
+  to = files.absolute(_TO.value)
   if to.exists() and not to.is_dir():
     raise ValueError(f'--to={to} is a file, expected a directory.')
   images.check_one(words, mistakes=_MISTAKES.value)

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from etils import epath
 
-from vit_jax.interop import weight_files
+from vit_jax.workdir import files
 
 VARIABLE = 'VIT_JAX_WEIGHTS'
 _DEFAULT_FOLDER = '~/.cache/vit_jax'
@@ -177,7 +177,7 @@ def entry(name: str) -> Entry:
 
 def folder() -> epath.Path:
   """Returns the folder of the released files on this machine."""
-  return weight_files.absolute(os.environ.get(VARIABLE) or _DEFAULT_FOLDER)
+  return files.absolute(os.environ.get(VARIABLE) or _DEFAULT_FOLDER)
 
 
 def path_of(name: str) -> epath.Path:
@@ -194,7 +194,7 @@ def fetch_commands(name: str, path: epath.PathLike) -> list[str]:
   found = entry(name)
   path = os.fspath(path)
   ways = [['gcloud', 'storage', 'cp', found.address, path]]
-  if not weight_files.is_remote(path):
+  if '://' not in path:
     ways.insert(0, ['curl', '-fL', '--create-dirs', '-o', path, found.url])
   return [shlex.join(way) for way in ways]
 

@@ -25,6 +25,7 @@ from vit_jax.models import position
 _HEAD, _PRE_LOGITS = 'head/', 'pre_logits/'
 # Only masked patch prediction has these.
 _MASK_EMBEDDING, _PATCH_HEAD = 'mask_embedding', 'patch_head/'
+_HEADS = (_HEAD, _PRE_LOGITS, _PATCH_HEAD)
 # Arrays whose length depends on the image size.
 _TABLES = ('pos_embedding', 'x_embedding', 'y_embedding', 'relative_embedding')
 _LISTED = 8  # Longest list of names in a report; optimizers have hundreds.
@@ -103,9 +104,11 @@ def fit(
     problem = f' {error}'
   difference = checkpoint_lib.mismatch(_shapes(target), _shapes(kept))
   if difference or problem:
-    hint = '' if new_head else _head_hint(loaded, target, option)
     if difference:
       difference = f' Compared with the model:\n{difference}\n'
+    hint = ''
+    if not new_head and _shapes(loaded, _HEADS) != _shapes(target, _HEADS):
+      hint = f' {option} starts a new head.'
     raise ValueError(
       f'The weights of {weights.origin} do not fit the model.'
       f'{difference or " "}Check the name of the model and its sizes.'
@@ -129,45 +132,14 @@ def _new_head(
   loaded: Mapping[str, Any], target: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
   """Returns the file's arrays to drop, and the model's that stay new."""
-  theirs, ours = (
-    {k: v for k, v in _shapes(flat).items() if k.startswith(_PRE_LOGITS)}
-    for flat in (loaded, target)
-  )
   parts = (_HEAD, _PATCH_HEAD)
-  if theirs != ours:
+  if _shapes(loaded, _PRE_LOGITS) != _shapes(target, _PRE_LOGITS):
     parts += (_PRE_LOGITS,)
   if (_MASK_EMBEDDING in loaded) != (_MASK_EMBEDDING in target):
     parts += (_MASK_EMBEDDING,)
   return (
     tuple(k for k in loaded if k.startswith(parts)),
     tuple(k for k in target if k.startswith(parts)),
-  )
-
-
-def _head_hint(
-  loaded: Mapping[str, Any], target: Mapping[str, Any], option: str
-) -> str:
-  """Returns what to do about a head that does not fit, or ''."""
-  if 'head/bias' not in target:
-    return (
-      ' The model predicts patches, not classes: start its predictions anew'
-      f' with {option}.'
-    )
-
-  def sizes(flat):
-    layers = {
-      'num_classes': 'head/bias',
-      'representation_size': 'pre_logits/bias',
-    }
-    found = {k: flat[v].size if v in flat else None for k, v in layers.items()}
-    return ' and '.join(f'{key}={value}' for key, value in found.items())
-
-  if sizes(loaded) == sizes(target):
-    return ''
-  return (
-    f' The head of the weights has {sizes(loaded)}, that of the model'
-    f' {sizes(target)}; None means that there is no such layer. Build the model'
-    f' like the weights, or start a new head with {option}.'
   )
 
 
@@ -232,7 +204,7 @@ def initial(
 
   def fresh_head():
     params = _init(model, image_size, channels)
-    parts = (_HEAD, _PRE_LOGITS, _MASK_EMBEDDING, _PATCH_HEAD)
+    parts = (*_HEADS, _MASK_EMBEDDING)
     # jit does not compute what is not returned.
     return {k: v for k, v in params.items() if k.startswith(parts)}
 
@@ -267,37 +239,35 @@ def without_structs(params: Any) -> dict[str, Any]:
   )
 
 
-def _shapes(flat: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-  return {k: tuple(v.shape) for k, v in flat.items()}
+def _shapes(
+  flat: Mapping[str, Any], parts: str | tuple[str, ...] = ''
+) -> dict[str, tuple[int, ...]]:
+  """Returns the shapes of the arrays whose names begin with one of `parts`."""
+  return {k: tuple(v.shape) for k, v in flat.items() if k.startswith(parts)}
 
 
-def check_params(
-  flat: Mapping[str, np.ndarray],
-  model: nn.Module,
-  image_size: tuple[int, int] | None,
-) -> None:
-  """Checks that parameters fit a model, before they are written.
+def check_params(weights: Weights) -> None:
+  """Checks that parameters fit their model, before they are written.
 
   Args:
-    flat: name -> array, blocks not stacked.
-    model: from `models.build`.
-    image_size: (height, width) that the position embeddings are for; None
-      leaves them unchecked.
+    weights: with the model. If the image size is not known, the position
+      embeddings are not checked.
 
   Raises:
     ValueError: arrays are missing, extra, of the wrong shape or not finite.
   """
+  params, model, size = weights.params, weights.model, weights.image_size
   height, width = getattr(model, 'patch_size', (1, 1))
   some_size = (64 * height, 64 * width)  # A few patches, also behind a ResNet.
-  channels = inference.channels(flat)
-  target = initial(model, image_size or some_size, channels, head=False)
+  channels = inference.channels(params)
+  target = initial(model, size or some_size, channels, head=False)
   expected, found = (
     {
       k: shape
-      for k, shape in _shapes(params).items()
-      if image_size or k.rpartition('/')[2] not in _TABLES
+      for k, shape in _shapes(flat).items()
+      if size or k.rpartition('/')[2] not in _TABLES
     }
-    for params in (without_structs(target), flat)
+    for flat in (without_structs(target), params)
   )
   if difference := checkpoint_lib.mismatch(expected, found):
     raise ValueError(
@@ -306,4 +276,4 @@ def check_params(
       "Check the model's number of classes, sizes and options, and the image"
       ' size.'
     )
-  arrays_lib.check_finite(flat, 'The model')
+  arrays_lib.check_finite(params, 'The model')

@@ -23,6 +23,7 @@ from vit_jax.interop import (
   weight_files,
 )
 from vit_jax.interop.weight_files import Weights, pair
+from vit_jax.workdir import files
 
 CONFIG = 'config.json'
 WEIGHTS = 'model.safetensors'
@@ -53,7 +54,7 @@ def read(path: epath.PathLike) -> Weights:
       pickle, the model is of no family in `families.HUGGINGFACE`, or images
       were prepared for it in a way that is not done here.
   """
-  path = weight_files.absolute(path)
+  path = files.absolute(path)
   folder, file = path.parent, path
   if path.is_dir():
     folder, file = path, path / WEIGHTS
@@ -112,16 +113,13 @@ def read(path: epath.PathLike) -> Weights:
 
 
 def _class_names(labels: Mapping[str, str], classes: int) -> tuple[str, ...]:
-  """Returns a name for each class, 'class 3' for one without a label.
-
-  The result is () for placeholders, or if the labels are about more classes,
-  or about fewer.
-  """
-  others = len(labels) > classes or str(classes - 1) not in labels
-  if others or all(n == f'LABEL_{i}' for i, n in labels.items()):
+  """Returns a name for each class; () for placeholders or other classes."""
+  indices = list(map(str, range(classes)))
+  if labels.keys() != {*indices} or all(
+    name == f'LABEL_{i}' for i, name in labels.items()
+  ):
     return ()
-  names = [labels.get(str(i), '') for i in range(classes)]
-  return tuple(n if n.strip() else f'class {i}' for i, n in enumerate(names))
+  return tuple(labels[i] for i in indices)
 
 
 def check_savable(model: nn.Module) -> None:

@@ -31,6 +31,7 @@ _VIT_SIZES = (
   *('width', 'depth', 'heads', 'mlp_dim', 'patch_size', 'resnet_blocks'),
   *('resnet_width', 'representation_size'),
 )
+_Shapes = Mapping[str, tuple[int, ...]]  # By our names.
 _BLOCK = 'Transformer/encoderblock_0/'
 _FINAL_NORM = 'Transformer/encoder_norm/scale'
 _BIT_IMAGE_SIZE = (224, 224)  # A BiT takes any size.
@@ -47,7 +48,7 @@ def infer_model(
   LayerNorms' epsilon.
 
   Args:
-    arrays: name -> array, by released names or ours.
+    arrays: our name -> array, blocks not stacked.
     image_size: (height, width) in pixels; needed where the number of patches
       is no square.
 
@@ -60,87 +61,73 @@ def infer_model(
     ValueError: no model of this package has these arrays, or they do not show
       the image size.
   """
-  flat = families.from_released(arrays)
-  (classes,) = _shape(flat, 'head/bias', 1) if 'head/bias' in flat else (1,)
+  shapes = {name: array.shape for name, array in arrays.items()}
+  (classes,) = shapes.get('head/bias', (1,))
   try:
-    if 'gn_final/scale' in flat:
-      blocks, width = _resnet(flat)
+    if 'gn_final/scale' in shapes:
+      blocks, width = _resnet(shapes)
       model = models.build(
         'BiT-R50x1', num_classes=classes, blocks=blocks, width_factor=width
       )
       return model, image_size or _BIT_IMAGE_SIZE
-    fields = _vit_fields(flat)
+    fields = _vit_fields(shapes)
   except KeyError as error:
     raise ValueError(
       'These are not the weights of a ViT, a hybrid or a BiT with the released'
-      f' names: {error} is missing among {", ".join(sorted(flat)[:8])}, ...'
+      f' names: {error} is missing among {", ".join(sorted(shapes)[:8])}, ...'
       ' Name the model, if they are the weights of another one of this package.'
     ) from None
   model = models.build('ViT-B/16', num_classes=classes, **fields)
-  return model, image_size or _image_size(flat, model)
+  return model, image_size or _image_size(shapes, model)
 
 
-def _vit_fields(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _vit_fields(shapes: _Shapes) -> dict[str, Any]:
   """Returns the attributes of `vit.ViT`; KeyError if an array is missing."""
 
   def has(end):  # One block that lacks it is an error that comes later.
-    return any(_block_of(name) and name.endswith(end) for name in flat)
+    return any(_block_of(name) and name.endswith(end) for name in shapes)
 
+  if families.POSITION not in shapes:
+    raise KeyError(families.POSITION)
   attention = _BLOCK + 'MultiHeadDotProductAttention_0/'
-  width, heads, _ = _shape(flat, attention + 'query/kernel', 3)
-  _shape(flat, families.POSITION, 3)
-  pooling = 'token' if families.CLS in flat else 'gap'
+  width, heads, _ = shapes[attention + 'query/kernel']
+  pooling = 'token' if families.CLS in shapes else 'gap'
   fields = {
     'width': width,
     'heads': heads,
-    'depth': len({m[1] for k in flat if (m := _block_of(k))}),
-    'mlp_dim': _shape(flat, _BLOCK + 'MlpBlock_0/Dense_0/bias', 1)[0],
-    'patch_size': _shape(flat, 'embedding/kernel', 4)[:2],
-    'pooling': 'map' if 'MAPHead_0/probe' in flat else pooling,
-    'norm_position': 'pre' if _FINAL_NORM in flat else 'post',
+    'depth': len({m[1] for k in shapes if (m := _block_of(k))}),
+    'mlp_dim': shapes[_BLOCK + 'MlpBlock_0/Dense_0/bias'][0],
+    'patch_size': shapes['embedding/kernel'][:2],
+    'pooling': 'map' if 'MAPHead_0/probe' in shapes else pooling,
+    'norm_position': 'pre' if _FINAL_NORM in shapes else 'post',
     'parallel': not has('/LayerNorm_1/scale'),
     'qk_norm': has('/query_norm/scale'),
     'qkv_bias': has('/query/bias'),
     'norm_bias': has('/LayerNorm_0/bias'),
   }
-  if 'pre_logits/bias' in flat:
-    fields['representation_size'] = _shape(flat, 'pre_logits/bias', 1)[0]
-  if 'conv_root/kernel' in flat:
-    fields['resnet_blocks'], fields['resnet_width'] = _resnet(flat)
+  if 'pre_logits/bias' in shapes:
+    fields['representation_size'] = shapes['pre_logits/bias'][0]
+  if 'conv_root/kernel' in shapes:
+    fields['resnet_blocks'], fields['resnet_width'] = _resnet(shapes)
   return fields
-
-
-def _shape(
-  flat: Mapping[str, np.ndarray], name: str, rank: int
-) -> tuple[int, ...]:
-  """Returns a shape; KeyError if missing, ValueError if of another rank."""
-  shape = tuple(flat[name].shape)
-  if len(shape) != rank or 0 in shape:
-    raise ValueError(
-      f'These are not the weights of a model of the paper: {name} has shape'
-      f' {shape}, expected {rank} axes, none of them empty.'
-    )
-  return shape
 
 
 def _block_of(name: str) -> re.Match | None:
   return re.match(r'Transformer/encoderblock_(\d+)/', name)
 
 
-def _resnet(flat: Mapping[str, np.ndarray]) -> tuple[tuple[int, ...], float]:
+def _resnet(shapes: _Shapes) -> tuple[tuple[int, ...], float]:
   """Returns the number of units of each stage, and the width factor."""
-  units = re.findall(r'block(\d{1,4})/(unit\d{1,4})/', ' '.join(flat))
+  units = re.findall(r'block(\d{1,4})/(unit\d{1,4})/', ' '.join(shapes))
   stages = sorted(int(stage) for stage, _ in {*units})
   counts = tuple(stages.count(n + 1) for n in range(max(stages, default=0)))
-  width = _shape(flat, 'conv_root/kernel', 4)[-1] / 64
+  width = shapes['conv_root/kernel'][-1] / 64
   return counts, int(width) if width.is_integer() else width
 
 
-def _image_size(
-  flat: Mapping[str, np.ndarray], model: vit.ViT
-) -> tuple[int, int]:
+def _image_size(shapes: _Shapes, model: vit.ViT) -> tuple[int, int]:
   """Returns the image size of the position embeddings, in whole patches."""
-  patches = _shape(flat, families.POSITION, 3)[1] - int(families.CLS in flat)
+  patches = shapes[families.POSITION][1] - int(families.CLS in shapes)
   side = math.isqrt(max(0, patches))
   if side == 0 or side**2 != patches:
     raise ValueError(

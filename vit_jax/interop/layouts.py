@@ -257,26 +257,15 @@ def _filled(template: str, found: re.Match) -> str:
 
 
 def unstack(arrays: Arrays) -> dict[str, np.ndarray]:
-  """Splits `Transformer/encoderblock/...` [depth, ...] into blocks.
-
-  Raises:
-    ValueError: the same block is also there unstacked.
-  """
+  """Splits `Transformer/encoderblock/...` [depth, ...] into blocks."""
   result = {}
   for name, array in arrays.items():
-    blocks = {name: array}
     if name.startswith(_STACKED) and array.ndim:
       rest = name.removeprefix(_STACKED)
-      blocks = {
-        f'Transformer/encoderblock_{i}/{rest}': block
-        for i, block in enumerate(array)
-      }
-    if twice := sorted(blocks.keys() & result.keys()):
-      raise ValueError(
-        f'{twice[0]} is there twice, alone and stacked with other blocks: the'
-        ' file mixes two naming schemes.'
-      )
-    result |= blocks
+      for i, block in enumerate(array):
+        result[f'Transformer/encoderblock_{i}/{rest}'] = block
+    else:
+      result[name] = array
   return result
 
 

@@ -15,6 +15,7 @@ from vit_jax.interop import (
   weight_files,
 )
 from vit_jax.interop.weight_files import ImageSize, Weights, pair
+from vit_jax.workdir import files
 
 
 def _checked(
@@ -27,10 +28,9 @@ def _checked(
       parameters do not fit the model or are not finite.
   """
   size = image_size and pair(image_size)
-  flat = inference.flatten(params)
-  weights = Weights('', flat, model, size, **described)
+  weights = Weights('', inference.flatten(params), model, size, **described)
   weight_files.check_class_names(weights.class_names, model.num_classes)
-  fitting.check_params(flat, model, size)
+  fitting.check_params(weights)
   return weights
 
 
@@ -61,7 +61,7 @@ def save_npz(
       that of the classes, or the parameters do not fit the model or are not
       finite.
   """
-  path = weight_files.absolute(path)
+  path = files.absolute(path)
   if path.suffix != '.npz':
     raise ValueError(f'{path} must end with .npz.')
   weights = _checked(params, model, image_size, described)
@@ -114,7 +114,7 @@ def save_huggingface(
   names = weights.class_names or [
     f'LABEL_{i}' for i in range(model.num_classes)
   ]
-  folder = weight_files.absolute(folder)
+  folder = files.absolute(folder)
   folder.mkdir(parents=True, exist_ok=True)
   family = families.VIT
   arrays.write_safetensors(

@@ -50,7 +50,7 @@ def locate(path: epath.PathLike) -> epath.Path:
   given = os.fspath(path)
   if hub.is_address(given):
     return hub.download(given)
-  found = weight_files.absolute(path)
+  found = files.absolute(path)
   if given in catalog.names() and not found.exists():
     return catalog.find(given)
   if found.suffix in ('.npz', '.safetensors') and not found.is_dir():
@@ -265,11 +265,14 @@ def _read_run(path: epath.Path) -> Weights:
       weights,
       model=_model_of_run(saved),
       image_size=pair(saved['image_size']),
-      channels=saved.get('channels', weights.channels),
+      channels=saved['channels'],
       class_names=files.read_class_names(workdir),
       preprocessing=_preprocessing(saved),
-      decoding=_decoding(saved.get('data', {})),
-      loss=saved.get('loss', {}).get('name', ''),
+      decoding={
+        'upright': saved['data']['exif_orientation'] is not False,
+        'jpeg_dct': saved['data']['jpeg_dct'],
+      },
+      loss=saved['loss']['name'],
     )
   except _WRONG as error:
     raise ValueError(
@@ -280,22 +283,10 @@ def _read_run(path: epath.Path) -> Weights:
 def _preprocessing(config: Mapping[str, Any]) -> str:
   """Returns the operations of a run's own test, or of any evaluation."""
   evals = sorted(
-    config.get('evals', {}).values(),
+    config['evals'].values(),
     key=lambda e: (e.get('kind') != 'classification', bool(e.get('dataset'))),
   )
   return evals[0].get('preprocess', '') if evals else ''
-
-
-def _decoding(section: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns how a run's evaluations decode the user's own photographs.
-
-  Runs that are older than these keys ignored EXIF orientation, and decoded
-  accurately.
-  """
-  return {
-    'upright': section.get('exif_orientation', False) is not False,
-    'jpeg_dct': section.get('jpeg_dct', 'accurate'),
-  }
 
 
 def _model_of_run(config: Mapping[str, Any]) -> nn.Module:

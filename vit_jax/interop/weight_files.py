@@ -2,21 +2,17 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
-import fsspec
 import numpy as np
 from etils import epath
 
 from vit_jax.models import position
-from vit_jax.runtime import json_text, printable
+from vit_jax.runtime import printable
 from vit_jax.workdir import files
 
-# Losses that say what probabilities are; '' if it is unknown.
-_LOSSES = ('', 'softmax', 'sigmoid')
 _LARGEST_SIDE = 2**14  # Pixels; images are resized to the size in a file.
 ImageSize = int | Sequence[int]  # Side, or (height, width), in pixels.
 
@@ -84,11 +80,6 @@ class Weights:
       for key, value in self.settings.items()
       if getattr(model, key, value) != value
     )
-    if self.loss not in _LOSSES:
-      differing += (
-        f'their loss {self.loss!r:.60} says nothing about probabilities: those'
-        ' of softmax are shown',
-      )
     return self.notes + differing
 
 
@@ -123,28 +114,9 @@ def check_class_names(names: Sequence[str] | None, num_classes: int) -> None:
 # ---- Paths -------------------------------------------------------------------
 
 
-def absolute(path: epath.PathLike) -> epath.Path:
-  """Returns `files.absolute`; ValueError if the file system is unknown here."""
-  scheme, remote, _ = os.fspath(path).partition('://')
-  if remote:
-    try:
-      fsspec.get_filesystem_class(scheme)
-    except ImportError as error:
-      raise ValueError(
-        f'{os.fspath(path)} cannot be reached: {error}. For gs:// paths run'
-        ' pip install "vit-paper-jax[gcs]".'
-      ) from error
-  return files.absolute(path)
-
-
-def is_remote(path: epath.PathLike) -> bool:
-  """Returns whether a path is in a bucket, as in `gs://bucket/file`."""
-  return '://' in os.fspath(path)
-
-
 def existing_file(path: epath.PathLike) -> epath.Path:
   """Returns the absolute path; ValueError if no regular file is there."""
-  path = absolute(path)
+  path = files.absolute(path)
   if not path.exists():
     raise ValueError(f'There is no file {path}.')
   if path.is_dir():
@@ -200,10 +172,7 @@ def class_names(path: epath.PathLike) -> tuple[str, ...]:
 
 def read_json(path: epath.PathLike) -> dict[str, Any]:
   """Reads a JSON object; ValueError if there is no file, or no JSON object."""
-  content = json_text.read(existing_file(path))
-  if not isinstance(content, dict):
-    raise ValueError(f'{path} holds {content!r:.80}, expected an object.')
-  return content
+  return files.read_object(existing_file(path), 'write it again')
 
 
 def write_json(path: epath.Path, content: Mapping[str, Any]) -> None:

@@ -35,6 +35,7 @@ from vit_jax.interop import weight_files
 from vit_jax.predict import commands, overlay, predictor
 from vit_jax.predict.predictions import Predictions
 from vit_jax.runtime import command_line
+from vit_jax.workdir import files
 
 commands.define_flags()
 _TOP = flags.DEFINE_integer(
@@ -61,12 +62,11 @@ _CLASS_NAMES = flags.DEFINE_string(
 _COLUMNS = ['image', 'rank', 'class', 'index', 'probability', 'error']
 # Of the longest names of images, the end is shown; of classes, the beginning.
 _LONGEST, _LONGEST_CLASS = 48, 20
-_LONGEST_STEM = 200  # Bytes of an image's name in that of its picture.
 
 
 def main(words: Sequence[str]) -> None:
   found = _find(words)
-  to = _ATTENTION.value and weight_files.absolute(_ATTENTION.value)
+  to = _ATTENTION.value and files.absolute(_ATTENTION.value)
   model = commands.from_flags()
   model.check('logits')
   output = 'logits'
@@ -78,19 +78,12 @@ def main(words: Sequence[str]) -> None:
     names = weight_files.class_names(_CLASS_NAMES.value)
     weight_files.check_class_names(names, len(model.class_names))
     model.class_names = names
-  unnamed = sum(n == f'class {i}' for i, n in enumerate(model.class_names))
-  if unnamed and not _CLASS_NAMES.value:
-    logging.warning(
-      'The checkpoint has no names for %d of its %d classes; give them with'
-      ' --class_names=FILE.',
-      *(unnamed, len(model.class_names)),
-    )
   problems = []  # The images that cannot be read.
   indices = np.full(len(found), -1)
   with contextlib.ExitStack() as stack:
     table = None
     if _CSV.value:
-      path = weight_files.absolute(_CSV.value)
+      path = files.absolute(_CSV.value)
       path.parent.mkdir(parents=True, exist_ok=True)
       file = stack.enter_context(path.open('w'))
       table = csv.DictWriter(file, _COLUMNS, lineterminator='\n')
@@ -121,8 +114,6 @@ def main(words: Sequence[str]) -> None:
     for problem in problems:
       print(json.dumps(problem))
   _tell_accuracy(model.class_names, found, indices)
-  if to:
-    logging.info('The pictures are in %s.', to)
   if problems:
     for problem in problems:
       logging.warning('Not read: %s: %s.', *problem.values())
@@ -184,9 +175,7 @@ def _draw(
     text = f'{best[0]["class"]} {best[0]["probability"]:.1%}'
     # Images of several folders may have the same name.
     name = os.path.basename(found.names[index])
-    stem = os.path.splitext(name)[0].replace('\\', '_')
-    # File systems limit a name's bytes.
-    stem = stem.encode()[:_LONGEST_STEM].decode(errors='ignore')
+    stem = os.path.splitext(name)[0]
     path = to / f'{index:0{len(str(len(found)))}d}_{stem}.png'
     with path.open('wb') as file:
       overlay.draw(image, attention, text).save(file, format='PNG')

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from absl import flags
 from etils import epath
 
-from vit_jax.interop import catalog, weight_files
+from vit_jax.interop import catalog
 from vit_jax.pages import drawing
 from vit_jax.paper import page
 from vit_jax.paper.page import texts
 from vit_jax.paper.released import evaluating, files, sections
 from vit_jax.sweep import state
+from vit_jax.workdir.files import absolute
 
 WORD = 'released'
 # Flags that go with the word.
@@ -83,7 +84,7 @@ def run(
   Raises:
     ValueError: an evaluation failed, or the images cannot be read.
   """
-  place = weight_files.absolute(weights) if weights else catalog.folder()
+  place = absolute(weights) if weights else catalog.folder()
   if only_list:
     print(files.listing(place))
     return

@@ -7,7 +7,6 @@ from typing import Any
 
 from etils import epath
 
-from vit_jax.interop import weight_files
 from vit_jax.paper.item import Item, Part
 from vit_jax.paper.items.tables import table2
 from vit_jax.paper.numbers import IMAGENET, Value
@@ -16,6 +15,7 @@ from vit_jax.paper.report import Cell, Missing, Number, Table
 from vit_jax.paper.runs import Results, Transfer, with_start
 from vit_jax.sweep import commands
 from vit_jax.sweep.spec import Run
+from vit_jax.workdir.files import absolute
 
 NAME = 'objectnet'
 _TITLE = 'Accuracy on ObjectNet'
@@ -50,7 +50,7 @@ def check(path: str) -> None:
   Raises:
     ValueError: a part of it is missing.
   """
-  folder = weight_files.absolute(path)
+  folder = absolute(path)
   missing = [part for part in _PARTS if not (folder / part).is_dir()]
   if missing:
     raise ValueError(
@@ -66,7 +66,7 @@ def _evaluate(results: Results, measured: pathlib.Path, path: str) -> None:
   Raises:
     ValueError: an evaluation failed; has a line for each.
   """
-  data, folder = os.fspath(weight_files.absolute(path)), measured / NAME
+  data, folder = os.fspath(absolute(path)), measured / NAME
   argument = f'{table2.HUGE.model},{NAME},resolution={_NODE.resolution}'
   failures = []
   for run, workdir in _runs(results):
