@@ -19,7 +19,7 @@ ViT or stage_1, ... of a ResNet; tokens are pooled as the model pools them.
 Parquet needs pyarrow: pip install "vit-paper-jax[parquet]".
 
 Exit codes: 0 all images have features; 1 an error; 3 some images could not be
-read. They are named, and the others are written.
+read. They are named in _metadata.json, and the others are written.
 """
 
 import dataclasses
@@ -86,10 +86,8 @@ def main(words: Sequence[str]) -> None:
   logging.info('Features of %s images are in %s.', f'{facts["rows"]:,}', to)
   if facts['unreadable']:
     logging.warning(
-      '%d of %d images could not be read: %s.',
-      *(facts['unreadable'], facts['images']),
-      ', '.join(facts['unreadable_names'][:20])
-      + (', ...' if facts['unreadable'] > 20 else ''),
+      '%d of %d images could not be read: %s names them.',
+      *(facts['unreadable'], facts['images'], store.METADATA),
     )
     sys.exit(command_line.UNREADABLE)
 

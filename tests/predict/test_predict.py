@@ -19,7 +19,7 @@ from vit_jax import config as config_lib
 from vit_jax import convert, inspect, interop, loaded, models, predict
 from vit_jax.data import ops
 from vit_jax.models.shared import normalize
-from vit_jax.training import train
+from vit_jax.training import evaluate
 
 SIZE = 8  # Pixels.
 
@@ -39,25 +39,22 @@ def _folder(root, split, count):
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
-  """Returns the data, the work directory and the metrics of a tiny run."""
+  """Returns data, the work directory of a tiny run on them, and its metrics."""
   root = tmp_path_factory.mktemp('predict')
-  _folder(root / 'data', 'train', 6)
+  _folder(root / 'data', 'train', 1)
   _folder(root / 'data', 'test', 5)
-  config = tiny_config(
-    {
-      'data.dataset': f'folder:{root / "data"}',
-      'data.preprocess': 'resize',
-      'channels': 3,
-      'total_steps': 6,
-      'polyak.decay': 0.5,
-      'optimizer': config_lib.adam(),
-      'schedule': config_lib.schedule('constant', peak=3e-3, warmup_steps=0),
-    }
+  spec = f'folder:{root / "data"}'
+  operations = f'resize({SIZE + 2})|central_crop'
+  tiny.run(
+    *(root / 'run', ('blue', 'grey', 'red'), 3),
+    dataset=spec,
+    preprocess=operations,
+    **SIZES,
   )
-  config.evals.test = config_lib.evaluation(
-    'test', preprocess=f'resize({SIZE + 2})|central_crop'
-  )
-  metrics = train.train_and_evaluate(config, root / 'run')
+  config = tiny_config({'data.dataset': spec, 'channels': 3})
+  config.init.checkpoint = str(root / 'run')
+  config.evals.test = config_lib.evaluation('test', preprocess=operations)
+  metrics = evaluate.evaluate_only(config, root / 'evaluated')
   return root / 'data', root / 'run', metrics
 
 
@@ -206,17 +203,11 @@ def test_names_come_from_stdin_and_pictures_show_attention(run, tmp_path, use):
   odd = tmp_path / 'a\u2028b.png'
   odd.write_bytes(files[1].read_bytes())
   files[1] = odd
-  # As long as a name may be: 251 of its bytes before the suffix.
-  long = tmp_path / ('\u9ce5' * 83 + '.png')
-  long.write_bytes(files[0].read_bytes())
-  files.append(long)
   done = use(*words, stdin=''.join(f'{f}\n' for f in [*files, files[0]]))
   assert done.returncode == 0, done.stderr
-  assert len(done.stdout.splitlines()) == 3
+  assert len(done.stdout.splitlines()) == 2
   pictures = sorted((tmp_path / 'seen').iterdir())
-  assert [p.name for p in pictures] == [
-    *('0_0.png', '1_a_u2028b.png', f'2_{66 * chr(0x9CE5)}.png'),
-  ]
+  assert [p.name for p in pictures] == ['0_0.png', r'1_a\u2028b.png']
   # The image on the left, and the image under its rollout on the right.
   picture = np.asarray(Image.open(pictures[0]))
   left, right = picture[8:232, 8:232], picture[8:232, 240:464]

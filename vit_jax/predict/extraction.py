@@ -4,7 +4,6 @@ Axes: N images of a shard, D features.
 """
 
 import dataclasses
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,7 +22,7 @@ from vit_jax.interop import inference
 from vit_jax.models import layers
 from vit_jax.predict import store
 from vit_jax.predict.predictor import Predictor
-from vit_jax.runtime import installed, printable
+from vit_jax.runtime import installed
 
 DTYPES = ('float32', 'float16')
 
@@ -75,18 +74,16 @@ def extract(
   versions = {'vit_jax': vit_jax.__version__, **installed.versions()}
   facts |= {'checkpoint': model.origin, 'versions': versions}
   store.write_metadata(to, facts)
-  shards = {}
-  for start in range(0, len(view), shard_size):
-    path = store.shard_path(to, len(shards), facts['shards'], suffix)
-    shards[path] = range(start, min(start + shard_size, len(view)))
-  # A file that is there is complete.
-  left = {path: rows for path, rows in shards.items() if not path.exists()}
-  logging.info('%d of %d shards are missing.', len(left), len(shards))
-  begun = time.monotonic()
-  for number, (path, rows) in enumerate(left.items(), start=1):
-    store.write(path, _compute(model, view, rows, facts))
-    sec = (time.monotonic() - begun) / number * (len(left) - number)
-    logging.info('Wrote %s, %s left.', path, printable.duration(sec))
+  shards = {
+    path: range(len(view))[number * shard_size : (number + 1) * shard_size]
+    for number, path in enumerate(
+      store.shard_paths(to, facts['shards'], suffix)
+    )
+  }
+  for path, rows in shards.items():
+    if not path.exists():  # A file that is there is complete.
+      store.write(path, _compute(model, view, rows, facts))
+      logging.info('Wrote %s.', path)
   missing = [  # The unreadable images.
     index
     for path, rows in shards.items()
@@ -137,16 +134,7 @@ def _facts(model: Predictor, view: View) -> dict[str, Any]:
 
 def _check_same(to: epath.Path, asked: Mapping[str, Any]) -> None:
   """Raises ValueError if a folder holds features of something else."""
-  saved = store.read_metadata(to)
-  if saved is None:
-    if to.exists() and any(
-      p.name.startswith('features-') for p in to.iterdir()
-    ):
-      raise ValueError(
-        f'{to} holds features without {store.METADATA}, so nothing is known'
-        ' about them: use another directory.'
-      )
-    return
+  saved = store.read_metadata(to) or asked
   differing = [
     f'{key}={saved.get(key)!r:.60} there, {value!r:.60} now'
     for key, value in asked.items()

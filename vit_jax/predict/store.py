@@ -15,7 +15,6 @@ pyarrow is an optional extra and slow to import, so only functions that need it
 import it.
 """
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
@@ -34,11 +33,13 @@ _KIND = 'features of vit_jax'
 Columns = Mapping[str, np.ndarray]
 
 
-def shard_path(
-  folder: epath.Path, shard: int, shards: int, suffix: str
-) -> epath.Path:
-  """Returns the path of the shard with this number, from 0."""
-  return folder / f'features-{shard:05d}-of-{shards:05d}.{suffix}'
+def shard_paths(
+  folder: epath.Path, shards: int, suffix: str
+) -> list[epath.Path]:
+  """Returns the paths of the shards of a folder."""
+  return [
+    folder / f'features-{i:05d}-of-{shards:05d}.{suffix}' for i in range(shards)
+  ]
 
 
 def padded(labels: Sequence[Any]) -> np.ndarray:
@@ -89,37 +90,19 @@ def _to_parquet(file: BinaryIO, columns: Columns) -> None:
 
 
 def read(path: epath.Path, column: str) -> np.ndarray:
-  """Reads one column of a shard.
+  """Reads one column of a shard, but no lists of labels."""
+  with path.open('rb') as file:
+    if path.suffix == '.npz':
+      with np.load(file, allow_pickle=False) as columns:
+        return columns[column]
+    import pyarrow as pa
+    from pyarrow import parquet
 
-  Raises:
-    ValueError: the shard is damaged, or has no such column.
-  """
-  files.check_regular(path)
-  try:
-    with path.open('rb') as file:
-      if path.suffix == '.npz':
-        with np.load(file, allow_pickle=False) as columns:
-          return columns[column]
-      return _from_parquet(file, column)
-  # NumPy raises EOFError for an empty file.
-  except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
-    raise ValueError(
-      f'{path} is damaged or has no column {column!r} ({error}): delete it, and'
-      ' start the command that wrote it again.'
-    ) from error
-
-
-def _from_parquet(file, column: str) -> np.ndarray:
-  import pyarrow as pa
-  from pyarrow import parquet
-
-  # One column needs no threads; with them, a command once aborted at its end.
-  table = parquet.ParquetFile(file).read([column], use_threads=False)
+    # One column needs no threads; with them, a command once aborted at its end.
+    table = parquet.ParquetFile(file).read([column], use_threads=False)
   found = table[column].combine_chunks()
   if pa.types.is_fixed_size_list(found.type):
     return found.flatten().to_numpy().reshape(-1, found.type.list_size)
-  if pa.types.is_list(found.type):
-    return padded(found.to_pylist())
   return found.to_numpy(zero_copy_only=False)
 
 
@@ -175,33 +158,21 @@ class Stored(Sequence[np.ndarray]):
     if facts['format'] == 'parquet':
       check_pyarrow(str(self.folder))
 
+    self._paths = shard_paths(self.folder, facts['shards'], facts['format'])
+
   def __len__(self) -> int:
-    return self.facts['shards']
+    return len(self._paths)
 
   def __getitem__(self, shard: int) -> np.ndarray:
     """Returns the features of a shard, float32 [N, D]."""
-    if not 0 <= shard < len(self):
-      raise IndexError(shard)
-    features = read(self._path(shard), 'features')
+    features = read(self._paths[shard], 'features')
     return features.astype(np.float32, copy=False)
 
-  def _path(self, shard: int) -> epath.Path:
-    return shard_path(self.folder, shard, len(self), self.facts['format'])
-
   def column(self, name: str) -> np.ndarray:
-    """Returns a column of all shards, such as 'label' or 'name'.
-
-    Several labels are [rows, most labels of an image], filled up with -1.
-    """
-    parts = [read(self._path(i), name) for i in range(len(self))]
-    parts = [part for part in parts if len(part)]  # No image was readable.
-    if parts[0].ndim == 2:
-      width = max(part.shape[1] for part in parts)
-      parts = [
-        np.pad(p, [(0, 0), (0, width - p.shape[1])], constant_values=-1)
-        for p in parts
-      ]
-    return np.concatenate(parts)
+    """Returns a column of all shards: 'index', 'name', or 'label' if one."""
+    parts = [read(path, name) for path in self._paths]
+    # Of some shards, no image was readable.
+    return np.concatenate([part for part in parts if len(part)])
 
   def labels(self) -> np.ndarray:
     """Returns the labels, int32 [rows].
