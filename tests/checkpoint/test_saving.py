@@ -163,6 +163,12 @@ def fails(monkeypatch):
   return event
 
 
+def _again_and_again(call):
+  for _ in range(3000):  # `check` does not wait.
+    call()
+    time.sleep(0.01)
+
+
 @pytest.mark.parametrize('raises', ['check', 'wait', 'close'])
 def test_a_failed_save_is_raised_once(tmp_path, fails, raises):
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=9, keep_every=0)
@@ -171,9 +177,8 @@ def test_a_failed_save_is_raised_once(tmp_path, fails, raises):
   # `save` returned before everything was written.
   assert checkpoint.latest_step(tmp_path) is checkpoints.latest_step is None
   fails.set()
-  checkpoints._save.done.exception(30)
   with pytest.raises(errors.SaveError, match=r'step 1 .*Input/output error'):
-    getattr(checkpoints, raises)()
+    _again_and_again(getattr(checkpoints, raises))
   checkpoints.check()
   checkpoints.close()
   assert checkpoints.latest_step is None
@@ -187,28 +192,6 @@ def test_close_does_not_hide_another_exception(tmp_path, fails, caplog):
     fails.set()
     _ = 1 / 0
   assert 'step 1 could not be saved' in caplog.text
-
-
-@pytest.mark.gate
-def test_a_file_system_that_hangs(tmp_path, fails):
-  checkpoints = checkpoint.Checkpoints(
-    tmp_path, keep=9, keep_every=0, timeout=2
-  )
-  checkpoints.save(2, STATE)
-  before = time.monotonic()
-  with pytest.raises(errors.SaveError, match=r'step 2 .*checkpoint.timeout'):
-    checkpoints.save(3, STATE)
-  checkpoints.close()  # Does not wait that long again.
-  assert time.monotonic() - before < 4
-  hanging = [
-    thread
-    for thread in threading.enumerate()
-    if thread.name in ('checkpoint', 'async_save', 'save_finalize')
-  ]
-  assert all(thread.daemon for thread in hanging)
-  fails.set()
-  for thread in hanging:
-    threading.Thread.join(thread, 30)  # Orbax's own `join` raises.
 
 
 def test_the_state_may_be_donated_while_it_is_saved(tmp_path):

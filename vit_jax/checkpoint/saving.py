@@ -1,12 +1,10 @@
 """Saves checkpoints in the background, and decides which of them to keep."""
 
-import concurrent.futures
-import dataclasses
+import contextlib
 import math
 import shutil
 import sys
-import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import flax.serialization
@@ -28,18 +26,6 @@ _BESIDE = 2**20
 def is_better(metric: str, value: float, than: float) -> bool:
   """Whether a metric improved: lower is better if its name ends in `loss`."""
   return value < than if metric.endswith('loss') else value > than
-
-
-@dataclasses.dataclass
-class _Save:
-  """A save under way; `item` is None once the arrays are copied."""
-
-  step: int
-  item: ocp.args.Composite | None
-  copied: threading.Event = dataclasses.field(default_factory=threading.Event)
-  done: concurrent.futures.Future = dataclasses.field(
-    default_factory=concurrent.futures.Future
-  )
 
 
 class _Manager(ocp.CheckpointManager):
@@ -85,7 +71,7 @@ class Checkpoints:
       keep_every: multiples of this many steps are kept for good; 0 keeps none.
       best: a metric, such as `test/accuracy` or `test/loss`, whose best step is
         kept, too (see `is_better`; the first of equal steps); '' keeps none.
-      timeout: the longest time to wait for a save to end, in seconds.
+      timeout: the longest time that processes wait for each other, in seconds.
       folder: the folder's name. In `checkpoints`, a step that is complete
         already is not saved again; in others, it is replaced.
 
@@ -101,12 +87,12 @@ class Checkpoints:
     self._policies = [checkpoint_managers.LatestN(keep)]
     if keep_every:
       self._policies.append(checkpoint_managers.EveryNSteps(keep_every))
-    self._save: _Save | None = None
-    try:
+    # The save under way, and its step.
+    self._manager: _Manager | None = None
+    self._step = 0
+    with self._explained(f'{self.directory} cannot be opened'):
       self.directory.mkdir(parents=True, exist_ok=True)
       steps = folders.complete_steps(self.directory)
-    except Exception as error:  # The type depends on the file system.
-      raise self._error(f'{self.directory} cannot be opened', error) from error
     if steps:
       self.latest_step = int(steps[-1].name)
 
@@ -133,9 +119,8 @@ class Checkpoints:
       state: a tree of arrays.
 
     Raises:
-      SaveError: the previous save failed or did not end within the time limit,
-        or this one could not start. Names the step, the reason and the last
-        complete step.
+      SaveError: the previous save failed, or this one could not start. Names
+        the step, the reason and the last complete step.
     """
     self.wait()
     tree = flax.serialization.to_state_dict(state)
@@ -147,16 +132,17 @@ class Checkpoints:
         record.ITEM: ocp.args.JsonSave(saved_as),
       }
     )
-    save = self._save = _Save(step, item)
-    # Waiting for a thread can have a limit; Orbax's own limits do not cover a
-    # file system that hangs. The thread is a daemon, and so are those that
-    # Orbax starts from it, so none of them keeps the process from ending.
-    threading.Thread(
-      target=self._run, args=(save,), daemon=True, name='checkpoint'
-    ).start()
-    if not save.copied.wait(self._timeout):
-      self._give_up(save)
-    self.check()
+    with self._explained(self._failed(step)), contextlib.ExitStack() as stack:
+      manager = self._open(step)
+      stack.callback(manager.close)
+      exists = step in manager.all_steps()
+      if exists and self._replaces:
+        manager.delete(step)
+      if not exists or self._replaces:
+        # Without `force`, Orbax skips steps below the newest.
+        manager.save(step, args=item, force=True)
+      self._manager, self._step = manager, step
+      stack.pop_all()
 
   def check_space(self, state: Any) -> None:
     """Raises SaveError unless the disk has space for one more state.
@@ -181,25 +167,21 @@ class Checkpoints:
 
   def check(self) -> None:
     """Raises SaveError if the last save failed; does not wait."""
-    if self._save and self._save.done.done():
+    if self._manager and not self._manager.is_saving_in_progress():
       self.wait()
 
   def wait(self) -> None:
-    """Waits for the current save.
-
-    Raises:
-      SaveError: the save failed, or did not end within the time limit.
-    """
-    if (save := self._save) is None:
+    """Waits for the current save; raises SaveError if it failed."""
+    if self._manager is None:
       return
-    try:
-      error = save.done.exception(self._timeout)
-    except TimeoutError:
-      self._give_up(save)
-    self._save = None
-    if error:
-      what = f'The checkpoint of step {save.step} could not be saved to'
-      raise self._error(f'{what} {self.directory}', error) from error
+    manager, self._manager = self._manager, None
+    with self._explained(self._failed(self._step)), contextlib.closing(manager):
+      manager.wait_until_finished()
+      # Orbax does not notice when one of its threads dies.
+      path = self.directory / str(self._step)
+      if jax.process_index() == 0 and not path.exists():
+        raise FileNotFoundError(f'nothing was written to {path}')
+    self.latest_step = self._step
 
   def close(self) -> None:
     """Waits for the last save.
@@ -216,31 +198,7 @@ class Checkpoints:
         raise
       logging.error('%s', error)
 
-  def _run(self, save: _Save) -> None:
-    """Makes one save, from opening the folder until it is complete."""
-    try:
-      with self._manager(save.step) as manager:
-        exists = save.step in manager.all_steps()
-        if exists and self._replaces:
-          manager.delete(save.step)
-        if not exists or self._replaces:
-          # Without `force`, Orbax skips steps below the newest.
-          manager.save(save.step, args=save.item, force=True)
-          save.item = None  # Frees the arrays.
-          save.copied.set()
-          manager.wait_until_finished()
-      # Orbax does not notice when one of its threads dies.
-      path = self.directory / str(save.step)
-      if jax.process_index() == 0 and not path.exists():
-        raise FileNotFoundError(f'nothing was written to {path}')
-      self.latest_step = save.step
-      save.done.set_result(None)
-    except BaseException as error:  # The waiting thread raises it.
-      save.done.set_exception(error)
-    finally:
-      save.copied.set()
-
-  def _manager(self, step: int) -> _Manager:
+  def _open(self, step: int) -> _Manager:
     # Orbax's policy for the best step reads metrics from files that may be
     # damaged.
     best = []
@@ -260,9 +218,8 @@ class Checkpoints:
       cleanup_tmp_directories=True,
       # Skips Orbax's metrics.
       lightweight_initialize=True,
-      # Later than the own limit, whose error names the remedy.
       async_options=ocp.options.AsyncOptions(
-        timeout_secs=int(self._timeout) + 60
+        timeout_secs=max(1, round(self._timeout))
       ),
       # With named processes, Orbax waits through the coordination service, with
       # time limits. Otherwise it waits through a computation on all devices,
@@ -273,30 +230,30 @@ class Checkpoints:
     )
     return _Manager(self.directory, options=options)
 
-  def _give_up(self, save: _Save) -> None:
-    self._save = None  # Nobody must wait that long for it again.
-    raise self._error(
-      f'Saving the checkpoint of step {save.step} to {self.directory} has not'
-      f' ended within {self._timeout:g} s',
-      TimeoutError(
-        'the file system, or another process, does not answer, or'
-        ' checkpoint.timeout is too low'
-      ),
+  def _failed(self, step: int) -> str:
+    return (
+      f'The checkpoint of step {step} could not be saved to {self.directory}'
     )
 
-  def _error(self, what: str, error: BaseException) -> errors.SaveError:
-    # A restart helps if a bucket answers again (it tests the rights first), or
-    # if another process was lost, which ends the save of this one.
-    restart = buckets.is_store(self.directory) or (
-      jax.process_count() > 1
-      and any(
-        isinstance(cause, jax.errors.JaxRuntimeError)
-        and distributed.STATUS.match(str(cause))
-        for cause in record.causes(error)
+  @contextlib.contextmanager
+  def _explained(self, what: str) -> Iterator[None]:
+    """Raises SaveError for any error inside."""
+    try:
+      yield
+    except Exception as error:  # The type depends on the file system.
+      # A restart helps if a bucket answers again (it tests the rights first),
+      # or if another process was lost, which ends the save of this one.
+      restart = buckets.is_store(self.directory) or (
+        jax.process_count() > 1
+        and any(
+          isinstance(cause, jax.errors.JaxRuntimeError)
+          and distributed.STATUS.match(str(cause))
+          for cause in record.causes(error)
+        )
       )
-    )
-    kind = errors.StoreError if restart else errors.SaveError
-    return kind(f'{what}: {record.reason(error)}. {self._last()}')
+      kind = errors.StoreError if restart else errors.SaveError
+      reason = record.reason(error)
+      raise kind(f'{what}: {reason}. {self._last()}') from error
 
   def _last(self) -> str:
     if self.latest_step is None:
@@ -324,13 +281,13 @@ def save_params(
     step: the step of the parameters.
     params: the parameters to evaluate with, a tree of arrays; the averaged
       ones if the run averages.
-    timeout: the longest time to wait, in seconds.
+    timeout: see `Checkpoints`.
 
   Returns:
     The checkpoint's path, for `read_params`.
 
   Raises:
-    SaveError: the parameters could not be written within the time limit.
+    SaveError: the parameters could not be written.
   """
   checkpoints = Checkpoints(workdir, keep=1, timeout=timeout, folder=kind)
   checkpoints.save(step, {'params': params})
