@@ -45,7 +45,9 @@ for i, (arguments, stub) in enumerate(json.load(sys.stdin)):
   print(code if isinstance(code, str) else '', end='', flush=True)
   os._exit(1 if isinstance(code, str) else code or 0)
 """
-_OPTIONS = 'print(*(str(v) for v in options.values()))'
+_OPTIONS = (
+  'import jax;print(*options.values(), jax.config.jax_compilation_cache_dir)'
+)
 _SHOW = 'print(config.to_json_best_effort())'
 _NO_MEMORY = (
   'import jax; raise jax.errors.JaxRuntimeError("{}: Out of memory allocating 8'

@@ -134,24 +134,16 @@ def main():
     cache = _COMPILATION_CACHE.value
     if cache == 'auto':
       cache = f'{_WORKDIR.value}/compilation_cache'
-    cache = None if cache in ('none', '') else files.absolute(cache)
+    if cache not in ('none', ''):
+      compilation.keep(files.absolute(cache))
+    options = {'allow_config_change': _ALLOW_CONFIG_CHANGE.value}
     if _EVAL_ONLY.value:
-      evaluate.evaluate_only(
-        _CONFIG.value,
-        _WORKDIR.value,
-        allow_config_change=_ALLOW_CONFIG_CHANGE.value,
-        compilation_cache=cache,
-      )
-      return
-    has_stages = 'stages' in _CONFIG.value
-    start = stages.train_stages if has_stages else train.train_and_evaluate
-    start(
-      _CONFIG.value,
-      _WORKDIR.value,
-      allow_config_change=_ALLOW_CONFIG_CHANGE.value,
-      restart=_RESTART.value,
-      compilation_cache=cache,
-    )
+      start = evaluate.evaluate_only
+    else:
+      options['restart'] = _RESTART.value
+      has_stages = 'stages' in _CONFIG.value
+      start = stages.train_stages if has_stages else train.train_and_evaluate
+    start(_CONFIG.value, _WORKDIR.value, **options)
 
 
 if __name__ == '__main__':

@@ -9,9 +9,7 @@ from tests.tiny_run import tiny_config
 from vit_jax import config as config_lib
 from vit_jax import convert
 from vit_jax.evaluators import predictions
-from vit_jax.evaluators.classification import Classification
 from vit_jax.training import evaluate
-from vit_jax.workdir import metrics
 
 
 def _config(checkpoint=''):
@@ -53,41 +51,17 @@ def test_what_training_found(finished, evaluated):
   assert saved[1]['step'] == 0
 
 
-def test_only_what_is_missing_is_evaluated(
-  finished, evaluated, tmp_path, monkeypatch
-):
+def test_a_later_launch_adds_evaluations(finished, evaluated, tmp_path):
   workdir = shutil.copytree(evaluated[0], tmp_path / 'copy')
-  config, rows, runs = _auto_config(finished[0]), metrics.read(workdir), []
-  original = Classification.run
-
-  def run(self, *args):
-    runs.append(len(self.data['test']))
-    return original(self, *args)
-
-  monkeypatch.setattr(Classification, 'run', run)
-  assert evaluate.evaluate_only(config, workdir) == evaluated[1]
-  assert (runs, metrics.read(workdir)) == ([], rows)
+  config = _auto_config(finished[0])
   config.evals.few = config_lib.evaluation('test[:10]')
   found = evaluate.evaluate_only(config, workdir)
   assert (found['few/count'], found['test/count']) == (10, 72)
-  assert runs == [10]
-  # A changed evaluation that is interrupted.
-  config.evals.test.split = 'test[:20]'
-  with monkeypatch.context() as patch:
-    patch.setattr(metrics.MetricWriter, 'write', _interrupt)
-    with pytest.raises(KeyboardInterrupt):
-      evaluate.evaluate_only(config, workdir)
-  # The result in the work directory is that of the earlier split.
-  assert evaluate.evaluate_only(config, workdir)['test/count'] == 20
   assert list(config_lib.load(workdir)['evals']) == ['few', 'test']
   # Results on other data are not those that are asked for.
   config.data.dataset = 'digits:10'
   with pytest.raises(ValueError, match=r'another config:\n  data.dataset: '):
     evaluate.evaluate_only(config, workdir)
-
-
-def _interrupt(*_):
-  raise KeyboardInterrupt
 
 
 def test_another_resolution_and_other_data(finished, tmp_path):

@@ -237,17 +237,14 @@ def test_a_changed_evaluation_that_is_interrupted(finished, copy, monkeypatch):
   assert_same_state(copy, finished[0])
 
 
-@pytest.mark.parametrize('damaged', ['DONE', 'final'])
-def test_what_is_damaged_is_made_again(finished, copy, damaged):
-  before = checkpoint.read_params(copy / 'final')[0]
-  if damaged == 'DONE':
-    (copy / 'DONE').write_text('')  # Opened, not yet written.
-  else:
-    parts = (f for f in (copy / 'final').rglob('d/*') if f.is_file())
-    max(parts, key=lambda file: file.stat().st_size).write_bytes(b'abc')
-    assert not checkpoint.is_intact(copy / 'final')
+def test_a_run_that_died_as_it_finished_is_finished(finished, copy):
+  (copy / 'DONE').write_text('')  # Opened, not yet written.
+  shutil.rmtree(copy / 'final')
   assert train.train_and_evaluate(eventful_config(), copy) == finished[1]
-  after = checkpoint.read_params(copy / 'final')[0]
+  before, after = (
+    checkpoint.read_params(workdir / 'final')[0]
+    for workdir in (finished[0], copy)
+  )
   jax.tree.map(np.testing.assert_array_equal, before, after)
   assert rows_but_times(copy) == rows_but_times(finished[0])
   assert (copy / 'DONE').read_text() == '12\n'

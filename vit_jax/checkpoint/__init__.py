@@ -10,7 +10,7 @@ from vit_jax.checkpoint.folders import BEST, DAMAGED, FINAL, FOLDER
 from vit_jax.checkpoint.folders import find as find
 from vit_jax.checkpoint.folders import latest_step as latest_step
 from vit_jax.checkpoint.folders import workdir_of as workdir_of
-from vit_jax.checkpoint.reading import is_intact, read_params, restore_newest
+from vit_jax.checkpoint.reading import read_params, restore_newest
 from vit_jax.checkpoint.record import DamagedError, mismatch
 from vit_jax.checkpoint.saving import Checkpoints, is_better, save_params
 
@@ -23,7 +23,6 @@ __all__ = [
   'DamagedError',
   'find',
   'is_better',
-  'is_intact',
   'latest_step',
   'mismatch',
   'read_params',

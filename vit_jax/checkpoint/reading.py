@@ -303,23 +303,6 @@ def read_params(path: epath.PathLike) -> tuple[Any, epath.Path]:
   )
 
 
-def is_intact(path: epath.PathLike) -> bool:
-  """Whether a path has intact parameters; logs the reason if not.
-
-  Args:
-    path: see `find`.
-
-  Raises:
-    OSError: the parameters cannot be read, and may be intact.
-  """
-  try:
-    read_params(path)
-  except ValueError as error:
-    logging.warning('%s', error)
-    return False
-  return True
-
-
 def _read_params(path: epath.Path) -> Any:
   """Reads the parameters of one checkpoint, and verifies them."""
   try:

@@ -32,10 +32,8 @@ class DamagedError(ValueError):
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
   """Yields an error, and those that it was raised from."""
-  seen = []
-  while error is not None and error not in seen:
+  while error is not None:
     yield error
-    seen.append(error)
     error = error.__cause__ or error.__context__
 
 

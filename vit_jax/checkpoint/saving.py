@@ -96,18 +96,27 @@ class Checkpoints:
     if steps:
       self.latest_step = int(steps[-1].name)
 
-  def note(self, step: int, metrics: Mapping[str, Any]) -> None:
+  def note(self, step: int, metrics: Mapping[str, Any]) -> bool:
     """Remembers a step's value of the metric `best`, if `metrics` has it.
 
     Args:
       step: a step, which may or may not be saved already.
       metrics: the metrics of that step, numbers by name. A value that is not
         finite counts as missing.
+
+    Returns:
+      Whether the value is better than those of all other steps.
     """
-    if self._best in metrics:
-      self._values.pop(step, None)
-      if math.isfinite(metrics[self._best]):
-        self._values[step] = float(metrics[self._best])
+    if self._best not in metrics:
+      return False
+    self._values.pop(step, None)
+    value = float(metrics[self._best])
+    if not math.isfinite(value):
+      return False
+    others = self._values.values()
+    better = all(is_better(self._best, value, other) for other in others)
+    self._values[step] = value
+    return better
 
   def save(self, step: int, state: Any) -> None:
     """Starts saving; returns when the state is copied off the devices.

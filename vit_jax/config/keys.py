@@ -234,7 +234,8 @@ KEYS = {
   ),
   'checkpoint.timeout': Key(
     1800.0,
-    'Seconds that the loop waits for a save, and for a bucket to answer.',
+    'Seconds that a save may take, or more if `guard.exit_after` is more, and a'
+    ' bucket to answer.',
     at_least(1),
   ),
   'guard.nonfinite': Key(
@@ -246,9 +247,8 @@ KEYS = {
   'guard.max_skipped': Key(10, 'The most steps in a row that are skipped.'),
   'guard.exit_after': Key(
     3600.0,
-    'Seconds without a step, an evaluated batch or a save, after which the'
-    " process ends; 0: never. After ten minutes, all threads' stacks are"
-    ' logged.',
+    'Seconds without a step, an evaluated batch or a save, after which all'
+    " threads' stacks are logged and the process ends; 0: never.",
   ),
   'log.every': Key(50, 'Steps between two rows of metrics.', at_least(1)),
   'log.tensorboard': Key(True, "Whether to write TensorBoard's files too."),

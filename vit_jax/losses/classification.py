@@ -136,10 +136,10 @@ def mean_loss(model: nn.Module, loss: Loss) -> MeanLoss:
   """
 
   def function(params, batch, key):
-    mixed = mixing.is_mixed(batch)
-    images = (
-      mixing.blended_images(batch) if mixed else normalize(batch['image'])
-    )
+    if 'share' in batch:
+      images = mixing.blended_images(batch)
+    else:
+      images = normalize(batch['image'])
     logits, _ = model.apply(
       {'params': params}, images, train=True, rngs={'dropout': key}
     )

@@ -154,11 +154,6 @@ def _shift(x: jax.Array, mesh: jax.sharding.Mesh) -> jax.Array:
   )(x)
 
 
-def is_mixed(batch: Batch) -> bool:
-  """Whether the images of a batch have partners."""
-  return 'share' in batch
-
-
 def blended_images(batch: Batch) -> jax.Array:
   """Returns each image blended with its partner: float32 [B, H, W, C]."""
   share = batch['share'][:, None, None, None]
@@ -193,7 +188,7 @@ def over_labels(f: Callable[[jax.Array], jax.Array], batch: Batch) -> jax.Array:
     [B].
   """
   own = f(batch['label'])
-  if not is_mixed(batch):
+  if 'share' not in batch:  # Nothing is blended.
     return own
   share = batch['share']
   return share * own + (1 - share) * f(batch['partner_label'])

@@ -44,11 +44,6 @@ def is_addition(name: str) -> bool:
   return name.startswith(f'{FOLDER}/') and name != SCALE
 
 
-def kernel_of(name: str) -> str:
-  """Returns the kernel that an addition's part belongs to."""
-  return name.removeprefix(f'{FOLDER}/').rpartition('/')[0]
-
-
 def init(
   key: jax.Array,
   params: Mapping[str, Any],
@@ -137,7 +132,11 @@ def merged(
 def adapted(params: Mapping[str, Any]) -> frozenset[str]:
   """Returns the names of the kernels that have additions."""
   flat = flax.traverse_util.flatten_dict(dict(params), sep='/')
-  return frozenset(kernel_of(name) for name in flat if is_addition(name))
+  return frozenset(
+    name.removeprefix(f'{FOLDER}/').rpartition('/')[0]
+    for name in flat
+    if is_addition(name)
+  )
 
 
 def _inputs(name: str, targets: Sequence[str]) -> int:

@@ -5,7 +5,6 @@ bitwise. On GPU they may add in the order in which threads arrive, unless an
 option forbids that.
 """
 
-import importlib.util
 import os
 from collections.abc import Callable
 from concurrent import futures
@@ -14,28 +13,14 @@ import jax
 from etils import epath
 from jax.experimental.compilation_cache import compilation_cache
 
-_OPTION = '--xla_gpu_deterministic_ops=true'
-# JAX's plugins for NVIDIA and AMD. Other compilers may not know the option.
-_PLUGINS = (
-  *('jax_cuda12_plugin', 'jax_cuda13_plugin'),
-  *('jax_rocm60_plugin', 'jax_rocm7_plugin'),
-)
 
-
-def make_deterministic() -> bool:
-  """Sets XLA's deterministic option if a JAX plugin for GPUs is installed.
+def make_deterministic() -> None:
+  """Makes XLA's programs for GPUs deterministic; other devices ignore it.
 
   Call this before JAX first uses a device. Child processes inherit the option.
-
-  Returns:
-    Whether such a plugin is installed.
   """
-  if not any(map(importlib.util.find_spec, _PLUGINS)):
-    return False
-  flags = os.environ.get('XLA_FLAGS', '').split()
-  if _OPTION not in flags:
-    os.environ['XLA_FLAGS'] = ' '.join([*flags, _OPTION])
-  return True
+  flags = os.environ.get('XLA_FLAGS', '')
+  os.environ['XLA_FLAGS'] = f'{flags} --xla_gpu_deterministic_ops=true'.strip()
 
 
 def in_background(
@@ -62,9 +47,6 @@ def keep(directory: epath.PathLike) -> None:
   Args:
     directory: created if it does not exist; may be on `gs://`.
   """
-  path = str(directory)
-  if jax.config.jax_compilation_cache_dir == path:
-    return
-  jax.config.update('jax_compilation_cache_dir', path)
+  jax.config.update('jax_compilation_cache_dir', str(directory))
   # JAX reads the option only at its first compilation, which may be over.
   compilation_cache.reset_cache()

@@ -8,14 +8,15 @@ handler of SIGTERM of its own, and tells all processes at which call of
 """
 
 import contextlib
+import faulthandler
 import itertools
 import os
 import signal
 import sys
+import tempfile
 import threading
-import traceback
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from absl import logging
@@ -157,13 +158,6 @@ def _kind(reason: str) -> type[errors.PreemptedError]:
 # ---- Loops that hang ---------------------------------------------------------
 
 
-class _Beat(NamedTuple):
-  """The last progress: what finished, and the least limit since then."""
-
-  what: str
-  allowed: float
-
-
 class Watchdog:
   """While open, a thread that expects regular calls of `beat`.
 
@@ -171,27 +165,27 @@ class Watchdog:
   collective whose peer is gone: these calls release Python's interpreter lock.
   A thread that hangs with that lock stops the watchdog too; only a supervisor
   outside of the process helps then. Time in which the whole process stood still
-  (SIGSTOP, a suspended machine) does not count. In a debugger, set both limits
-  to 0.
+  (SIGSTOP, a suspended machine) does not count. In a debugger, set the limit to
+  0.
   """
 
-  def __init__(self, report_after: float, exit_after: float):
+  def __init__(self, exit_after: float):
     """Prepares the watchdog; the context starts it.
 
     Args:
-      report_after: seconds without a beat after which the last beat and the
-        stacks of all threads are logged; repeated at this interval. 0: never.
-      exit_after: seconds without a beat after which the process reports and
-        exits at once with `StuckError`'s exit code. It does not raise, because
-        a main thread that hangs in C++ sees no exception. 0: never.
+      exit_after: seconds without a beat after which the process logs the last
+        beat and the stacks of all threads, and exits at once with
+        `StuckError`'s exit code. It does not raise, because a main thread that
+        hangs in C++ sees no exception. 0: never.
     """
-    self._report_after, self._exit_after = report_after, exit_after
-    self._beat = _Beat('start', 0.0)
+    self._exit_after = exit_after
+    # What finished last, and the least limit since then.
+    self._beat = 'start', 0.0
     self._end = threading.Event()
 
   def __enter__(self):
-    if limits := [x for x in (self._report_after, self._exit_after) if x > 0]:
-      tick = min(1.0, min(limits) / 20)
+    if self._exit_after:
+      tick = min(1.0, self._exit_after / 20)
       threading.Thread(target=self._watch, args=[tick], daemon=True).start()
     return self
 
@@ -200,58 +194,48 @@ class Watchdog:
 
   def beat(self, what: str) -> None:
     """Notes that `what` finished, such as 'step 12'; cheap and thread-safe."""
-    self._beat = _Beat(what, self._beat.allowed)
+    self._beat = what, self._beat[1]
 
   @contextlib.contextmanager
   def allow(self, what: str, seconds: float) -> Iterator[None]:
-    """Raises both limits to at least `seconds` inside, for one long call.
+    """Raises the limit to at least `seconds` inside, for one long call.
 
     The first step includes compilation, which takes minutes for a large model.
     The step must still have a limit, because a run whose hosts disagree hangs
     there.
     """
-    before = self._beat.allowed
-    self._beat = _Beat(f'begin of {what}', max(before, seconds))
+    _, before = self._beat
+    self._beat = f'begin of {what}', max(before, seconds)
     try:
       yield
     finally:
-      self._beat = _Beat(f'end of {what}', before)
+      self._beat = f'end of {what}', before
 
   def _watch(self, tick: float) -> None:
-    beat, still, reported = None, 0.0, 0.0
+    beat, still = None, 0.0
     while not self._end.wait(tick):
       if self._beat is not beat:
-        beat, still, reported = self._beat, 0.0, 0.0
+        beat, still = self._beat, 0.0
         continue
+      what, allowed = beat
       still += tick  # Not by a clock, which goes on while the process stands.
-      if self._exit_after and still >= max(self._exit_after, beat.allowed):
+      if still >= max(self._exit_after, allowed):
         code = errors.StuckError.exit_code
         distributed.end_process(
           code,
-          f'{_described(beat.what, still)}\nThis was the time limit: the'
+          f'{_described(what, still)}\nThis was the time limit: the'
           f' process ends with exit code {code}. Start it again to go on from'
           ' the last checkpoint.',
         )
-      if self._report_after and still >= max(
-        reported + self._report_after, beat.allowed
-      ):
-        reported = still
-        # In its own thread: the thread that hangs may hold the log's lock.
-        words = ['%s', _described(beat.what, still)]
-        threading.Thread(target=logging.error, args=words, daemon=True).start()
 
 
 def _described(what: str, still: float) -> str:
-  lines = [
-    f'Nothing finished for {printable.duration(still)}. The last was: {what}.'
-    ' The stacks of all threads:'
-  ]
-  names = {thread.ident: thread.name for thread in threading.enumerate()}
-  for number, frame in sys._current_frames().items():
-    lines.append(f'Thread {names.get(number, number)}, the last call first:')
+  with tempfile.TemporaryFile('w+') as file:
     # Without the source's lines, because a disk may be what hangs.
-    lines += (
-      f'  File "{one.f_code.co_filename}", line {line} in {one.f_code.co_name}'
-      for one, line in traceback.walk_stack(frame)
-    )
-  return '\n'.join(lines)
+    faulthandler.dump_traceback(file)
+    file.seek(0)
+    stacks = file.read()
+  return (
+    f'Nothing finished for {printable.duration(still)}. The last was: {what}.'
+    f' The stacks of all threads:\n{stacks}'
+  )

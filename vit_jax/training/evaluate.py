@@ -1,7 +1,6 @@
 """Evaluates trained weights without training: `main --eval_only`."""
 
 import contextlib
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -23,21 +22,19 @@ def evaluate_only(
   workdir: epath.PathLike,
   *,
   allow_config_change: bool = False,
-  compilation_cache: epath.PathLike | None = None,
 ) -> dict[str, float]:
   """Runs a config's evaluations on the weights of its `init.checkpoint`.
 
   Any resolution is possible: position embeddings are resized. The results are
-  written to `workdir` as those of step 0. Evaluations that it already has are
-  not run again. Training images are not needed, only the names of the classes.
+  written to `workdir` as those of step 0. Training images are not needed, only
+  the names of the classes.
 
   Args:
     config: see `config.default`; `init.checkpoint` names the weights, with
       their head.
     workdir: where the results go; not the directory of a training run.
     allow_config_change: whether `workdir` may hold results of another config or
-      of other weights; all evaluations then run again.
-    compilation_cache: see `train.train_and_evaluate`.
+      of other weights.
 
   Returns:
     The metrics, by names such as `test/accuracy`.
@@ -45,7 +42,7 @@ def evaluate_only(
   Raises:
     ValueError: the config, data set or checkpoint is wrong, or `workdir` holds
       another run.
-    PreemptedError: the run was asked to stop; finished evaluations are kept.
+    PreemptedError: the run was asked to stop.
   """
   if 'stages' in config:
     raise ValueError(
@@ -60,20 +57,12 @@ def evaluate_only(
     )
   if not config.evals:
     raise ValueError('--eval_only needs evals, but this config has none.')
-  with open_workdir(
-    config, workdir, compilation_cache=compilation_cache
-  ) as run:
+  with open_workdir(config, workdir) as run:
     run.build(_complete(run), view=None)
     config, workdir = run.config, run.workdir
-    if allow_config_change:
-      missing = list(config.evals)
-    else:
+    if not allow_config_change:
       _check_same(config, workdir)
-      missing = distributed.broadcast(
-        results.missing_evaluations(config, workdir)
-      )
-    if missing:
-      _evaluate(run, missing)
+    _evaluate(run)
     distributed.barrier()  # The results are written.
     return results.final_metrics(workdir)
 
@@ -120,13 +109,7 @@ def _prepare_as_weights_say(
   if not names or weights.preprocessing in ('', default):
     return
   if weights.image_size != tuple(config.image_size):
-    logging.warning(
-      '%s are for images of %s px, prepared by %r. Here they see %s px,'
-      ' prepared by %r.',
-      *(weights.origin, weights.image_size, weights.preprocessing),
-      *(tuple(config.image_size), default),
-    )
-    return
+    return  # `warm_start.load` logs how they prepare theirs.
   for name in names:
     config.evals[name].preprocess = weights.preprocessing
   config.data.update(
@@ -139,34 +122,21 @@ def _prepare_as_weights_say(
   )
 
 
-def _evaluate(run: Run, missing: Sequence[str]) -> None:
-  """Runs evaluations; writes the results of each as soon as it is done."""
-  config, workdir = run.config, run.workdir
-  first_process = jax.process_index() == 0
+def _evaluate(run: Run) -> None:
+  """Runs the evaluations; writes the results of each as soon as it is done."""
   params = _load(run)
-  done = config.copy_and_resolve_references()
-  for name in missing:
-    del done.evals[name]
-  if first_process:
-    config_lib.save(done, workdir)
-
+  if jax.process_index() == 0:
+    config_lib.save(run.config, run.workdir)
   with contextlib.closing(run.metric_writer(0)) as writer:
-    for name in missing:
+    for name in run.evaluations:
       try:
         values = run.evaluate(name, params, 0)
       except preemption.StopRequested:
-        raise run.notice.stopped(
-          'start the same command again to continue; finished evaluations are'
-          ' kept.'
-        ) from None
+        raise run.notice.stopped('start the same command again.') from None
       writer.write(0, values)
       writer.flush()
-      # The config lists an evaluation only once its results are written.
-      done.evals[name] = config.evals[name]
-      if first_process:
-        config_lib.save(done, workdir)
-  if first_process:
-    (workdir / results.DONE).write_text('0\n')
+  if jax.process_index() == 0:
+    (run.workdir / results.DONE).write_text('0\n')
 
 
 def _check_same(config: ml_collections.ConfigDict, workdir: epath.Path) -> None:

@@ -75,8 +75,6 @@ def make_loss_and_grad(
     trained, frozen = tuning.split(params)
 
     def loss(trained):
-      if tuning.trained is None:
-        return mean_loss(trained, batch, key)
       return mean_loss(tuning.plain(trained, frozen), batch, key)
 
     return jax.value_and_grad(loss, has_aux=True)(trained)

@@ -16,7 +16,6 @@ from vit_jax import data, evaluators, sharding
 from vit_jax.config import inputs
 from vit_jax.evaluators import predictions
 from vit_jax.runtime import (
-  compilation,
   distributed,
   installed,
   logs,
@@ -28,10 +27,8 @@ from vit_jax.training import warm_start
 from vit_jax.workdir import buckets, files, metrics, ownership
 
 # Seconds for opening the data, compilation and the first step. The watchdog's
-# limits are at least that long until the first step is done.
+# limit is at least that long until the first step is done.
 _START_LIMIT = 3600.0
-# Seconds without progress after which all threads' stacks are logged.
-_REPORT_AFTER = 600.0
 
 
 @dataclasses.dataclass
@@ -162,8 +159,6 @@ class Run:
 def open_workdir(
   config: ml_collections.ConfigDict,
   workdir: epath.PathLike,
-  *,
-  compilation_cache: epath.PathLike | None = None,
   notice: preemption.Notice | None = None,
 ) -> Iterator[Run]:
   """Takes the work directory, and opens the training data.
@@ -173,8 +168,6 @@ def open_workdir(
   Args:
     config: see `config.default`; not changed.
     workdir: where the run's results go.
-    compilation_cache: directory of compiled programs; None leaves JAX's own
-      setting.
     notice: an open notice, shared by several runs; None opens a new one.
 
   Raises:
@@ -193,9 +186,7 @@ def open_workdir(
     goodput = stack.enter_context(goodput_lib.Goodput())
     notice = notice or stack.enter_context(preemption.Notice())
     notice.begin()
-    watchdog = stack.enter_context(
-      preemption.Watchdog(_REPORT_AFTER, config.guard.exit_after)
-    )
+    watchdog = stack.enter_context(preemption.Watchdog(config.guard.exit_after))
     starting = stack.enter_context(contextlib.ExitStack())
     starting.enter_context(watchdog.allow('start-up', _START_LIMIT))
 
@@ -208,8 +199,6 @@ def open_workdir(
     check_owner = stack.enter_context(ownership.held(workdir))
     if jax.process_index() == 0:
       stack.enter_context(logs.log_file(workdir))
-    if compilation_cache:
-      compilation.keep(compilation_cache)
 
     source = inputs.open_source(config, config.data.dataset)
     # Only one process looks: another run may save new weights at this moment.

@@ -155,14 +155,13 @@ class Recorder:
     """
     section = run.config.checkpoint
     self._run = run
-    self._metric, self._timeout = section.best, section.timeout
+    self._timeout = section.timeout
     self._save_after = 60 * section.every_minutes  # Seconds.
     self._saved_at, self._saved_step = time.monotonic(), step
     self._skipped_in_a_row = 0
     rows = [row for row in metrics.read(run.workdir) if row['step'] <= step]
-    self._best, self.left_out, values = distributed.broadcast(
+    self.left_out, values = distributed.broadcast(
       (
-        results.best_value(section.best, rows),
         results.unevaluated(run.config, rows, step),
         [
           (row['step'], row[section.best])
@@ -249,14 +248,13 @@ class Recorder:
     """
     if not names:
       return False
-    found, improved, stop = {}, False, False
+    improved = stop = False
     params = self._run.program.eval_params(state.params, state.ema_params)
     try:
       for name in names:
         with self._run.goodput.phase('evaluation'):
           values = self._run.evaluate(name, params, step)
-        found |= values
-        if self._is_best(values):
+        if self._checkpoints.note(step, values):
           improved = True
           # Before the metrics are written: if this save fails, a resumed run
           # lacks the metrics and repeats the evaluation.
@@ -264,21 +262,9 @@ class Recorder:
         self.write(step, values)
     except preemption.StopRequested:
       stop = True
-    self._checkpoints.note(step, found)
     if improved:
       self.save(state, step)
     return stop
-
-  def _is_best(self, values: Mapping[str, float]) -> bool:
-    """Whether an evaluation has a new best value, which is remembered."""
-    value = values.get(self._metric)
-    if value is None or (
-      self._best is not None
-      and not checkpoint_lib.is_better(self._metric, value, self._best)
-    ):
-      return False
-    self._best = value
-    return True
 
   def save(self, state: TrainState, step: int) -> None:
     """Starts to save a state, unless it is saved already.

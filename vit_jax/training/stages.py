@@ -27,7 +27,6 @@ def train_stages(
   *,
   allow_config_change: bool = False,
   restart: bool = False,
-  compilation_cache: epath.PathLike | None = None,
 ) -> None:
   """Trains the stages one after another, and prints a table of the results.
 
@@ -67,7 +66,6 @@ def train_stages(
         workdir / name,
         allow_config_change=allow_config_change,
         restart=restart,
-        compilation_cache=compilation_cache,
         notice=notice,
       )
   if jax.process_index() == 0:

@@ -29,7 +29,6 @@ def train_and_evaluate(
   *,
   allow_config_change: bool = False,
   restart: bool = False,
-  compilation_cache: epath.PathLike | None = None,
   notice: preemption.Notice | None = None,
 ) -> dict[str, float]:
   """Trains to the end, resuming from `workdir` if it holds a checkpoint.
@@ -41,8 +40,6 @@ def train_and_evaluate(
     workdir: where the run's results go; docs/train.md lists them.
     allow_config_change: whether `workdir` may hold a run of another config.
     restart: whether a run whose checkpoints are gone starts over.
-    compilation_cache: directory of compiled programs; None leaves JAX's own
-      setting.
     notice: an open notice, shared by several runs; None opens a new one.
 
   Returns:
@@ -58,11 +55,7 @@ def train_and_evaluate(
   """
   with contextlib.ExitStack() as stack:
     # ---- Open: the directory and the data; then the config, the program ------
-    run = stack.enter_context(
-      open_workdir(
-        config, workdir, compilation_cache=compilation_cache, notice=notice
-      )
-    )
+    run = stack.enter_context(open_workdir(config, workdir, notice))
     config, view = _complete(run)
     # The program (`program.py`: model, optimizer, step) on the mesh of
     # `config.mesh`, and the evaluators.
@@ -72,7 +65,9 @@ def train_and_evaluate(
 
     # ---- Resume --------------------------------------------------------------
     saved_step, missing_at_end = _how_far(run, allow_config_change)
-    if not missing_at_end and _is_finished(run):
+    done = distributed.broadcast(results.finished_at(workdir) == total_steps)
+    if done and not missing_at_end:
+      logging.info('%s is finished: nothing to do.', workdir)
       return results.final_metrics(workdir)
     if not saved_step and jax.process_index() == 0:
       if restart:
@@ -237,24 +232,6 @@ def _how_far(run: Run, allow_config_change: bool) -> tuple[int, list[str]]:
   if saved_step:
     data_record.check_same(workdir, run.digests, accept=allow_config_change)
   return saved_step, missing
-
-
-def _is_finished(run: Run) -> bool:
-  """Whether a run with all of its evaluations is finished."""
-  workdir, total_steps = run.workdir, run.config.total_steps
-  if not distributed.broadcast(results.finished_at(workdir) == total_steps):
-    return False
-  intact = distributed.broadcast(
-    jax.process_index() == 0
-    and checkpoint_lib.is_intact(workdir / checkpoint_lib.FINAL)
-  )
-  if intact:
-    logging.info('%s is finished: nothing to do.', workdir)
-  else:
-    logging.warning(
-      'The final weights are missing or damaged: writing them again.'
-    )
-  return intact
 
 
 def _first_state(run: Run) -> TrainState:

@@ -46,14 +46,10 @@ class Tuning:
     if self.trained is None:
       return params, {}
     flat = flax.traverse_util.flatten_dict(params, sep='/')
-    parts = {True: {}, False: {}}
-    for name, x in flat.items():
-      parts[name in self.trained][name] = x
-    trained, frozen = (
-      flax.traverse_util.unflatten_dict(part, sep='/')
-      for part in (parts[True], parts[False])
-    )
-    return trained, frozen
+    trained = {name: x for name, x in flat.items() if name in self.trained}
+    frozen = {name: x for name, x in flat.items() if name not in self.trained}
+    unflatten = flax.traverse_util.unflatten_dict
+    return unflatten(trained, sep='/'), unflatten(frozen, sep='/')
 
   def plain(self, trained: Any, frozen: Any) -> Any:
     """Returns what the model takes, low-rank additions merged into kernels."""

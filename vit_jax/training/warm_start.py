@@ -151,7 +151,9 @@ def with_model(
     if config.model.dropout_rate:
       config.dropout_rng = 'rbg'
     logging.info('%s holds weights of a %s.', path, config.model.name)
-  elif not trained or not _are_the_same(trained['name'], config.model.name):
+  elif not trained or models.paper_name(trained['name']) != models.paper_name(
+    config.model.name
+  ):
     return config
   taken = {
     key: trained[key]
@@ -181,12 +183,6 @@ def _model_of(path: epath.PathLike) -> dict[str, Any]:
       f' model instead of {config_lib.AUTO!r}.'
     ) from error
   return {'name': name} | overrides
-
-
-def _are_the_same(one: str, other: str) -> bool:
-  """Whether two names mean the same model, as R26+S/32 and R26+ViT-S/32 do."""
-  one, other = (models.build(name, num_classes=1) for name in (one, other))
-  return one == other
 
 
 def load(
