@@ -86,11 +86,11 @@ def _errors(name, dtype, length, spread):
 
 @pytest.mark.parametrize('name', ['plain', 'lanes'])
 def test_results_and_gradients_are_those_of_formulas(name):
-  for length in (1, 257):
+  for length in (1, 133):
     for spread in (1, 30):  # Usual scores, and scores of hundreds.
       assert max(_errors(name, jnp.float32, length, spread)) < 2e-5
   # The relative rounding error of bfloat16 is up to 2^-9 = 0.002.
-  assert max(_errors(name, jnp.bfloat16, 257, spread=1)) < 0.02
+  assert max(_errors(name, jnp.bfloat16, 133, spread=1)) < 0.02
 
 
 def test_means_of_keys_and_values_cancel_in_gradients():
@@ -183,9 +183,8 @@ def test_models_agree_across_implementations(implementation, options, lengths):
 
 
 # Of three axes, the last splits the heads; without it, layouts are held.
-@pytest.mark.parametrize(
-  'axes', [(8,), pytest.param((2, 2, 2), marks=pytest.mark.gate)]
-)
+@pytest.mark.gate
+@pytest.mark.parametrize('axes', [(8,), (2, 2, 2)])
 def test_several_devices(axes, lengths):
   model = tiny.vit(attention_implementation='cudnn', depth=1)
   params = tiny.params(model, (8, 12))

@@ -107,9 +107,8 @@ def _loss_and_grads(model, params):
 
 
 # What `full` computes anew has the same values.
-@pytest.mark.parametrize(
-  'remat', ['full', pytest.param('none', marks=pytest.mark.gate)]
-)
+@pytest.mark.gate
+@pytest.mark.parametrize('remat', ['full', 'none'])
 def test_scan_and_remat_equal_unrolled_blocks(remat):
   params = _params(tiny.vit())
   stacked = stacking.stack_blocks(params)

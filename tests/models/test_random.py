@@ -130,11 +130,15 @@ def test_each_branch_is_left_out_at_its_rate_or_scaled(options):
 
 def test_units_leave_their_branch_out_or_double_it():
   x = np.random.default_rng(0).uniform(0, 1, (20, 2, 2, 16)).astype('f')
+  rngs = {'dropout': jax.random.key(0)}
   for unit in (resnet.PreActivationUnit(4), resnet.PostActivationUnit(4)):
     params = {'params': naive.random_params(unit, x)}
-    plain = unit.apply(params, x) - x
-    rngs = {'dropout': jax.random.key(0)}
-    found = unit.apply(params, x, 0.5, rngs=rngs) - x
+    plain, found = jax.jit(
+      lambda params, unit=unit: (
+        unit.apply(params, x) - x,
+        unit.apply(params, x, 0.5, rngs=rngs) - x,
+      )
+    )(params)
     out = np.abs(found).max((1, 2, 3)) == 0
     assert 0 < out.sum() < len(out)
     if isinstance(unit, resnet.PreActivationUnit):  # No ReLU after the sum.
