@@ -1,8 +1,11 @@
 """Puts the parts of a training step together, as `training.program` does."""
 
+import types
+
 import jax
 
-from vit_jax import sharding
+from vit_jax import config as config_lib
+from vit_jax import losses, sharding
 from vit_jax.training import gradients
 from vit_jax.training import step as step_lib
 from vit_jax.training.tuning import Tuning
@@ -48,13 +51,13 @@ def train_step(
   model=None,
   accumulation_steps=1,
   tuning=ALL,
-  **options,
+  changes=None,
 ):
   """Returns a jitted training step; with a state's shapes, split as `layout`.
 
   Args:
     objective: see `loss_and_grad`, also for `model` and `tuning`.
-    optimizer: see `step.make_train_step`, also for the next two.
+    optimizer: see `program.Program`, also for the next two.
     schedule: see there.
     dropout_key: see there.
     layout: None for one device.
@@ -62,23 +65,24 @@ def train_step(
     model: see above.
     accumulation_steps: micro-batches per step.
     tuning: see above.
-    **options: further arguments of `step.make_train_step`.
+    changes: keys of the config and their values.
   """
   layout = layout or one_device()
+  config = config_lib.default()
+  config.accumulation_steps = accumulation_steps
+  config.update_from_flattened_dict(changes or {})
+  drawn = gradients.has_global_dropout(model, dropout_key)
   step = step_lib.make_train_step(
-    loss_and_grad(
-      objective,
-      layout,
-      dropout_key,
-      model=model,
-      steps=accumulation_steps,
+    types.SimpleNamespace(
+      config=config,
+      objective=losses.Objective(model, objective),
+      layout=layout,
+      manual=layout.is_manual(drawn),
+      optimizer=optimizer,
+      schedule=schedule,
+      dropout_key=dropout_key,
       tuning=tuning,
-    ),
-    optimizer,
-    schedule,
-    dropout_key,
-    tuning=tuning,
-    **options,
+    )
   )
   if state is None:
     return jax.jit(step)

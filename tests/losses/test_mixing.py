@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests import tiny_step
+from vit_jax import config as config_lib
 from vit_jax import losses, sharding
 from vit_jax.losses import mixing
 
@@ -46,6 +47,13 @@ def _pair(batch, share):
   return batch | partners | {'share': np.full(B, share, np.float32)}
 
 
+def _prepare(layout, **changes):
+  """Returns the jitted function of a config with these keys."""
+  config = config_lib.default()
+  config.update(changes)
+  return jax.jit(mixing.make_prepare_batch(config, layout))
+
+
 def _key(seed, step):
   return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 2), step)
 
@@ -56,7 +64,7 @@ def _key(seed, step):
 def test_the_partner_is_the_image_before(mesh):
   batch, layout = _batch(), _layout(*mesh)
   put = sharding.put_batch(batch, layout.mesh)
-  pair = jax.jit(mixing.make_prepare_batch(5, layout, alpha=0.1))
+  pair = _prepare(layout, seed=5, mixup_alpha=0.1)
   found = jax.device_get(pair(put, 3))
   for name in ('image', 'label'):
     np.testing.assert_array_equal(found[name], batch[name])
@@ -71,7 +79,7 @@ def test_the_partner_is_the_image_before(mesh):
 def test_a_device_is_sent_one_image_and_nothing_is_gathered():
   layout = _layout(2, 4, 1)
   put = sharding.put_batch(_batch(), layout.mesh)
-  pair = jax.jit(mixing.make_prepare_batch(0, layout, alpha=0.1))
+  pair = _prepare(layout, mixup_alpha=0.1)
   text = pair.lower(put, 0).compile().as_text()
   sent = f'u8[1,{H},{W},{C}]'
   assert re.search(rf'= {re.escape(sent)}\S* collective-permute', text)
@@ -124,7 +132,7 @@ def test_images_are_blended_after_normalisation(box):
 def test_cutmix_replaces_a_box_and_blends_labels_by_its_area():
   batch, layout = _batch(labels=3), _layout(2, 2, 2)
   put = sharding.put_batch(batch, layout.mesh)
-  pair = jax.jit(mixing.make_prepare_batch(0, layout, cutmix_alpha=1.0))
+  pair = _prepare(layout, cutmix_alpha=1.0)
   images = jax.jit(mixing.blended_images)
   draw = jax.jit(lambda key: mixing.draw_box(key, (H, W), 1.0))
   areas = set()
@@ -209,4 +217,4 @@ def test_steps_have_either_mixup_or_cutmix():
 
 def test_without_alphas_nothing_is_blended():
   layout = tiny_step.one_device()
-  assert mixing.make_prepare_batch(0, layout, cutmix_share=1.0) is None
+  assert mixing.make_prepare_batch(config_lib.default(), layout) is None

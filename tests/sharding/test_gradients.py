@@ -102,7 +102,7 @@ def _one_step(kind, layout, accumulation_steps):
     state,
     model=model,
     accumulation_steps=accumulation_steps,
-    polyak_decay=0.9,
+    changes={'polyak.decay': 0.9},
     tuning=tuning,
   )
   return jax.device_get(

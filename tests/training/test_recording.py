@@ -11,9 +11,9 @@ from absl import logging
 from tests.tiny_run import Death, saved_state, tiny_config
 from vit_jax import checkpoint, results
 from vit_jax import config as config_lib
-from vit_jax.runtime import compilation
 from vit_jax.runtime.errors import NonFiniteError
 from vit_jax.training import evaluate, recording, train
+from vit_jax.training import program as program_lib
 from vit_jax.workdir import metrics
 
 
@@ -104,12 +104,15 @@ def test_interval_means_sums_and_last_values():
 def test_divergence_stops_with_the_last_good_checkpoint(
   tmp_path, monkeypatch, nonfinite, message, saved, rows
 ):
-  start = compilation.in_background
-  monkeypatch.setattr(
-    compilation,
-    'in_background',
-    lambda compile_: start(lambda: (time.sleep(1), compile_())[1]),
-  )
+  compile_ = program_lib.Program.compile
+
+  def slow(self):
+    future = compile_(self)
+    return types.SimpleNamespace(
+      result=lambda: (time.sleep(1), future.result())[1]
+    )
+
+  monkeypatch.setattr(program_lib.Program, 'compile', slow)
   config = tiny_config(
     {'total_steps': 12, 'checkpoint.every': 4, 'log.every': 3}
   )

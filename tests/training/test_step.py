@@ -151,7 +151,7 @@ def test_metrics_are_what_they_say():
 # Averages and skipped steps --------------------------------------------------
 
 
-def _follow(optimizer, schedule, gradients, **options):
+def _follow(optimizer, schedule, gradients, **changes):
   """Returns the states after steps with given gradients, and the metrics."""
 
   def objective(params, batch, key):
@@ -163,8 +163,7 @@ def _follow(optimizer, schedule, gradients, **options):
     optimizer,
     schedule,
     jax.random.key(0),
-    skip_nonfinite=True,
-    **(dict(polyak_decay=0.5) | options),
+    changes={'guard.nonfinite': 'skip', 'polyak.decay': 0.5} | changes,
   )
   state = step_lib.init_state({'kernel': jnp.ones(2)}, optimizer, polyak=True)
   states, metrics = [], {}
@@ -181,7 +180,8 @@ NAN, INF = [float('nan'), 1.0], [float('inf'), 1.0]
 def test_polyak_average_is_the_recursion():
   decay, start = 0.9, 2
   states, _ = _follow(
-    *(*_optimizer(), GOOD + GOOD), polyak_decay=decay, polyak_start_step=start
+    *(*_optimizer(), GOOD + GOOD),
+    **{'polyak.decay': decay, 'polyak.start_step': start},
   )
   averages = [s.ema_params['kernel'] for s in states]
   params = [s.params['kernel'] for s in states]

@@ -14,25 +14,12 @@ import ml_collections
 from vit_jax import sharding
 from vit_jax.config import MASKED_PATCH
 from vit_jax.losses import classification, masked_patch
-from vit_jax.losses.classification import (
-  LOSSES,
-  Loss,
-  build,
-  correct,
-  multi_hot,
-)
-from vit_jax.losses.objective import Objective
-
-__all__ = [
-  'LOSSES',
-  'OBJECTIVES',
-  'Loss',
-  'Objective',
-  'build',
-  'build_objective',
-  'correct',
-  'multi_hot',
-]
+from vit_jax.losses.classification import LOSSES as LOSSES
+from vit_jax.losses.classification import Loss as Loss
+from vit_jax.losses.classification import build as build
+from vit_jax.losses.classification import correct as correct
+from vit_jax.losses.classification import multi_hot as multi_hot
+from vit_jax.losses.objective import Objective as Objective
 
 # The config's `loss.name` -> `(config, model, layout) -> Objective`.
 OBJECTIVES: dict[str, Callable[..., Objective]] = {

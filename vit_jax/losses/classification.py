@@ -163,12 +163,5 @@ def make_objective(
     model: the config's model.
     layout: how the batch is split.
   """
-  prepare_batch = mixing.make_prepare_batch(
-    config.seed,
-    layout,
-    alpha=config.mixup_alpha,
-    cutmix_alpha=config.cutmix_alpha,
-    cutmix_share=config.cutmix_share,
-  )
-  loss = build(**config.loss)
-  return Objective(model, mean_loss(model, loss), prepare_batch)
+  objective = mean_loss(model, build(**config.loss))
+  return Objective(model, objective, mixing.make_prepare_batch(config, layout))

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import sharding
@@ -26,12 +27,7 @@ from vit_jax.models.shared import normalize
 
 
 def make_prepare_batch(
-  seed: int,
-  layout: sharding.Layout,
-  *,
-  alpha: float = 0.0,
-  cutmix_alpha: float = 0.0,
-  cutmix_share: float = 0.5,
+  config: ml_collections.ConfigDict, layout: sharding.Layout
 ) -> PrepareBatch | None:
   """Returns a function that adds a partner to each image of a batch.
 
@@ -43,26 +39,23 @@ def make_prepare_batch(
   of the box. All rows have the same values.
 
   Args:
-    seed: the run's.
+    config: complete; its seed, and its keys of mixup and CutMix.
     layout: how the batch is split.
-    alpha: mixup's proportion is drawn from Beta(alpha, alpha); 0: no mixup.
-    cutmix_alpha: the same for CutMix.
-    cutmix_share: the probability of CutMix, if both are above 0.
 
   Returns:
     The function; None if both alphas are 0, as nothing is blended then.
   """
-  if not alpha and not cutmix_alpha:
+  alphas = config.mixup_alpha, config.cutmix_alpha
+  if not any(alphas):
     return None
-  key = jax.random.fold_in(jax.random.key(seed), 2)
+  key = jax.random.fold_in(jax.random.key(config.seed), 2)
 
   def prepare_batch(batch, step):
     drawn = draw(
       jax.random.fold_in(key, step),
       batch['image'].shape[1:3],
-      alpha,
-      cutmix_alpha,
-      cutmix_share,
+      *alphas,
+      config.cutmix_share,
     )
     rows = batch['label'].shape[:1]
     return batch | {
@@ -86,9 +79,9 @@ def draw(
   Args:
     key: the random key of the step.
     size: (H, W).
-    alpha: see `make_prepare_batch`, also for the others.
-    cutmix_alpha: one of the two must be above 0.
-    cutmix_share: see `make_prepare_batch`.
+    alpha: mixup's proportion is drawn from Beta(alpha, alpha); 0: no mixup.
+    cutmix_alpha: the same for CutMix; one of the two must be above 0.
+    cutmix_share: the probability of CutMix, if both are above 0.
   """
   mixed = cut = None
   if alpha:

@@ -6,8 +6,6 @@ option forbids that.
 """
 
 import os
-from collections.abc import Callable
-from concurrent import futures
 
 import jax
 from etils import epath
@@ -21,20 +19,6 @@ def make_deterministic() -> None:
   """
   flags = os.environ.get('XLA_FLAGS', '')
   os.environ['XLA_FLAGS'] = f'{flags} --xla_gpu_deterministic_ops=true'.strip()
-
-
-def in_background(
-  compile_: Callable[[], jax.stages.Compiled],
-) -> futures.Future[jax.stages.Compiled]:
-  """Starts to compile in another thread, which the process's end waits for.
-
-  Args:
-    compile_: compiles.
-  """
-  thread = futures.ThreadPoolExecutor(1, 'compilation')
-  future = thread.submit(compile_)
-  thread.shutdown(wait=False)
-  return future
 
 
 def keep(directory: epath.PathLike) -> None:

@@ -6,6 +6,7 @@ run where nothing else is installed.
 
 import contextlib
 import difflib
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -126,26 +127,20 @@ def commit(root: pathlib.Path = _ROOT) -> str:
   with contextlib.suppress(OSError):
     # setup.py adds this file to an installed package.
     return (root / 'vit_jax/COMMIT').read_text().strip()
+  # Without the locks, this does not get in the way of a command that writes.
+  git = functools.partial(_run, 'git', '--no-optional-locks', '-C', str(root))
   with contextlib.suppress(OSError, subprocess.SubprocessError):
-    _git(root, 'ls-files', '--error-unmatch', 'vit_jax/__init__.py')
+    git('ls-files', '--error-unmatch', 'vit_jax/__init__.py')
     # Without the name of a tag in front.
-    words = ('--always', '--abbrev=40', '--exclude=*', '--dirty=+')
-    return _git(root, 'describe', *words).strip()
+    return git(
+      'describe', '--always', '--abbrev=40', '--exclude=*', '--dirty=+'
+    )
   return ''
 
 
-def _git(root: pathlib.Path, *words: str) -> str:
-  # A hook of another repository may have set GIT_DIR. Without optional locks,
-  # this read does not get in the way of a git command that writes.
-  kept = {k: v for k, v in os.environ.items() if not k.startswith('GIT_')}
-  return subprocess.run(
-    ['git', '-C', os.fspath(root), *words],
-    env={**kept, 'GIT_OPTIONAL_LOCKS': '0'},
-    capture_output=True,
-    text=True,
-    check=True,
-    timeout=_GIT_PATIENCE,
-  ).stdout
+def _run(*words: str) -> str:
+  options = dict(capture_output=True, text=True, check=True)
+  return subprocess.run(words, timeout=_GIT_PATIENCE, **options).stdout.strip()
 
 
 # ---- Files that ship with the code -------------------------------------------

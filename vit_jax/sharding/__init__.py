@@ -4,42 +4,18 @@
 training state and `batch.py` the rows of the batch.
 """
 
-from vit_jax.sharding.batch import (
-  batch_sharding,
-  check_batch_size,
-  feed,
-  local_rows,
-  put_batch,
-)
-from vit_jax.sharding.layout import (
-  Layout,
-  build,
-  default_reduce_dtype,
-  put_tree,
-)
-from vit_jax.sharding.mesh import (
-  BATCH,
-  TENSOR,
-  constrain,
-  make_mesh,
-  per_shard,
-  use_mesh,
-)
-
-__all__ = [
-  'BATCH',
-  'TENSOR',
-  'Layout',
-  'batch_sharding',
-  'build',
-  'check_batch_size',
-  'constrain',
-  'default_reduce_dtype',
-  'feed',
-  'local_rows',
-  'make_mesh',
-  'per_shard',
-  'put_batch',
-  'put_tree',
-  'use_mesh',
-]
+from vit_jax.sharding.batch import batch_sharding as batch_sharding
+from vit_jax.sharding.batch import check_batch_size as check_batch_size
+from vit_jax.sharding.batch import feed as feed
+from vit_jax.sharding.batch import local_rows as local_rows
+from vit_jax.sharding.batch import put_batch as put_batch
+from vit_jax.sharding.layout import Layout as Layout
+from vit_jax.sharding.layout import build as build
+from vit_jax.sharding.layout import default_reduce_dtype as default_reduce_dtype
+from vit_jax.sharding.layout import put_tree as put_tree
+from vit_jax.sharding.mesh import BATCH as BATCH
+from vit_jax.sharding.mesh import TENSOR as TENSOR
+from vit_jax.sharding.mesh import constrain as constrain
+from vit_jax.sharding.mesh import make_mesh as make_mesh
+from vit_jax.sharding.mesh import per_shard as per_shard
+from vit_jax.sharding.mesh import use_mesh as use_mesh

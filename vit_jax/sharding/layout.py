@@ -222,28 +222,18 @@ class Layout:
     return f'{table}\nThe state takes {size:,} bytes of a device.'
 
 
-def build(
-  *,
-  shard: str,
-  gather: str,
-  partition: str = 'auto',
-  reduce_dtype: str = 'auto',
-  **axes: Any,
-) -> Layout:
+def build(**section: Any) -> Layout:
   """Builds the layout of the config's `mesh` section.
 
   Args:
-    shard: see `Layout`, as for the next three.
-    gather: when split parameters are gathered.
-    partition: what splits the work.
-    reduce_dtype: the dtype of the sums of gradients.
-    **axes: the sizes of the axes and the devices, see `mesh.make_mesh`.
+    **section: the arguments of `mesh.make_mesh` and of `Layout`, by name.
 
   Raises:
     ValueError: the sizes don't fit the devices.
   """
-  mesh = mesh_lib.make_mesh(**axes)
-  return Layout(mesh, shard, gather, partition, reduce_dtype)
+  names = (*mesh_lib.AXES, 'devices')
+  sizes = {name: section.pop(name) for name in names if name in section}
+  return Layout(mesh_lib.make_mesh(**sizes), **section)
 
 
 def put_tree(tree: Any, shardings: Any) -> Any:

@@ -20,7 +20,7 @@ import optax
 from vit_jax import losses, models, sharding
 from vit_jax.config import platforms
 from vit_jax.models import attention, lora
-from vit_jax.runtime import compilation, jax_internals
+from vit_jax.runtime import jax_internals
 from vit_jax.training import gradients
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import step as step_lib
@@ -119,7 +119,7 @@ class Program:
     """
 
     def make(key):
-      return _chosen(self._fresh_params(key), names)
+      return _chosen(fresh_params(self.config, self.model, key), names)
 
     shapes = _chosen(self.shapes.params, names)
     return self._run_once(make, self.layout.params(shapes))
@@ -148,11 +148,8 @@ class Program:
       return jax.device_put(made, shardings)
     return sharding.put_tree(made, shardings)
 
-  def _fresh_params(self, key: jax.Array) -> Any:
-    return fresh_params(self.config, self.model, key)
-
   def _fresh_state(self, key: jax.Array) -> step_lib.TrainState:
-    return self._state_of(self._fresh_params(key))
+    return self._state_of(fresh_params(self.config, self.model, key))
 
   def _state_of(self, params: Any) -> step_lib.TrainState:
     return step_lib.init_state(
@@ -199,26 +196,9 @@ class Program:
 
     The state is donated: the caller's old state is gone after the call.
     """
-    config, shardings = self.config, self.layout.state(self.shapes)
-    train_step = step_lib.make_train_step(
-      gradients.make_loss_and_grad(
-        self.objective.mean_loss,
-        self.layout,
-        manual=self.manual,
-        accumulation_steps=config.accumulation_steps,
-        tuning=self.tuning,
-      ),
-      self.optimizer,
-      self.schedule,
-      self.dropout_key,
-      polyak_decay=config.polyak.decay,
-      polyak_start_step=config.polyak.start_step,
-      prepare_batch=self.objective.prepare_batch,
-      skip_nonfinite=config.guard.nonfinite == 'skip',
-      tuning=self.tuning,
-    )
+    shardings = self.layout.state(self.shapes)
     return jax.jit(
-      train_step,
+      step_lib.make_train_step(self),
       in_shardings=(shardings, sharding.batch_sharding(self.layout.mesh)),
       out_shardings=(shardings, self.layout.whole),
       donate_argnums=0,
@@ -226,13 +206,16 @@ class Program:
     )
 
   def compile(self) -> futures.Future[jax.stages.Compiled]:
-    """Begins to compile the training step, in the background."""
+    """Begins to compile the training step, in another thread."""
 
     def compile_():
       lowered = self.train_step.lower(self.abstract_state, self.abstract_batch)
       return lowered.compile()
 
-    return compilation.in_background(compile_)
+    thread = futures.ThreadPoolExecutor(1, 'compilation')
+    future = thread.submit(compile_)
+    thread.shutdown(wait=False)
+    return future
 
   @functools.cached_property
   def shapes(self) -> step_lib.TrainState:

@@ -113,29 +113,22 @@ class Progress:
 
 def log_line(step: int, total_steps: int, values: Mapping[str, float]) -> None:
   """Logs one line for one interval of training."""
-  more = ''
-  if 'images_per_sec' in values:
-    more = (
-      f'  {values["images_per_sec"]:,.0f} img/s'
-      f'  input {100 * values["input_wait"]:2.0f}%'
-      f'  ETA {printable.duration(values["eta_sec"])}'
-    )
-  for name in COUNTS:
-    if count := values.get(f'train/{name}'):
-      more += f'  {name} {count:.0f}'
-  accuracy = ''
+  words = [
+    f'step {step:{len(str(total_steps))}}/{total_steps}',
+    f'loss {values["train/loss"]:.4f}',
+  ]
   if 'train/accuracy' in values:
-    accuracy = f'  acc {100 * values["train/accuracy"]:5.1f}%'
-  logging.info(
-    'step %*d/%d  loss %.4f%s  lr %.2e%s',
-    len(str(total_steps)),
-    step,
-    total_steps,
-    values['train/loss'],
-    accuracy,
-    values['train/learning_rate'],
-    more,
-  )
+    words.append(f'acc {100 * values["train/accuracy"]:5.1f}%')
+  words.append(f'lr {values["train/learning_rate"]:.2e}')
+  if 'images_per_sec' in values:
+    words += [
+      f'{values["images_per_sec"]:,.0f} img/s',
+      f'input {100 * values["input_wait"]:2.0f}%',
+      f'ETA {printable.duration(values["eta_sec"])}',
+    ]
+  counts = {name: values.get(f'train/{name}') for name in COUNTS}
+  words += [f'{name} {n:.0f}' for name, n in counts.items() if n]
+  logging.info('%s', '  '.join(words))
 
 
 class Recorder:

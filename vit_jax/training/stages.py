@@ -5,8 +5,6 @@ The key `stages` of such a config holds the config of each run by its name, and
 start from its weights with `init.checkpoint='stage:NAME'`.
 """
 
-import shlex
-
 import jax
 import ml_collections
 import pandas as pd
@@ -110,8 +108,6 @@ def summary(workdir: epath.Path, results: dict[str, dict[str, float]]) -> str:
         'stage': name,
         'data': f'{config.data.dataset} {config.data.train_split}',
         'images': f'{config.data.num_examples:,}',
-        'per class': f'{config.data.num_examples / config.num_classes:,.0f}',
-        'seen px': '{}x{}'.format(*config.image_size),
         'steps': f'{config.total_steps:,}',
         'weights from': (
           config.init.checkpoint.removeprefix('stage:') or 'scratch'
@@ -119,15 +115,9 @@ def summary(workdir: epath.Path, results: dict[str, dict[str, float]]) -> str:
         'accuracy': ', '.join(accuracies),
       }
     )
-  return '\n'.join(
-    [
-      '',
-      pd.DataFrame(rows).to_string(index=False),
-      '',
-      f'Each stage has a directory in {workdir}, with its metrics in'
-      ' metrics.jsonl and its config in config.json. To see curves:',
-      '`pip install tensorboard &&'
-      f' {shlex.join(["tensorboard", "--logdir", str(workdir)])}`. The README'
-      ' says where to go from here.',
-    ]
+  table = pd.DataFrame(rows).to_string(index=False)
+  return (
+    f'\n{table}\n\nEach stage has a directory in {workdir}, with its metrics in'
+    ' metrics.jsonl. The README says how to see curves, and where to go from'
+    ' here.'
   )

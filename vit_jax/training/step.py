@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vit_jax.losses.objective import Batch, Metrics, PrepareBatch
+from vit_jax.losses.objective import Batch, Metrics
 from vit_jax.models import variants
-from vit_jax.training import optimizer as optimizer_lib
-from vit_jax.training.gradients import LossAndGrad
+from vit_jax.training import gradients
 from vit_jax.training.tuning import Tuning, overlaid
 
 # Of a step's metrics, a log line has the sums of the counts, the last of these
@@ -96,16 +95,7 @@ def _follows_the_run(x: Any) -> bool:
 
 
 def make_train_step(
-  loss_and_grad: LossAndGrad,
-  optimizer: optax.GradientTransformation,
-  schedule: optimizer_lib.Schedule,
-  dropout_key: jax.Array,
-  *,
-  polyak_decay: float = 0.0,
-  polyak_start_step: int = 0,
-  prepare_batch: PrepareBatch | None = None,
-  skip_nonfinite: bool = False,
-  tuning: Tuning = Tuning(),  # noqa: B008 (It is immutable.)
+  program: Any,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
   """Returns the training step, not yet jitted.
 
@@ -117,25 +107,30 @@ def make_train_step(
   kept; only for data with several labels per image), `skipped` (1 if the step
   changed nothing but its number and the schedule's).
 
+  Step k uses the key `fold_in(dropout_key, k)`, into which `gradients` folds
+  the number of the micro-batch, and that of the device where each device draws
+  its own masks. With `polyak.decay` d, the average of the parameters becomes
+  d * average + (1 - d) * parameters (section 4.1 of the paper: 0.9999); before
+  `polyak.start_step`, it equals the parameters. With `guard.nonfinite='skip'`,
+  a step whose loss, gradient or result is not finite updates nothing; all
+  devices see the same numbers, so all of them skip it.
+
   Args:
-    loss_and_grad: see `gradients.make_loss_and_grad`.
-    optimizer: see `optimizer.build_optimizer`.
-    schedule: the optimizer's learning rate; here only for the metrics.
-    dropout_key: step k uses `fold_in(dropout_key, k)`, into which `gradients`
-      folds the number of the micro-batch, and that of the device where each
-      device draws its own masks.
-    polyak_decay: d of `average <- d * average + (1 - d) * parameters` (section
-      4.1 of the paper: 0.9999); 0 is off.
-    polyak_start_step: before this step, the average equals the parameters.
-    prepare_batch: is applied to the batch and the step's number first, see
-      `losses.Objective`; None for nothing.
-    skip_nonfinite: skip the update of a step whose loss, gradient or result is
-      not finite. All devices see the same numbers, so all of them skip it.
-    tuning: which parameters train; by default all.
+    program: the `program.Program` whose step it is.
   """
+  config, tuning = program.config, program.tuning
+  optimizer, schedule = program.optimizer, program.schedule
+  _, mean_loss, prepare_batch = program.objective
+  loss_and_grad = gradients.make_loss_and_grad(
+    mean_loss,
+    program.layout,
+    manual=program.manual,
+    accumulation_steps=config.accumulation_steps,
+    tuning=tuning,
+  )
 
   def train_step(state, batch):
-    key = jax.random.fold_in(dropout_key, state.step)
+    key = jax.random.fold_in(program.dropout_key, state.step)
     if prepare_batch is not None:
       batch = prepare_batch(batch, state.step)
     (loss, metrics), grads = loss_and_grad(state.params, batch, key)
@@ -145,8 +140,9 @@ def make_train_step(
     params = overlaid(frozen, trained)
 
     ema_params = state.ema_params
-    if polyak_decay:
-      decay = jnp.where(state.step < polyak_start_step, 0.0, polyak_decay)
+    if polyak := config.polyak.decay:
+      started = state.step >= config.polyak.start_step
+      decay = jnp.where(started, polyak, 0.0)
       ema_params = jax.tree.map(
         lambda ema, p: decay * ema + (1 - decay) * p, ema_params, trained
       )
@@ -165,7 +161,7 @@ def make_train_step(
       if key in batch
     }
     new = TrainState(state.step + 1, params, opt_state, ema_params)
-    if skip_nonfinite:
+    if config.guard.nonfinite == 'skip':
       finite = jnp.isfinite(jnp.stack([metrics[k] for k in GUARDED])).all()
       new = jax.tree.map(
         lambda n, o: n if _follows_the_run(n) else jnp.where(finite, n, o),

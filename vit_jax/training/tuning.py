@@ -128,13 +128,7 @@ def _matches(key: str, pattern: str, params: Mapping[str, Any]) -> set[str]:
         ' whole: set model.scan=False, or name all blocks.'
       )
   if not found:
-    names = sorted(
-      {
-        '/'.join(n.split('/')[:2])
-        for k, x in params.items()
-        for n in _unstacked(k, x.shape)
-      }
-    )
+    names = sorted({'/'.join(name.split('/')[:2]) for name in params})
     raise ValueError(
       f'{key}={pattern!r} matches no parameter; write a regular expression'
       f' {_EXAMPLE}. The names begin with: {", ".join(names)}.'
