@@ -134,6 +134,10 @@ COMMANDS = {
     [_PRETRAIN, _WORKDIR, '--eval_only', '--restart'],
     _OPTIONS,
   ),
+  'deterministic': (
+    [_PRETRAIN, _WORKDIR, '--deterministic'],
+    'print(os.environ["XLA_FLAGS"].split()[-1])',
+  ),
   'one cache': ([_PRETRAIN, _WORKDIR, '--compilation_cache=/tmp/c'], _OPTIONS),
   'preempted': (
     [_PRETRAIN, _WORKDIR],
@@ -325,6 +329,11 @@ def test_where_compiled_programs_are_kept(commands):
   assert commands['no cache'] == (0, 'False False None\n')
   assert commands['empty cache'] == (0, 'False False None\n')
   assert commands['one cache'] == (0, 'False False /tmp/c\n')
+
+
+def test_programs_for_gpus_can_be_deterministic(commands):
+  option = '--xla_gpu_deterministic_ops=true\n'
+  assert commands['deterministic'] == (0, option)
 
 
 def test_processes_are_told_of_each_other_by_three_flags(commands):

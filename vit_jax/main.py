@@ -27,12 +27,14 @@ and Open MPI, the processes find each other. Elsewhere, pass
 --coordinator_address, --num_processes and --process_id.
 """
 
+import os
+
 import jax
 from absl import flags
 from ml_collections import config_flags
 
 from vit_jax.config import listing
-from vit_jax.runtime import command_line, compilation, distributed, logs
+from vit_jax.runtime import command_line, distributed, logs
 from vit_jax.training import evaluate, stages, train
 from vit_jax.workdir import files
 
@@ -120,8 +122,15 @@ def main():
       '--restart starts a training run over, but --eval_only trains nothing:'
       ' leave one of the two out.'
     )
-  if _DETERMINISTIC.value:
-    compilation.make_deterministic()
+  if _DETERMINISTIC.value:  # Other devices ignore the option.
+    options = os.environ.get('XLA_FLAGS', '')
+    os.environ['XLA_FLAGS'] = f'{options} --xla_gpu_deterministic_ops=true'
+  cache = _COMPILATION_CACHE.value
+  if cache == 'auto':
+    cache = f'{_WORKDIR.value}/compilation_cache'
+  if cache not in ('none', ''):
+    # JAX reads it at its first compilation.
+    jax.config.update('jax_compilation_cache_dir', str(files.absolute(cache)))
   with distributed.connected(
     coordinator_address=_COORDINATOR.value,
     num_processes=_NUM_PROCESSES.value,
@@ -131,11 +140,6 @@ def main():
   ):
     if jax.process_index():
       logs.only_warnings()
-    cache = _COMPILATION_CACHE.value
-    if cache == 'auto':
-      cache = f'{_WORKDIR.value}/compilation_cache'
-    if cache not in ('none', ''):
-      compilation.keep(files.absolute(cache))
     options = {'allow_config_change': _ALLOW_CONFIG_CHANGE.value}
     if _EVAL_ONLY.value:
       start = evaluate.evaluate_only

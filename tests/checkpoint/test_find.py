@@ -1,5 +1,7 @@
 """Guards: `find` resolves each kind of path, and moves work on any store."""
 
+import os
+
 import pytest
 from etils import epath
 
@@ -61,7 +63,7 @@ def test_nothing_is_lost_by_moving_aside(tmp_path, monkeypatch, request, kind):
 
   run = epath.Path(tmp_path)
   if kind == 'mounted':  # Some mounts cannot rename folders.
-    monkeypatch.setattr(folders.shutil.os, 'rename', fail)
+    monkeypatch.setattr(os, 'rename', fail)
   elif kind == 'bucket':
     request.getfixturevalue('bucket')
     run = epath.Path('gs://bucket/run')

@@ -62,11 +62,6 @@ def digests(tree: Any) -> dict[str, str]:
   return {name: f'{sums[name][0]:08x}{sums[name][1]:08x}' for name in leaves}
 
 
-def dtype_of(leaf: Any) -> np.dtype:
-  """Returns the dtype of an array or of a number."""
-  return leaf.dtype if hasattr(leaf, 'dtype') else np.asarray(leaf).dtype
-
-
 def _better_on_host(arrays) -> bool:
   """Whether NumPy is faster than compiling, and reads without a copy."""
   devices = set().union(*(array.sharding.device_set for array in arrays))

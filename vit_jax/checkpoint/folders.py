@@ -1,12 +1,10 @@
 """Finds checkpoints, and moves damaged ones aside."""
 
-import shutil
-
 import fsspec
 import orbax.checkpoint as ocp
 from etils import epath
 
-from vit_jax.workdir import buckets, files
+from vit_jax.workdir import files
 
 FOLDER = 'checkpoints'
 # These hold only parameters: those of the best and of the last step.
@@ -109,10 +107,6 @@ def move_aside(path: epath.Path, folder: epath.Path) -> epath.Path:
   while target.exists():
     target, number = folder / f'{path.name}-{number}', number + 1
   folder.mkdir(parents=True, exist_ok=True)
-  if buckets.is_store(path):
-    store, name = fsspec.core.url_to_fs(str(path))
-    store.copy(name, str(target), recursive=True)
-    store.rm(name, recursive=True)
-  else:
-    shutil.move(path, target)
+  store, name = fsspec.core.url_to_fs(str(path))
+  store.mv(name, str(target), recursive=True)
   return target

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import flax.traverse_util
-import numpy as np
 from etils import epath
 
 from vit_jax.checkpoint import fingerprint
@@ -116,8 +115,8 @@ def build(tree: Any) -> dict[str, Any]:
     'version': 1,
     'arrays': {
       name: {
-        'shape': list(np.shape(leaf)),
-        'dtype': fingerprint.dtype_of(leaf).name,
+        'shape': list(leaf.shape),
+        'dtype': leaf.dtype.name,
         'digest': digests[name],
       }
       for name, leaf in fingerprint.named_leaves(tree).items()
@@ -169,19 +168,16 @@ def mismatch(
   found: Mapping[str, Any],
 ) -> str:
   """Lists all differences between two sets of named arrays; '' if none."""
-  groups = {
-    'missing': [
-      f'{k} {expected[k]}' for k in sorted(expected.keys() - found.keys())
-    ],
-    'extra': [
-      f'{k} {found[k]}' for k in sorted(found.keys() - expected.keys())
-    ],
-    'different': [
-      f'{k} is {found[k]}, expected {expected[k]}'
-      for k in sorted(expected.keys() & found.keys())
-      if expected[k] != found[k]
-    ],
-  }
+  groups = {'missing': [], 'extra': [], 'different': []}
+  for name in sorted(expected.keys() | found.keys()):
+    if name not in found:
+      groups['missing'].append(f'{name} {expected[name]}')
+    elif name not in expected:
+      groups['extra'].append(f'{name} {found[name]}')
+    elif expected[name] != found[name]:
+      groups['different'].append(
+        f'{name} is {found[name]}, expected {expected[name]}'
+      )
   return '\n'.join(
     f'  {name} ({len(lines)}):\n    ' + '\n    '.join(lines)
     for name, lines in groups.items()

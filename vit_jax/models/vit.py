@@ -37,7 +37,14 @@ def cut_patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
   high, wide = patch_size
   rows, columns = position.token_grid((height, width), patch_size)
   if (rows * high, columns * wide) != (height, width):
-    _warn_of_remainder((height, width), patch_size)
+    logging.log_first_n(
+      logging.WARNING,
+      'Size %dx%d (of the image in px, or of the feature map) is not a multiple'
+      ' of the patch size %dx%d: the remainder on the right and at the bottom'
+      ' is dropped.',
+      1,
+      *(height, width, *patch_size),
+    )
   x = images[:, : rows * high, : columns * wide]
   x = x.reshape(batch, rows, high, columns, wide, channels)
   x = x.transpose(0, 1, 3, 2, 4, 5)
@@ -95,19 +102,6 @@ def replace_embeddings(
   index = jnp.maximum(source, 0)[..., None]
   taken = jnp.take_along_axis(embeddings, index, axis=1)
   return jnp.where(masked, mask_embedding.astype(embeddings.dtype), taken)
-
-
-@functools.cache  # Warns once per size and patch, however often JAX traces.
-def _warn_of_remainder(
-  image_size: tuple[int, int], patch_size: tuple[int, int]
-) -> None:
-  logging.warning(
-    'Size %dx%d (of the image in px, or of the feature map) is not a multiple '
-    'of the patch size %dx%d: the remainder on the right and at the bottom is '
-    'dropped.',
-    *image_size,
-    *patch_size,
-  )
 
 
 class MAPHead(nn.Module):

@@ -191,10 +191,7 @@ def gather(value: Any) -> list[Any]:
 
 def any_true(flag: bool) -> bool:
   """Returns whether any process gives True; all must call this."""
-  if jax.process_count() == 1:
-    return flag
-  flags = multihost_utils.process_allgather(np.asarray([flag], np.int32))
-  return bool(flags.any())
+  return any(gather(bool(flag)))
 
 
 def barrier() -> None:

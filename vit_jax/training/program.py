@@ -176,17 +176,18 @@ class Program:
 
   def _merged(self, params: Any) -> Any:
     """Merges low-rank additions; other parameters are not copied."""
-    names = self.tuning.adapted
     flat = flax.traverse_util.flatten_dict(params, sep='/')
-    plain, parts = {}, {}
-    for name, x in flat.items():
-      added = name.startswith(f'{lora.FOLDER}/')
-      (parts if added or name in names else plain)[name] = x
+    own = {n: x for n, x in flat.items() if not n.startswith(f'{lora.FOLDER}/')}
+    parts = {
+      name: x
+      for name, x in flat.items()
+      if name not in own or name in self.tuning.adapted
+    }
     parts = flax.traverse_util.unflatten_dict(parts, sep='/')
     shardings = self.layout.params(jax.eval_shape(lora.merged, parts))
     kernels = jax.jit(lora.merged, out_shardings=shardings)(parts)
-    plain = flax.traverse_util.unflatten_dict(plain, sep='/')
-    return tuning_lib.overlaid(plain, kernels)
+    own = flax.traverse_util.unflatten_dict(own, sep='/')
+    return tuning_lib.overlaid(own, kernels)
 
   # ---- The step --------------------------------------------------------------
 

@@ -5,6 +5,7 @@ in the order in which it calls them.
 """
 
 import contextlib
+import functools
 
 import jax
 import ml_collections
@@ -103,9 +104,6 @@ def train_and_evaluate(
     progress = recording.Progress(total_steps, batch_size)
     interval = recording.Interval(start_step)
 
-    def on_wait(seconds):
-      run.goodput.add('input', seconds)
-
     # ---- The loop ------------------------------------------------------------
     # First the evaluations that earlier launches left out.
     left_out = recorder.left_out
@@ -122,6 +120,7 @@ def train_and_evaluate(
         # `train_step` of `program.py`, compiled ahead of time.
         train_step = (compiling or program.compile()).result()
     recorder.start_clocks()
+    on_wait = functools.partial(run.goodput.add, 'input')
     feed = sharding.feed(batches, run.mesh, total_steps - start_step, on_wait)
     for step, batch in enumerate(feed, start=start_step + 1):
       profiler.before(step, state)
