@@ -25,7 +25,7 @@ STATE = {'params': {'w': jnp.ones(2)}}
 
 @pytest.mark.parametrize(
   ('keep', 'keep_every', 'kept'),
-  [(1, 0, ['6']), (2, 0, ['5', '6']), (1, 2, ['2', '4', '6'])],
+  [(2, 0, ['5', '6']), (1, 2, ['2', '4', '6'])],
 )
 def test_keeps_the_newest_and_every_nth(tmp_path, keep, keep_every, kept):
   states.save(tmp_path, STATE, range(1, 7), keep=keep, keep_every=keep_every)
@@ -46,12 +46,11 @@ def _save_values(workdir, best, values, earlier=()):
 @pytest.mark.parametrize(
   ('best', 'values', 'kept'),
   [
-    ('test/accuracy', [0.1, 0.5, 0.3, 0.2], ['2', '4']),
+    ('test/accuracy', [0.1, np.float32(0.5), None, 0.2], ['2', '4']),
     ('test/loss', [0.3, 0.1, 0.5, 0.2], ['2', '4']),
     # The first of equal values is the best.
     ('test/accuracy', [0.1, 1.0, 1.0, 0.2], ['2', '4']),
     ('test/accuracy', [None, 0.1, math.nan, math.inf], ['2', '4']),
-    ('test/accuracy', [0.1, np.float32(0.5), None, None], ['2', '4']),
     ('test/accuracy', [None, None, None, None], ['4']),
   ],
 )

@@ -116,22 +116,21 @@ def _on_one_device(kind, accumulation_steps):
   return _one_step(kind, layout, accumulation_steps)
 
 
-_gate = functools.partial(pytest.param, marks=pytest.mark.gate)
-
-
 # Each kind of model once, and with them all values of mesh, shard, gather,
 # partition and accumulation, beside several values of the others.
+# Two layers, below, are enough for each way to split the work.
+@pytest.mark.gate
 @pytest.mark.parametrize(
   'kind, sizes, shard, options, steps',
   [
     ('vit', (1, 2, 4), 'all', {'gather': 'micro_batch'}, 2),
-    _gate('dropout', (1, 2, 4), 'all', {'gather': 'micro_batch'}, 2),
-    _gate('vit', (2, 4, 1), 'optimizer', {'partition': 'manual'}, 2),
-    _gate('lora', (2, 4, 1), 'all', {'partition': 'manual'}, 1),
-    _gate('lanes', (2, 2, 2), 'optimizer', {}, 1),
-    _gate('axial', (1, 2, 4), 'none', {}, 1),
-    _gate('hybrid', (2, 2, 2), 'all', {}, 2),
-    _gate('bit', (2, 4, 1), 'all', {'gather': 'micro_batch'}, 1),
+    ('dropout', (1, 2, 4), 'all', {'gather': 'micro_batch'}, 2),
+    ('vit', (2, 4, 1), 'optimizer', {'partition': 'manual'}, 2),
+    ('lora', (2, 4, 1), 'all', {'partition': 'manual'}, 1),
+    ('lanes', (2, 2, 2), 'optimizer', {}, 1),
+    ('axial', (1, 2, 4), 'none', {}, 1),
+    ('hybrid', (2, 2, 2), 'all', {}, 2),
+    ('bit', (2, 4, 1), 'all', {'gather': 'micro_batch'}, 1),
   ],
   ids=str,
 )
@@ -214,19 +213,21 @@ def test_each_device_draws_its_own_numbers():
 
 def test_only_kernels_before_the_head_are_summed_in_bfloat16():
   mesh, one_device = sharding.make_mesh(2, 4, 1), tiny_step.one_device()
-  alone, exact, rounded = (
+  alone, exact, split, rounded = (
     function(*arguments)[1]
     for function, arguments in (
       _two_layers(layout)
       for layout in (
         one_device,
         sharding.Layout(mesh, partition='manual', reduce_dtype='float32'),
+        sharding.Layout(mesh, partition='compiler'),
         sharding.Layout(mesh, partition='manual', reduce_dtype='bfloat16'),
       )
     )
   )
   for found, layer, least, most in (
     *((exact, 'first', 0, 1e-5), (exact, 'head', 0, 1e-5)),
+    *((split, 'first', 0, 1e-5), (split, 'head', 0, 1e-5)),
     *((rounded, 'first', 1e-4, 2**-7), (rounded, 'head', 0, 1e-5)),
   ):
     one, other = (np.asarray(x[layer]['kernel']) for x in (alone, found))

@@ -98,7 +98,11 @@ def test_interval_means_sums_and_last_values():
   'nonfinite, message, saved, rows',
   [
     ('stop', r'at step 7 \(found in steps 7 to 8', ['4'], [3, 4, 6]),
-    ('skip', 'at step 10, number 4 in a row', ['4', '8'], [3, 4, 6, 8, 8, 9]),
+    pytest.param(  # `test_step.py` guards what such steps change.
+      *('skip', 'at step 10, number 4 in a row', ['4', '8']),
+      [3, 4, 6, 8, 8, 9],
+      marks=pytest.mark.gate,
+    ),
   ],
 )
 def test_divergence_stops_with_the_last_good_checkpoint(
