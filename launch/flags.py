@@ -72,21 +72,11 @@ FLAGS = {
     'Create the machines without external addresses, and connect to their'
     ' internal ones (from inside the network). The set-up then needs Cloud NAT.'
   ),
-  'runtime_version': _text(
-    'Image of the machines; default: the image of the TPU generation.'
-  ),
-  'service_account': _text(
-    'Account of the machines, which must be allowed to write to the work'
-    " directory; default: Compute Engine's default account."
-  ),
-  'no_preflight': _switch(
-    'Do not check first that the bucket exists and that the run may use it.'
-  ),
+  'no_preflight': _switch('Do not check first that the bucket exists.'),
   'workdir': _text(
-    'Work directory of the run. create: first check that its bucket exists and'
-    ' that the run may use it. setup: install exactly the Python and the'
-    ' versions that the run recorded there, if it did, instead of those of'
-    ' --lock.'
+    'Work directory of the run. create: first check that its bucket exists.'
+    ' setup: install exactly the Python and the versions that the run recorded'
+    ' there, if it did, instead of those of --lock.'
   ),
   'lock': _text(
     'Versions to install: the name of a file in launch/locks (%(default)s),'
@@ -95,15 +85,11 @@ FLAGS = {
     choices=[*sorted(file.stem for file in _LOCKS.glob('*.txt')), 'none'],
     metavar='NAME',
   ),
-  'restarts': _number(
-    20,
-    'How often in a row a worker restarts the program. An attempt of at least'
-    ' two hours resets the count, unless it got stuck',
-  ),
   'env': _text(
-    "Environment variable of the run, such as LIBTPU_INIT_ARGS='...'; may be"
-    ' given several times. Do not pass secrets: it is printed here and visible'
-    ' to everyone with access to the machines.',
+    "Environment variable of the run, such as LIBTPU_INIT_ARGS='...', or of"
+    ' worker/run.sh, such as RESTARTS=9; may be given several times. Do not'
+    ' pass secrets: it is printed here and visible to everyone with access to'
+    ' the machines.',
     [],
     action='append',
     metavar='NAME=VALUE',
@@ -226,6 +212,29 @@ def check_run(flags: Sequence[str]) -> str:
   # The machines look for the config in the same way, in the repository's root.
   installed.find('config', values['config'])
   return check_workdir(values['workdir'])
+
+
+def check_bucket(shell: Shell, workdir: str) -> None:
+  """Checks that the bucket of a work directory exists.
+
+  Args:
+    shell: runs gcloud.
+    workdir: the work directory; checked only if it is gs://.
+
+  Raises:
+    ValueError: there is no such bucket, or the user may not see it.
+  """
+  if not workdir.startswith('gs://'):
+    return
+  bucket = '/'.join(workdir.split('/')[:3])
+  try:
+    shell.read(['gcloud', 'storage', 'buckets', 'describe', bucket])
+  except CommandError as error:
+    raise ValueError(
+      f'--workdir={workdir}: the bucket {bucket} does not exist, or you may not'
+      ' read it. Nothing was rented. Create it in the region of the TPUs'
+      ' (launch/README.md, "A bucket"), or pass --no_preflight.'
+    ) from error
 
 
 def check_workdir(workdir: str) -> str:

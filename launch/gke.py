@@ -35,7 +35,7 @@ if not __package__:
 
 from vit_jax import topology
 from vit_jax.launch import flags as flags_lib
-from vit_jax.launch import preflight, workers
+from vit_jax.launch import workers
 
 _HERE = pathlib.Path(__file__).parent
 _CODES = _HERE / 'worker/restartable_codes'
@@ -92,7 +92,7 @@ def run(shell, args, flags) -> None:
     # a few minutes, the first slice would restart again and again meanwhile.
     flags = [*flags, f'--start_timeout={SLICES_TIMEOUT}']
   if not args.no_preflight:
-    preflight.check(shell, workdir, args.project, args.service_account)
+    flags_lib.check_bucket(shell, workdir)
   shell.run(_command(args, wanted, workdir, flags))
 
 
@@ -125,8 +125,7 @@ COMMANDS = {
   'build': (build, 'image lock project'),
   'run': (
     run,
-    'name cluster zone project image accelerator num_slices env'
-    ' service_account no_preflight',
+    'name cluster zone project image accelerator num_slices env no_preflight',
   ),
 }
 

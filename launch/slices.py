@@ -79,8 +79,6 @@ def create_command(
       f'--accelerator={args.accelerator}: Google offers no Cloud TPU VMs of'
       ' this generation; use launch/gke.py.'
     )
-  image = args.runtime_version or wanted.generation.runtime_version
-  account = args.service_account
   # Only gcloud's alpha commands have flex-start.
   flex = any(word.startswith('--provisioning-model') for word in args.more)
   program = ('gcloud', 'alpha', *_TPU[1:]) if flex else _TPU
@@ -88,10 +86,9 @@ def create_command(
     *(*program, 'queued-resources', 'create', target.name, *target.place),
     f'--node-id={target.name}',
     f'--accelerator-type={wanted.accelerator_type}',
-    f'--runtime-version={image}',
+    f'--runtime-version={wanted.generation.runtime_version}',
     *(['--internal-ips'] if target.internal_ip else []),
-    *([f'--service-account={account}'] if account else []),
-    *args.more,
+    *args.more,  # The last of two equal flags counts.
   ]
 
 

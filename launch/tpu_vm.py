@@ -1,6 +1,6 @@
 """Runs vit_jax on a Cloud TPU slice, from your own machine, with gcloud.
 
-  create   request a slice (a queued resource), after a check of its bucket
+  create   request a slice (a queued resource)
   setup    ship the local code to all machines of the slice and install it
   run      start a run on all machines; it continues without you
   logs     show the logs of the run
@@ -35,17 +35,17 @@ if not __package__:
 
 from vit_jax import topology
 from vit_jax.launch import flags as flags_lib
-from vit_jax.launch import preflight, slices, watch, workers
+from vit_jax.launch import slices, watch, workers
 
 
 def create(shell, args, _) -> None:
   """Requests a slice with a queued resource.
 
-  With --workdir, it first checks that the run may use its bucket. The slice
-  exists once `status` says ACTIVE. Without --spot, --reserved or
-  --provisioning-model=flex-start, it is on demand. These, --network=NAME and
-  all other flags that this command does not know are those of gcloud compute
-  tpus queued-resources create.
+  With --workdir, it first checks that its bucket exists. The slice exists once
+  `status` says ACTIVE. Without --spot, --reserved or
+  --provisioning-model=flex-start, it is on demand. These,
+  --service-account=EMAIL, --network=NAME and all other flags that this command
+  does not know are those of gcloud compute tpus queued-resources create.
   """
   target, wanted = _target(args), topology.parse(args.accelerator)
   command = slices.create_command(target, wanted, args)
@@ -73,9 +73,10 @@ def run(shell, args, flags) -> None:
   The flags of vit_jax.main follow --. WORKDIR/launch/ records the code that
   `setup` shipped. Each worker restarts the program after exit codes 75 (stopped
   by SIGTERM, but the machine lives), 76 (a host was lost) and 77 (stuck) and
-  after death by a signal, at most --restarts times in a row. It does not
-  restart the program after other codes, such as 0 and 1. The program resumes
-  from the work directory.
+  after death by a signal, at most 20 times in a row (--env=RESTARTS=N); an
+  attempt of at least two hours resets the count, unless it got stuck. It does
+  not restart the program after other codes, such as 0 and 1. The program
+  resumes from the work directory.
   """
   target = _target(args)
   flags_lib.check_run(flags)
@@ -90,7 +91,7 @@ def run(shell, args, flags) -> None:
       f'nothing was started, because of {", ".join(unready)}. Use stop to end a'
       ' run on all machines, and setup to set all of them up.'
     )
-  workers.start(shell, target, flags, _variables(args))
+  workers.start(shell, target, flags, args.env)
 
 
 def logs(shell, args, _) -> None:
@@ -160,7 +161,6 @@ def watch_(shell, args, flags) -> None:
   if target.states(shell)[0] is None:
     question = 'Create it now and again whenever it is lost?'
     _rent(shell, args, workdir, wanted, question)
-  variables = _variables(args)
 
   def act(action):
     if action in ('delete', 'recreate'):
@@ -173,7 +173,7 @@ def watch_(shell, args, flags) -> None:
       if action == 'set_up':
         versions = '' if args.new_versions else workdir
         workers.set_up(shell, target, archive, args.lock, versions)
-      workers.start(shell, target, flags, variables)
+      workers.start(shell, target, flags, args.env)
 
   # The code is packed only once, so that later edits do not get into this run.
   with shell.scratch() as directory:
@@ -189,33 +189,27 @@ def _target(args) -> slices.Target:
   return slices.Target(args.name, args.zone, args.project, args.internal_ip)
 
 
-def _variables(args) -> list[str]:
-  """Returns the `NAME=VALUE` arguments of start.sh."""
-  return [f'RESTARTS={args.restarts}', *args.env]
-
-
 def _rent(shell, args, workdir, wanted, question) -> None:
   """Checks the bucket and asks before a slice is requested."""
   if not args.no_preflight:
-    preflight.check(shell, workdir, args.project, args.service_account)
+    flags_lib.check_bucket(shell, workdir)
   shell.say(slices.cost(wanted))
   shell.confirm(question, yes=args.yes)
 
 
 _SLICE = 'name zone project internal_ip'
-_REQUEST = 'accelerator runtime_version service_account no_preflight yes'
-_RUN = 'restarts env'
+_REQUEST = 'accelerator no_preflight yes'
 COMMANDS = {
   'create': (create, f'{_SLICE} {_REQUEST} workdir'),
   'setup': (setup, f'{_SLICE} lock workdir'),
-  'run': (run, f'{_SLICE} {_RUN}'),
+  'run': (run, f'{_SLICE} env'),
   'logs': (logs, f'{_SLICE} worker lines follow'),
   'status': (status, _SLICE),
   'stop': (stop, _SLICE),
   'delete': (delete, f'{_SLICE} yes'),
   'watch': (
     watch_,
-    f'{_SLICE} {_REQUEST} {_RUN} lock poll new_versions delete_when_done',
+    f'{_SLICE} {_REQUEST} env lock poll new_versions delete_when_done',
   ),
 }
 

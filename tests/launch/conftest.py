@@ -21,13 +21,6 @@ SCRIPTS = 'vit_jax_home/code/launch/worker'
 STATUS = f'{SSH} --command=if [ -f {SCRIPTS}/status.sh'
 RUN = '--config=configs/pretrain.py:ViT-B/16,imagenet2012'
 RUN += ' --workdir=gs://bucket/runs/b16'
-# The roles that the bucket grants to the machines' default account.
-ACCOUNT = 'serviceAccount:123-compute@developer.gserviceaccount.com'
-ROLES = {
-  'roles/storage.objectUser': 'storage.objects.create;storage.objects.delete;'
-  'storage.objects.get;storage.objects.list',
-  'roles/storage.legacyBucketReader': 'storage.buckets.get',
-}
 
 
 class Cloud:
@@ -41,12 +34,6 @@ class Cloud:
     """Sets the outputs of lines with this beginning; the last one repeats."""
     self._answers[beginning] = [*texts] or [''], code
 
-  def grant(self, *roles, member=ACCOUNT, on='storage buckets', **others):
-    """Sets who has which roles on the bucket, or `on` the `projects`."""
-    bindings = [dict(role=r, members=[member], **others) for r in roles]
-    text = str({'bindings': bindings}).replace("'", '"')
-    self.answer(f'gcloud {on} get-iam-policy', text)
-
   def slice(self, *states, node='READY', health='HEALTHY'):
     """Sets the states of the request at each look; None: there is none."""
     row = '[{{"name": "x/b16", "state": {}, "health": "{}"}}]'
@@ -59,7 +46,7 @@ class Cloud:
   @property
   def acts(self):
     """The lines that change something."""
-    looks = (' list ', 'status.sh', ' describe ', 'get-iam-policy')
+    looks = (' list ', 'status.sh', ' describe ')
     return [x for x in self.lines if not any(look in x for look in looks)]
 
   def run(self, command, *, stdout, **_):
@@ -79,10 +66,6 @@ def cloud(monkeypatch):
   cloud = Cloud()
   programs = types.SimpleNamespace(run=cloud.run, PIPE=subprocess.PIPE)
   monkeypatch.setattr(shell, 'subprocess', programs)
-  cloud.answer('gcloud projects describe', '123\n')
-  for role, rights in ROLES.items():
-    cloud.answer(f'gcloud iam roles describe {role}', rights)
-  cloud.grant(*ROLES)
   return cloud
 
 

@@ -26,6 +26,8 @@ from vit_jax.launch import gke, shell, tpu_vm
 _TEXT = pathlib.Path(__file__).with_name('dry_runs.txt').read_text()
 CASES = re.findall(r'^\$ (\S+) (.*)\n((?:.+\n)*)', _TEXT, re.MULTILINE)
 GKE = 'run --name=b16 --cluster=vit --image=r/i:1 --no_preflight --zone=z'
+CREATE = 'create --name=b16 --accelerator=v4-8 --yes --workdir=gs://bucket/b'
+WATCH = f'watch --name=b16 --accelerator=v4-8 --yes --poll=0 -- {RUN}'
 # What XPK 1.16 runs in the container (its docker_container.py).
 CONTAINER = """
 _sigterm() (kill -SIGTERM $! 2>/dev/null;);
@@ -152,6 +154,27 @@ def test_creating_and_deleting_need_confirmation(cloud, monkeypatch):
   assert cloud.lines == []
   assert [call(f'{line} --yes') for line in lines] == ['', '']
   assert len(cloud.lines) == 2
+
+
+@pytest.mark.parametrize(
+  'line, program',
+  [
+    *((CREATE, tpu_vm), (WATCH, tpu_vm)),
+    (f'{GKE} --accelerator=v6e-16 -- {RUN}'.replace('--no_preflight', ''), gke),
+  ],
+)
+def test_nothing_is_rented_without_a_bucket(cloud, line, program):
+  cloud.answer('gcloud storage buckets describe gs://bucket', code=1)
+  assert 'does not exist' in call(line, program)
+  assert cloud.acts == []
+
+
+@pytest.mark.parametrize('line', [f'{CREATE} --no_preflight', WATCH])
+def test_what_needs_no_check(cloud, line):
+  """Neither does a slice that is there already."""
+  cloud.slice('ACTIVE', node='')
+  call(line)
+  assert not any('storage' in line for line in cloud.lines)
 
 
 def test_a_failure_of_gcloud_ends_the_command(cloud, monkeypatch):
