@@ -13,11 +13,11 @@ another interpreter:
   python -m benchmarks.gpu_vs_timm --batch_size=256
   python -m benchmarks.gpu_vs_timm --table     B/16 at 256, L/16 at 128 images
   python -m benchmarks.gpu_vs_timm --torch_python=/venvs/torch/bin/python
-  python -m benchmarks.gpu_vs_timm --device=cpu --nocompile --depth=1 \\
-    --models=ViT-Ti/16 --image_size=32 --batch_size=8 --steps=2
+  python -m benchmarks.gpu_vs_timm --device=cpu --models=ViT-Ti/16 \\
+    --image_size=32 --batch_size=8 --steps=2
 
-`times` is the step time over that of the first contender. MFU counts the same
-operations for both: those of the model as published.
+`times` is the step time over ours. MFU counts the same operations for both:
+those of the model as published.
 """
 
 import functools
@@ -42,59 +42,34 @@ WORKERS = {'ours': 'benchmarks.jax_worker', 'timm': 'benchmarks.timm_worker'}
 # The models of --table, and their batch sizes.
 _PAIRS = {'ViT-B/16': 256, 'ViT-L/16': 128}
 
-flags.adopt_module_key_flags(report)
 _MODELS = flags.DEFINE_list(
   'models', ['ViT-B/16', 'ViT-L/16'], 'Names of ViTs; timm has most of them.'
-)
-_CONTENDERS = flags.DEFINE_list(
-  'contenders', ['ours', 'timm'], 'ours, timm or both.'
-)
-_OURS = flags.DEFINE_string(
-  'ours', '', 'KEY=VALUE[,KEY=VALUE...] of the config, only for ours.'
 )
 _TABLE = flags.DEFINE_bool(
   'table',
   False,
   'Measure ViT-B/16 at batch 256 and ViT-L/16 at batch 128, in place of'
-  ' --models and --batch_size, and print a Markdown table of them, too.',
+  ' --models and --batch_size.',
 )
 _BATCH_SIZE = flags.DEFINE_integer('batch_size', 128, 'Images a step.', 1)
 _IMAGE_SIZE = flags.DEFINE_integer('image_size', 224, 'Side in pixels.', 1)
-_DEPTH = flags.DEFINE_integer(
-  'depth', 0, "Blocks of the model; 0 means the model's own depth.", 0
-)
 _DEVICE = flags.DEFINE_enum(
-  'device', 'cuda', ['cuda', 'cpu'], 'The first GPU, or the CPU for a test.'
+  'device',
+  'cuda',
+  ['cuda', 'cpu'],
+  'The first GPU; or the CPU for a test, in which torch does not compile.',
 )
-_COMPILE = flags.DEFINE_bool('compile', True, 'Whether torch compiles.')
 _TORCH_PYTHON = flags.DEFINE_string(
   'torch_python', sys.executable, 'The interpreter that has torch and timm.'
 )
 _ROUNDS = flags.DEFINE_integer('rounds', 2, 'Processes per contender.', 1)
 _STEPS = flags.DEFINE_integer('steps', 20, 'Steps of a measurement.', 1)
-_TASK = (_OURS, _IMAGE_SIZE, _DEPTH, _DEVICE, _COMPILE, _STEPS)
-
-_COLUMNS = {
-  'ms': ('step_ms.median', '.1f'),
-  'spread': ('step_ms.spread', '.1%'),
-  'images/s': ('images_per_sec', '.1f'),
-  'MFU': ('mfu', '.1%'),
-  'times': ('ratio', '.3f'),
-  'compile s': ('compile_sec', '.1f'),
-  'peak GiB': ('peak_gib', '.2f'),
-}
 
 
 def main():
   # This process only counts operations; the workers use the device.
   jax.config.update('jax_platforms', 'cpu')
-  if unknown := [name for name in _CONTENDERS.value if name not in WORKERS]:
-    raise ValueError(
-      f'--contenders: {", ".join(unknown)} unknown; choose from'
-      f' {", ".join(WORKERS)}.'
-    )
-  if 'timm' in _CONTENDERS.value:
-    check_torch(_TORCH_PYTHON.value)
+  check_torch(_TORCH_PYTHON.value)
   pairs = dict.fromkeys(_MODELS.value, _BATCH_SIZE.value)
   pairs = _PAIRS if _TABLE.value else pairs
   results = {}
@@ -103,14 +78,19 @@ def main():
   report.publish(
     'gpu_vs_timm',
     results,
-    _COLUMNS,
-    f'Training step at {_IMAGE_SIZE.value} px, bfloat16, batch'
-    f' {", ".join(map(str, pairs.values()))}, on'
+    {
+      'batch': ('batch_size', 'd'),
+      'ms': ('step_ms.median', '.1f'),
+      'spread': ('step_ms.spread', '.1%'),
+      'images/s': ('images_per_sec', '.1f'),
+      'MFU': ('mfu', '.1%'),
+      'times': ('ratio', '.3f'),
+      'compile s': ('compile_sec', '.1f'),
+      'peak GiB': ('peak_gib', '.2f'),
+    },
+    f'Training step at {_IMAGE_SIZE.value} px, bfloat16, on'
     f' {next(iter(results.values()))["device_kind"]}',
-    batch_sizes=pairs,
   )
-  if _TABLE.value:
-    report.say(markdown(results, pairs))
 
 
 def check_torch(python: str) -> None:
@@ -122,39 +102,38 @@ def check_torch(python: str) -> None:
     raise ValueError(
       f'{python} cannot import torch and timm:'
       f' {done.stderr.strip().splitlines()[-1]}. Install them (pip install -e'
-      " '.[hf]'), name an interpreter that has them with --torch_python, or"
-      ' leave timm out with --contenders=ours.'
+      " '.[hf]'), or name an interpreter that has them with --torch_python."
+      ' benchmarks.train_step times our step alone.'
     )
 
 
 def measure(model: str, batch_size: int) -> dict[str, dict[str, Any]]:
-  """Compares the contenders for one model.
+  """Compares both for one model.
 
   Returns:
     `MODEL CONTENDER` -> the figures of `report.of_steps`, and those of `work`
     but `seconds`.
 
   Raises:
-    ValueError: a contender fails, or the numbers of parameters differ.
+    ValueError: one fails, or the numbers of parameters differ.
   """
   task = {
     'model': model,
     'batch_size': batch_size,
-    **{flag.name: flag.value for flag in _TASK},
+    'image_size': _IMAGE_SIZE.value,
+    'device': _DEVICE.value,
     'num_classes': 1000,
     'turns': 3,
+    'steps': _STEPS.value,
     'warmup': 3,
   }
-  depth = {'depth': _DEPTH.value} if _DEPTH.value else {}
-  built = models.build(model, num_classes=task['num_classes'], **depth)
+  built = models.build(model, num_classes=task['num_classes'])
   macs = accounting.forward_macs(built, _IMAGE_SIZE.value)
   with tempfile.TemporaryDirectory() as cache:
     samples = stopwatch.take_turns(
       {
-        f'{model} {name}': functools.partial(
-          work, task | {'contender': name}, cache
-        )
-        for name in _CONTENDERS.value
+        f'{model} {name}': functools.partial(work, name, task, cache)
+        for name in WORKERS
       },
       _ROUNDS.value,
     )
@@ -174,10 +153,11 @@ def measure(model: str, batch_size: int) -> dict[str, dict[str, Any]]:
   return report.of_steps(seconds, facts)
 
 
-def work(task: Mapping[str, Any], cache: str) -> dict[str, Any]:
+def work(contender: str, task: Mapping[str, Any], cache: str) -> dict[str, Any]:
   """Runs one contender in a new process.
 
   Args:
+    contender: one of WORKERS.
     task: see `jax_worker.main` and `timm_worker.main`.
     cache: folder for the compilation caches of JAX and torch.
 
@@ -188,7 +168,6 @@ def work(task: Mapping[str, Any], cache: str) -> dict[str, Any]:
   Raises:
     ValueError: the process failed.
   """
-  contender = task['contender']
   report.say(f'{task["model"]}: {contender} ...')
   python = _TORCH_PYTHON.value if contender == 'timm' else sys.executable
   gpus = os.environ.get('CUDA_VISIBLE_DEVICES', '0')
@@ -211,40 +190,6 @@ def work(task: Mapping[str, Any], cache: str) -> dict[str, Any]:
       f'{contender} failed with exit code {done.returncode}:\n{last}'
     )
   return json.loads(done.stdout.splitlines()[-1])
-
-
-def markdown(
-  results: Mapping[str, Mapping[str, Any]], pairs: Mapping[str, int]
-) -> str:
-  """Returns a Markdown table with a row for each model.
-
-  Args:
-    results: `MODEL CONTENDER` -> its figures.
-    pairs: model -> batch size.
-
-  Returns:
-    A column for each contender. The last column is the first one's speed over
-    the last one's.
-  """
-  contenders = _CONTENDERS.value
-  first, last = contenders[0], contenders[-1]
-  rows = [
-    ['model, batch', *contenders, f'{first} / {last}'],
-    ['---'] * (len(contenders) + 2),
-  ]
-  for model, batch_size in pairs.items():
-    found = [results[f'{model} {name}'] for name in contenders]
-    ratio = found[0]['images_per_sec'] / found[-1]['images_per_sec']
-    cells = [f'{model}, {batch_size}', *map(_cell, found), f'{ratio:.2f}']
-    rows.append(cells)
-  return '\n'.join(f'| {" | ".join(row)} |' for row in rows)
-
-
-def _cell(found: Mapping[str, Any]) -> str:
-  text = f'{found["images_per_sec"]:,.0f} images/s'
-  text += f', {found["step_ms"]["median"]:.1f} ms'
-  text += f', MFU {found["mfu"]:.2f}' if found['mfu'] else ''
-  return text + (f', {found["peak_gib"]:.1f} GiB' if found['peak_gib'] else '')
 
 
 if __name__ == '__main__':

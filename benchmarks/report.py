@@ -1,4 +1,4 @@
-"""Writes a benchmark's results: a table for people and JSON for programs."""
+"""Prints a benchmark's results: a table for people and JSON for programs."""
 
 import datetime
 import json
@@ -9,15 +9,11 @@ from typing import Any
 
 import numpy as np
 from absl import flags
-from etils import epath
 from flax import traverse_util
 
 from vit_jax.plan import chips
 from vit_jax.runtime import installed, stopwatch, text_table
 
-JSON = flags.DEFINE_string(
-  'json', '', 'File for the results as JSON; by default they go to stdout.'
-)
 # Environment variables that can change the measurements begin with these.
 _PREFIXES = ('JAX_', 'LIBTPU_', 'OMP_', 'XLA_')
 
@@ -72,7 +68,7 @@ def publish(
   title: str,
   **setting: Any,
 ) -> None:
-  """Prints the table to stderr, and writes the JSON.
+  """Prints the table to stderr, and the JSON to stdout.
 
   Args:
     benchmark: the program's name.
@@ -91,20 +87,13 @@ def publish(
       'date': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
       'commit': installed.commit(),
       'versions': installed.versions(),
-      'load': os.getloadavg()[0],
       'variables': {
         k: v for k, v in os.environ.items() if k.startswith(_PREFIXES)
       },
     },
     'results': results,
   }
-  text = json.dumps(written) + '\n'
-  if JSON.value:
-    path = epath.Path(JSON.value)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-  else:
-    sys.stdout.write(text)
+  print(json.dumps(written))
 
 
 def table(

@@ -18,8 +18,8 @@ def main(task: dict[str, Any], torch: Any, timm: Any) -> dict[str, Any]:
   """Measures the training step of a task.
 
   Args:
-    task: see `jax_worker.main`; also `device`, 'cuda' or 'cpu', and `compile`,
-      whether to use torch.compile.
+    task: see `jax_worker.main`; also `device`, 'cuda' or 'cpu'. Only for a GPU
+      torch compiles.
     torch: the imported package.
     timm: the imported package.
 
@@ -31,13 +31,11 @@ def main(task: dict[str, Any], torch: Any, timm: Any) -> dict[str, Any]:
     raise ValueError('torch sees no GPU. Install its build for CUDA.')
   # Any float32 products use TF32, as in JAX.
   torch.set_float32_matmul_precision('high')
-  depth = {'depth': task['depth']} if task['depth'] else {}
   size, patch = task['model'].removeprefix('ViT-').split('/')
   model = timm.create_model(
     f'vit_{_SIZES[size]}_patch{patch}_224',
     img_size=task['image_size'],
     num_classes=task['num_classes'],
-    **depth,
   ).to(device)
   model.train()
   optimizer = torch.optim.AdamW(
@@ -54,7 +52,7 @@ def main(task: dict[str, Any], torch: Any, timm: Any) -> dict[str, Any]:
       logits = model(images.float() / 127.5 - 1)
     return torch.nn.functional.cross_entropy(logits.float(), labels)
 
-  if task['compile']:
+  if cuda:
     loss_of = torch.compile(loss_of)
 
   def run(steps):

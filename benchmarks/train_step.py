@@ -30,7 +30,6 @@ from benchmarks import report, steps
 from vit_jax.plan import analysis
 from vit_jax.runtime import command_line, stopwatch
 
-flags.adopt_module_key_flags(report)
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
   help_string='Config file, with its argument: configs/NAME.py[:ARGUMENT].',
@@ -42,19 +41,6 @@ _AGAINST = flags.DEFINE_multi_string(
 _ROUNDS = flags.DEFINE_integer('rounds', 10, 'Turns of each step.', 1)
 _STEPS = flags.DEFINE_integer('steps', 10, 'Timed steps in a turn.', 1)
 _WARMUP = flags.DEFINE_integer('warmup', 1, 'Untimed steps before them.', 0)
-
-_COLUMNS = {
-  'ms': ('step_ms.median', '.1f'),
-  'spread': ('step_ms.spread', '.1%'),
-  'images/s': ('images_per_sec', '.1f'),
-  '/device': ('images_per_sec_per_device', '.1f'),
-  'MFU': ('mfu', '.1%'),
-  'times': ('ratio', '.3f'),
-  'paired': ('paired_ratio', '.3f'),
-  'trace s': ('trace_sec', '.1f'),
-  'compile s': ('compile_sec', '.1f'),
-  'GiB': ('memory_gib', '.2f'),
-}
 
 
 def main():
@@ -79,7 +65,17 @@ def main():
   report.publish(
     'train_step',
     report.of_steps(seconds, facts),
-    _COLUMNS,
+    {
+      'ms': ('step_ms.median', '.1f'),
+      'spread': ('step_ms.spread', '.1%'),
+      'images/s': ('images_per_sec', '.1f'),
+      '/device': ('images_per_sec_per_device', '.1f'),
+      'MFU': ('mfu', '.1%'),
+      'times': ('ratio', '.3f'),
+      'paired': ('paired_ratio', '.3f'),
+      'compile s': ('compile_sec', '.1f'),
+      'GiB': ('memory_gib', '.2f'),
+    },
     f'Training step of {config.model.name} at'
     f' {"x".join(map(str, config.image_size))} px, {config.model.dtype}, batch'
     f' {config.data.batch_size}, on {first["devices"]} x'

@@ -61,32 +61,30 @@ def _fake_torch(folder, params):
   return path
 
 
-def test_the_table_of_gpu_vs_timm(command, tmp_path):
-  words = ('--table', '--contenders=timm', f'--json={tmp_path}/new/found.json')
-  torch = f'--torch_python={_fake_torch(tmp_path, 7)}'
-  done = command('benchmarks.gpu_vs_timm', *words, torch)
-  assert (done.returncode, done.stdout) == (0, ''), done.stderr
-  assert '| ViT-L/16, 128 | 320 images/s, 400.0 ms' in done.stderr
-  found = json.loads((tmp_path / 'new' / 'found.json').read_text())
-  base = found['results']['ViT-B/16 timm']
-  # Two processes of three turns.
-  assert base['step_ms']['values'] == [250, 500, 400] * 2
-  assert base['images_per_sec'] == 256 / 0.4
-  # ViT-B/16 has 17.6 GMACs.
-  assert base['mfu'] == pytest.approx(640 * 6 * 17.6e9 / 756e12, rel=0.01)
-
-
-def test_contenders_have_equal_models(command, tmp_path):
-  words = ('--device=cpu', '--depth=1', '--image_size=32', '--steps=1')
-  done = command(
-    *('benchmarks.gpu_vs_timm', *words, '--models=ViT-Ti/16', '--rounds=1'),
-    *('--batch_size=4', '--contenders=ours,timm'),
-    f'--torch_python={_fake_torch(tmp_path, 7)}',
+def _compare(command, folder, params):
+  return command(
+    *('benchmarks.gpu_vs_timm', '--models=ViT-Ti/16', '--device=cpu'),
+    *('--image_size=32', '--batch_size=4', '--steps=1', '--rounds=1'),
+    f'--torch_python={_fake_torch(folder, params)}',
   )
-  assert done.returncode == 1
-  # The sum is: patches, class token, 5 positions, a block, last norm, head.
+
+
+def test_gpu_vs_timm(command, tmp_path):
+  # The sum is: patches, class token, 5 positions, 12 blocks, last norm, head.
   block = 4 * (192**2 + 192) + 2 * 192 * 768 + 768 + 192 + 4 * 192
-  params = 768 * 192 + 192 + 192 + 5 * 192 + block + 2 * 192 + 193 * 1000
+  params = 768 * 192 + 192 + 192 + 5 * 192 + 12 * block + 2 * 192 + 193 * 1000
+  done = _compare(command, tmp_path, params)
+  _, ours, timm = _results(done, 'ViT-Ti/16 ours', 'ViT-Ti/16 timm')
+  assert ours['params'] == params
+  assert timm['step_ms']['values'] == [250, 500, 400]
+  assert timm['images_per_sec'] == 4 / 0.4
+  macs = timm['forward_macs']
+  assert timm['mfu'] == pytest.approx(10 * 6 * macs / 756e12)
+  assert timm['ratio'] == pytest.approx(400 / ours['step_ms']['median'])
+  assert '400.0' in done.stderr
+  # The models must be equal.
+  done = _compare(command, tmp_path, 7)
+  assert done.returncode == 1
   assert f"ours': {params}, 'ViT-Ti/16 timm': 7}}" in done.stderr
 
 
@@ -94,7 +92,7 @@ def test_input(command):
   names = ('threads=1,workers=0', 'default')
   done = command(
     *('benchmarks.input', '--images=8', '--image_size=16', '--batch_size=8'),
-    *('--batches=2', '--step_ms=1', '--rounds=2'),
+    *('--batches=2', '--rounds=2'),
     *(f'--setting={name}' for name in names),
   )
   _, first, default = _results(done, *names)
@@ -104,7 +102,6 @@ def test_input(command):
     assert result['ratio'] == pytest.approx(
       seconds / first['batch_sec']['median']
     )
-    assert result['largest_stall_ms'] >= result['stall_ms']['median'] >= 0
 
 
 @pytest.mark.parametrize(
@@ -112,7 +109,6 @@ def test_input(command):
   [
     (['train_step'], '--config is missing'),
     (['train_step', *_TINY, '--against=model.scam=true'], 'model.scam=true'),
-    (['gpu_vs_timm', '--contenders=theirs'], 'theirs unknown'),
     (['gpu_vs_timm', '--torch_python=/nowhere'], '/nowhere'),
     (['input', '--images=1', '--setting=fast'], '--setting=fast'),
   ],

@@ -1,6 +1,7 @@
 """Guards: the timed steps, their configs and their figures."""
 
 import re
+import types
 
 import pytest
 
@@ -59,7 +60,8 @@ def test_a_turn_starts_afresh():
     calls.append(state)
     return state + 1, None
 
-  timed = steps.Step(lambda: 0, dict, run, {})
+  program = types.SimpleNamespace(init_state=lambda: 0)
+  timed = steps.Step(program, {}, run, {})
   assert timed.turn(steps=3, warmup=2) > 0
   timed.turn(steps=1, warmup=0)
   assert calls == [0, 1, 2, 3, 4, 0]
