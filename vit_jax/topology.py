@@ -12,9 +12,7 @@ v5p and tpu7x, one a chip for v5e and v6e. This module knows only the standard
 shapes.
 
 Sources: cloud.google.com/tpu/docs, one page a generation (v2 ... v6e, tpu7x:
-shapes, hosts), tpu/docs/runtimes (images), and
-cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus (machine types and
-labels).
+shapes, hosts) and tpu/docs/runtimes (images).
 """
 
 import dataclasses
@@ -28,10 +26,6 @@ class Generation:
   Attributes:
     name: the name, as in `v5e:4x4`.
     topologies: the standard shapes, ascending.
-    machine_type: machine type of GKE's nodes, with `{chips}` for the chips of a
-      node; '' if GKE does not offer it.
-    gke_accelerator: value of the node label
-      `cloud.google.com/gke-tpu-accelerator`; '' if GKE does not offer it.
     runtime_version: software image of its TPU VMs.
     accelerator: the prefix of its accelerator types; '' if the Cloud TPU API
       does not offer it (GKE does).
@@ -43,8 +37,6 @@ class Generation:
 
   name: str
   topologies: tuple[str, ...]
-  machine_type: str
-  gke_accelerator: str
   runtime_version: str
   accelerator: str
   cores_per_chip: int
@@ -61,23 +53,17 @@ _V4 = (
 _V5P = (*_V4, '12x12x12', '12x16x16', '16x16x16', '16x16x24')
 
 _UBUNTU = 'tpu-ubuntu2204-base'
-_V3_TYPES = ('ct3p-hightpu-{chips}t', 'tpu-v3-slice')
-_V4_TYPES = ('ct4p-hightpu-{chips}t', 'tpu-v4-podslice')
-_V5E_TYPES = ('ct5lp-hightpu-{chips}t', 'tpu-v5-lite-podslice')
-_V5P_TYPES = ('ct5p-hightpu-{chips}t', 'tpu-v5p-slice')
-_V6E_TYPES = ('ct6e-standard-{chips}t', 'tpu-v6e-slice')
-_V7_TYPES = ('tpu7x-standard-{chips}t', 'tpu7x')
 # The values of `Generation`, in its order.
 GENERATIONS = {
   row[0]: Generation(*row)
   for row in (
-    ('v2', _V2, '', '', _UBUNTU, 'v2', 2, 2),
-    ('v3', _V3, *_V3_TYPES, _UBUNTU, 'v3', 2, 2),
-    ('v4', _V4, *_V4_TYPES, _UBUNTU, 'v4', 2, 1),
-    ('v5e', _2D, *_V5E_TYPES, 'v2-alpha-tpuv5-lite', 'v5litepod', 1, 1),
-    ('v5p', _V5P, *_V5P_TYPES, 'v2-alpha-tpuv5', 'v5p', 2, 1),
-    ('v6e', _2D, *_V6E_TYPES, 'v2-alpha-tpuv6e', 'v6e', 1, 1),
-    ('tpu7x', _V5P, *_V7_TYPES, '', '', 2, 2),
+    ('v2', _V2, _UBUNTU, 'v2', 2, 2),
+    ('v3', _V3, _UBUNTU, 'v3', 2, 2),
+    ('v4', _V4, _UBUNTU, 'v4', 2, 1),
+    ('v5e', _2D, 'v2-alpha-tpuv5-lite', 'v5litepod', 1, 1),
+    ('v5p', _V5P, 'v2-alpha-tpuv5', 'v5p', 2, 1),
+    ('v6e', _2D, 'v2-alpha-tpuv6e', 'v6e', 1, 1),
+    ('tpu7x', _V5P, '', '', 2, 2),
   )
 }
 
@@ -124,21 +110,6 @@ class Slice:
   def hosts(self) -> int:
     """Number of machines ("workers"); each has one process of a run."""
     return self.chips // self.chips_per_host
-
-  @property
-  def machine_type(self) -> str:
-    """Machine type of GKE's nodes; '' if GKE does not offer the generation."""
-    # A single v3 machine has a different type than the machines of a v3 slice.
-    if self.generation.name == 'v3' and self.hosts == 1:
-      return 'ct3-hightpu-4t'
-    return self.generation.machine_type.format(chips=self.chips_per_host)
-
-  @property
-  def gke_accelerator(self) -> str:
-    """The value of GKE's node label; '' if GKE does not offer it."""
-    if self.generation.name == 'v3' and self.hosts == 1:
-      return 'tpu-v3-device'
-    return self.generation.gke_accelerator
 
   @property
   def _flat(self) -> bool:
@@ -190,8 +161,6 @@ def describe(found: Slice) -> str:
     'JAX devices': found.devices,
     'hosts': f'{found.hosts} with {found.chips_per_host} chip(s) each',
     'TPU VM image': found.generation.runtime_version or 'none (GKE only)',
-    'GKE machine type': found.machine_type or 'none (Cloud TPU only)',
-    'GKE accelerator': found.gke_accelerator or 'none (Cloud TPU only)',
   }
   return '\n'.join(f'{name:17} {value}' for name, value in facts.items())
 

@@ -69,9 +69,7 @@ def test_vit_b_16_by_part():
 
 def test_scan_changes_nothing():
   options = dict(dropout_rate=0.1, dtype='bfloat16')
-  scanned = _tiny(**options, scan=True)
-  assert scanned == _tiny(**options)
-  assert {part.repeats for part in scanned.parts} == {1, 2}
+  assert _tiny(**options, scan=True) == _tiny(**options)
 
 
 def _gelu_factors():
@@ -209,15 +207,11 @@ def test_command_prints_a_table(command):
   run = command(
     'vit_jax.accounting',
     'ViT-B/16:scan=True,representation_size=768',
-    *('--num_classes=18291', '--epochs=7', '--examples=303e6'),
+    '--num_classes=18291',
   )
   lines = [line.split() for line in run.stdout.splitlines()]
   products = 'Transformer/encoderblock_*/attention'
-  assert [products, 'products', '12', '0.715', '4.1'] in [x[:5] for x in lines]
-  # A part that is there once has no number.
+  assert [products, 'products', '0.715'] in lines
   assert ['head', '14,065,779', '0.014'] in [line[:3] for line in lines]
   total = next(line for line in lines if line[:1] == ['total'])
-  assert total[1:4] == ['100,455,027', '17.578', '100.0']
-  assert lines[-1][0] == '223.7'
-  refused = command('vit_jax.accounting', 'ViT-B/16', '--epochs=7')
-  assert refused.returncode == 1
+  assert total[1:3] == ['100,455,027', '17.578']

@@ -4,8 +4,7 @@
   ViT-B/16 ViT-L/16 BiT-R152x2             one line a model, to compare
   ViT-B/16 ViT-B/16:remat=full             the same with an option changed
   ViT-L/16 --image_size=384x512            another size, height x width
-  ViT-L/16:representation_size=1024 --num_classes=18291 \\
-      --examples=303e6 --epochs=14         with the exaFLOPs of a training run
+  ViT-L/16:representation_size=1024 --num_classes=18291    other classes
 
 MODEL is a name with optional settings, NAME[:KEY=VALUE,...]. A GMAC is 1e9
 multiply-accumulates (two operations each) of one image's forward pass. The MiB
@@ -27,12 +26,6 @@ _IMAGE_SIZE = flags.DEFINE_string(
 _NUM_CLASSES = flags.DEFINE_integer(
   'num_classes', 1000, 'Logits of the head.', lower_bound=1
 )
-_EPOCHS = flags.DEFINE_float(
-  'epochs', None, 'Epochs of a run, to add its exaFLOPs.', lower_bound=0
-)
-_EXAMPLES = flags.DEFINE_float(
-  'examples', None, 'Examples in an epoch: JFT 303e6, ImageNet 1281167.', 0
-)
 _JSON = flags.DEFINE_bool(
   'json', False, 'Print one line of JSON: an object, or a list of objects.'
 )
@@ -40,22 +33,14 @@ _JSON = flags.DEFINE_bool(
 
 # Figure -> its column and the format of its cells; cells of zero are blank.
 _COLUMNS = {
-  'repeats': ('number', 'd'),
   'params': ('parameters', ',d'),
   'forward_gmacs': ('GMACs', '.3f'),
-  'share_of_gmacs': ('% of them', '.1f'),
   'activation_mib': ('MiB an image', '.1f'),
   'dtype': ('dtype', ''),
-  'exaflops': ('exaFLOPs', '.4g'),
 }
 
 
 def main(specs: list[str]) -> None:
-  if (_EPOCHS.value is None) != (_EXAMPLES.value is None):
-    missing = 'examples' if _EXAMPLES.value is None else 'epochs'
-    raise ValueError(
-      f'--{missing} is missing: exaFLOPs need both --epochs and --examples.'
-    )
   size = command_line.parse_size('image_size', _IMAGE_SIZE.value)
   reports = [_report(spec, size) for spec in specs]
   if _JSON.value:
@@ -66,20 +51,10 @@ def main(specs: list[str]) -> None:
     print(f'{setting}\n\n{_table(reports, "model")}')
     return
   (report,) = reports
-  total = ('params', 'forward_gmacs', 'activation_mib')
-  rows = report['parts']
-  rows.append({'name': 'total', **{key: report[key] for key in total}})
-  for row in rows:
-    if row.get('repeats') == 1:
-      del row['repeats']
-    row['share_of_gmacs'] = 100 * row['forward_gmacs'] / report['forward_gmacs']
+  total_of = ('params', 'forward_gmacs', 'activation_mib')
+  total = {'name': 'total', **{key: report[key] for key in total_of}}
   print(f'{report["model"]}: {setting}, {report["dtype"]}\n')
-  print(_table(rows, 'name'))
-  if 'exaflops' in report:
-    print(
-      f'\n{report["exaflops"]:.4g} exaFLOPs to train: {_EPOCHS.value:g} epochs'
-      f' of {_EXAMPLES.value:,.0f} images'
-    )
+  print(_table([*report['parts'], total], 'name'))
 
 
 def _table(rows: list[dict], first: str) -> str:
@@ -97,7 +72,7 @@ def _report(spec: str, size: tuple[int, int]) -> dict:
   """Returns the account of one model as numbers for JSON."""
   model = models.parse(spec, num_classes=_NUM_CLASSES.value)
   account = accounting.account(model, size)
-  report = {
+  return {
     'model': spec,
     'image_size': list(size),
     'num_classes': _NUM_CLASSES.value,
@@ -105,21 +80,15 @@ def _report(spec: str, size: tuple[int, int]) -> dict:
     'params': account.params,
     'forward_gmacs': account.macs / 1e9,
     'activation_mib': account.activation_bytes / 2**20,
+    'parts': [
+      {
+        'name': part.name,
+        'params': part.params,
+        'forward_gmacs': part.macs / 1e9,
+      }
+      for part in account.parts
+    ],
   }
-  if _EPOCHS.value is not None:
-    report['exaflops'] = accounting.exaflops(
-      account.macs, _EXAMPLES.value, _EPOCHS.value
-    )
-  report['parts'] = [
-    {
-      'name': part.name,
-      'repeats': part.repeats,
-      'params': part.params,
-      'forward_gmacs': part.macs / 1e9,
-    }
-    for part in account.parts
-  ]
-  return report
 
 
 if __name__ == '__main__':

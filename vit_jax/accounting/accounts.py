@@ -21,11 +21,8 @@ _BATCH_SIZE = 65_537
 # Names the work of an attention module that is in none of its submodules.
 PRODUCTS = 'attention products'
 
-# Modules that a model repeats, and the common name of the repetitions. Blocks
-# that a scan stacks have no number.
-_REPEATED = re.compile(r'(encoderblock)(?:_\d+)?|(unit)\d+')
-_STACKED = 'encoderblock'
-_TOGETHER = {'encoderblock': 'encoderblock_*', 'unit': 'unit*'}
+# Modules that a model repeats. Blocks that a scan stacks have no number.
+_REPEATED = ((r'encoderblock(_\d+)?', 'encoderblock_*'), (r'unit\d+', 'unit*'))
 
 # The halves of an axial block do not count as a level.
 _HALVES = ('row', 'column')
@@ -40,13 +37,11 @@ class Part:
       `Transformer/encoderblock_*/MlpBlock_0`. The model's class names what is
       in no submodule. `.../attention products` names the two products of
       attention without parameters and the softmax between them.
-    repeats: number of repetitions; the figures below are their sums.
-    params: number of parameters.
-    macs: multiply-accumulates of one image's forward pass.
+    params: number of parameters of all repetitions.
+    macs: multiply-accumulates of one image's forward pass in all repetitions.
   """
 
   name: str
-  repeats: int
   params: int
   macs: int
 
@@ -77,59 +72,33 @@ class Account:
     return sum(part.macs for part in self.parts)
 
 
-class _Parts:
-  """Names the parts of a model, after the tree of its parameters."""
+def _part_of(stack: str, params: Mapping) -> str:
+  """Returns the part that an equation belongs to.
 
-  def __init__(self, params: Mapping, root: str):
-    """Finds the parts of a tree of parameters.
+  Args:
+    stack: the equation's name stack, such as
+      `jvp(ViT)/Transformer/encoderblock_0/LayerNorm_0`. It mixes the names of
+      modules, transformations, functions and einsums; this function uses only
+      names that lead further down the tree of parameters.
+    params: the model's parameters, arrays or their shapes.
+  """
+  path, tree = (), params
+  for word in re.split('[/()]', stack):
+    if isinstance(tree.get(word), Mapping):
+      path, tree = (*path, word), tree[word]
+  if path and 'attention' in path[-1].lower():
+    path = (*path[:-1], PRODUCTS)
+  return _part_at(path)
 
-    Args:
-      params: the model's parameters, arrays or their shapes.
-      root: name of the part for parameters and equations in no module.
-    """
-    self._tree, self._root = params, root
-    # Part -> path of a repetition -> the blocks that are stacked there.
-    self._copies: dict[str, dict[tuple[str, ...], int]] = {}
-    self.of_stack = functools.cache(self._of_stack)
 
-  def _of_stack(self, stack: str) -> str:
-    """Returns the part that an equation belongs to.
-
-    Args:
-      stack: the equation's name stack, such as
-        `jvp(ViT)/Transformer/encoderblock_0/LayerNorm_0`. It mixes the names of
-        modules, transformations, functions and einsums; this method uses only
-        names that lead further down the tree of parameters.
-    """
-    path, tree = (), self._tree
-    for word in re.split('[/()]', stack):
-      if isinstance(tree.get(word), Mapping):
-        path, tree = (*path, word), tree[word]
-    if path and 'attention' in path[-1].lower():
-      path = (*path[:-1], PRODUCTS)
-    return self.of_module(path)
-
-  def of_module(self, path: tuple[str, ...]) -> str:
-    """Names the part at a path of modules and records this repetition."""
-    # This shows the parts of a Transformer block and the stages of a ResNet.
-    levels = 3 if path[:1] == ('Transformer',) else 2
-    path = path[: levels + sum(word in _HALVES for word in path[:levels])]
-    words, copy, stacked = [], (), 1
-    for end, word in enumerate(path, start=1):
-      if found := _REPEATED.fullmatch(word):
-        copy = path[:end]
-        if word == _STACKED:
-          below = functools.reduce(lambda tree, w: tree[w], copy, self._tree)
-          stacked = jax.tree.leaves(below)[0].shape[0]
-        word = _TOGETHER[found[1] or found[2]]
-      words.append(word)
-    name = '/'.join(words) or self._root
-    self._copies.setdefault(name, {})[copy] = stacked
-    return name
-
-  def repeats(self, name: str) -> int:
-    """Returns how many repetitions the part `name` stands for."""
-    return sum(self._copies[name].values())
+def _part_at(path: tuple[str, ...]) -> str:
+  """Returns the part at a path of modules; '' for the model itself."""
+  # This shows the parts of a Transformer block and the stages of a ResNet.
+  levels = 3 if path[:1] == ('Transformer',) else 2
+  words = path[: levels + sum(word in _HALVES for word in path[:levels])]
+  for pattern, common in _REPEATED:
+    words = [re.sub(f'^{pattern}$', common, word) for word in words]
+  return '/'.join(words)
 
 
 def account(
@@ -175,13 +144,12 @@ def account(
   shape = _image_shape(image_size, channels)
   forward, params = _trace_forward(model, shape)
   kept_only = _trace_backward(model, params, shape, trained, whole=False)
-  parts = _Parts(params, type(model).__name__)
   sizes = collections.Counter()
   for path, x in flax.traverse_util.flatten_dict(dict(params)).items():
-    sizes[parts.of_module(path[:-1])] += x.size
-  macs = {}
+    sizes[_part_at(path[:-1])] += x.size
+  macs, part_of = {}, functools.cache(lambda stack: _part_of(stack, params))
   for stack, number in traces.products(forward):
-    name = parts.of_stack(stack)
+    name = part_of(stack)
     # Move the part to the end, to list parts in the order they are finished.
     macs[name] = macs.pop(name, 0) + _per_image(number)
   forward_macs = sum(macs.values())
@@ -194,7 +162,7 @@ def account(
       sum(_per_image(n) for _, n in traces.products(both)) - forward_macs
     )
   counted = tuple(
-    Part(name, parts.repeats(name), sizes[name], macs.get(name, 0))
+    Part(name or type(model).__name__, sizes[name], macs.get(name, 0))
     for name in {**macs, **sizes}
     if sizes[name] or macs.get(name)
   )

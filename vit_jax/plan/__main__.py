@@ -65,7 +65,7 @@ _CORRECTION = flags.DEFINE_float(
   'correction',
   1.0,
   "Real speed divided by the compiler's estimate, if you know it. Divides the"
-  ' days, core_days and the step time of a page.',
+  ' days and core_days.',
   lower_bound=0.01,
   upper_bound=100,
 )

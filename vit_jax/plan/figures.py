@@ -20,7 +20,7 @@ _DAY = 86_400.0
 _UNKNOWN = (
   *('topology', 'device', 'devices', 'chips', 'cores', 'hbm_gib', 'hbm'),
   *('hbm_usable_gib', 'fits', 'compile_seconds', 'step_ms', 'device_days'),
-  *('step_ms_corrected', 'images_per_sec', 'wall_days', 'mfu', 'shares'),
+  *('images_per_sec', 'wall_days', 'mfu', 'shares'),
   *('images_per_sec_per_core', 'core_days', 'core_days_raw', 'fix', 'changes'),
   *('core_days_range', 'search_ended', 'error', 'libtpu'),
   *('gpu_compiler', 'method'),
@@ -58,8 +58,8 @@ def of_run(
   Returns:
     Figures by name, see `analysis.analyse`; unknown ones are None. `hbm_gib` is
     per device. `step_ms`, `images_per_sec_per_core`, `mfu` and `core_days_raw`
-    are the compiler's estimates; `step_ms_corrected`, `wall_days` and
-    `core_days` are these divided by `correction`. `core_days_range` is
+    are the compiler's estimates; `wall_days`, `device_days` and `core_days` are
+    these divided by `correction`. `core_days_range` is
     `core_days_raw` divided by the speeds that are known, see
     `analysis.RESTS_ON`. `hidden_ms` is the time of collectives that runs beside
     computation. Cores are TensorCores. `fix` has the same figures for the
@@ -115,7 +115,6 @@ def _of_time(config, target, estimate, correction: float) -> dict[str, Any]:
   days = seconds * config.total_steps / _DAY
   found = {
     'step_ms': 1e3 * seconds,
-    'step_ms_corrected': 1e3 * seconds / correction,
     'images_per_sec': batch / seconds,
     'images_per_sec_per_core': batch / seconds / (cores or count),
     'mfu': flops / seconds / (count * target.chip.peak_flops),
@@ -168,9 +167,8 @@ def _assumptions(target, compiled: Compiled, correction: float) -> list[str]:
   sentences = [_ROOFLINE_RESTS_ON if on_gpus else analysis.RESTS_ON]
   if correction != 1:
     sentences.append(
-      f'Days, core-days and the step time beside them are the {what} divided by'
-      f' {correction:g}. Images a second, MFU, step_ms in tables and JSON, and'
-      ' core_days_raw are not.'
+      f'Days and core-days are the {what} divided by {correction:g}. The step'
+      ' time, images a second, MFU and core_days_raw are not.'
     )
   if target.slices > 1:
     bandwidth = target.chip.network_bytes_per_second / 1e9
