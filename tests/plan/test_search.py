@@ -25,7 +25,7 @@ def compiler(monkeypatch):
       usable = target.chip.hbm_usable_bytes
       found = None
       if size <= usable:
-        row = estimate.Row('dot', '', 'matmul', 1, 0.1)
+        row = estimate.Row('dot', 'matmul', 1, 0.1)
         found = estimate.Estimate([row])
       return compilers.Compiled(
         compilers.Memory(temporaries=size), usable, found, seconds=1.0

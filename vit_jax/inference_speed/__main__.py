@@ -43,8 +43,7 @@ _SIZES = flags.DEFINE_list(
 # Calls of a program, see `stopwatch.median_seconds`.
 _TIMING = dict(warm_up=10, calls=30, max_seconds=10.0)
 _MINI_TIMING = dict(warm_up=3, calls=30, max_seconds=0.3)
-# Estimates spend their time on compiling, a minute or two for large batches, so
-# this search tries few batches.
+# Estimates spend their time on compiling, a minute or two for large batches.
 _ESTIMATED_SEARCH = batch_sizes.Search(growth=8, patience=1)
 # Miniatures also spend most of their time on compiling.
 _MINI_SEARCH = batch_sizes.Search(

@@ -68,9 +68,13 @@ class Device:
       return model.apply({'params': params}, images, train=False)[0]
 
     sharding = jax.sharding.SingleDeviceSharding(self.target)
-    images = jax.ShapeDtypeStruct((batch_size, size, size, 3), jnp.uint8)
+    shape = (batch_size, size, size, 3)
+    init = functools.partial(model.init, train=False)
+    params = jax.eval_shape(
+      init, jax.random.key(0), jax.ShapeDtypeStruct(shape, jnp.float32)
+    )['params']
     lowered = jax.jit(classify, in_shardings=sharding).lower(
-      _param_shapes(model, size), images
+      params, jax.ShapeDtypeStruct(shape, jnp.uint8)
     )
     try:
       compiled = lowered.compile()
@@ -143,14 +147,6 @@ def absent(generation: str) -> Device:
     plan_devices.compile_only(target)[0],
     seconds,
   )
-
-
-@functools.lru_cache(maxsize=1)
-def _param_shapes(model: nn.Module, size: int) -> Any:
-  """Returns the shapes of the parameters, which all batch sizes share."""
-  image = jax.ShapeDtypeStruct((1, size, size, 3), jnp.float32)
-  init = functools.partial(model.init, train=False)
-  return jax.eval_shape(init, jax.random.key(0), image)['params']
 
 
 def _filled(shape: jax.stages.ArgInfo) -> np.ndarray:

@@ -48,14 +48,12 @@ class Row:
 
   Attributes:
     name: of the instruction.
-    op_name: path of the JAX operation it comes from, or ''.
     op_class: one of `kernels.CLASSES`.
     times: executions in one call.
     seconds: time of all of them, less what is hidden of a collective.
   """
 
   name: str
-  op_name: str
   op_class: str
   times: int
   seconds: float
@@ -152,15 +150,14 @@ class _Reader:
 
   def _add(self, one: hlo.Instruction) -> None:
     """Adds an instruction, which may be a fusion."""
-    rows, times, name = self._found.rows, self._times, one.op_name
+    rows, times = self._found.rows, self._times
     collective = next(
       (p for p in one.parts if kind(p) and _channel(p) not in self._counted),
       None,
     )
     if collective:
       seconds = cost(one, collective, self._chip, times)
-      path = collective.op_name or name
-      rows.append(Row(one.name, path, 'collectives', times, seconds))
+      rows.append(Row(one.name, 'collectives', times, seconds))
       if any(part.kernel == 'AsyncCollectiveStart' for part in one.parts):
         self._counted.add(_channel(collective))
       # A fusion also computes. A collective on its own is complete here.
@@ -171,7 +168,7 @@ class _Reader:
     seconds = kernels.seconds(one, self._chip)
     if seconds is not None:
       op_class = kernels.op_class(one)
-      rows.append(Row(one.name, name, op_class, times, times * seconds))
+      rows.append(Row(one.name, op_class, times, times * seconds))
     elif not any(map(kind, one.parts)):
       self._found.uncovered[one.opcode] += times * one.bytes
 

@@ -4,7 +4,6 @@ They are planned from what the compiler says.
 """
 
 import dataclasses
-import re
 from typing import Any
 
 import jax
@@ -25,8 +24,6 @@ _UNKNOWN = (
   *('core_days_range', 'search_ended', 'error', 'libtpu'),
   *('gpu_compiler', 'method'),
 )
-# Numbered names of repeated blocks, and of XLA's own operations.
-_BLOCK = re.compile(r'(block_?|unit_?|^[a-z-]+\.)\d+')
 # The report names operations of unknown time if they write this many bytes.
 _UNCOVERED_BYTES = 2**20
 # Measured on an H100, one run each; the prototype was not this program.
@@ -124,7 +121,6 @@ def _of_time(config, target, estimate, correction: float) -> dict[str, Any]:
     'correction': correction,
     'shares': {k: part / seconds for k, part in estimate.by_class.items()},
     'hidden_ms': 1e3 * estimate.hidden_seconds,
-    'heaviest': _heaviest(estimate),
   }
   if cores:
     speeds = analysis.REAL_SPEED[::-1]
@@ -134,21 +130,6 @@ def _of_time(config, target, estimate, correction: float) -> dict[str, Any]:
       'core_days_range': [cores * days / speed for speed in speeds],
     }
   return found
-
-
-def _heaviest(estimate, count: int = 6) -> list[dict[str, Any]]:
-  """Returns the slowest operations; equal ones of all blocks are merged."""
-  groups: dict[tuple[str, str], list[float]] = {}
-  for row in estimate.rows:
-    name = _BLOCK.sub(r'\1*', row.op_name or row.name)
-    group = groups.setdefault((name, row.op_class), [0.0, 0])
-    group[0] += row.seconds
-    group[1] += row.times
-  heaviest = sorted(groups.items(), key=lambda item: -item[1][0])[:count]
-  return [
-    {'op': name, 'class': op_class, 'times': times, 'ms': 1e3 * seconds}
-    for (name, op_class), (seconds, times) in heaviest
-  ]
 
 
 def _assumptions(target, compiled: Compiled, correction: float) -> list[str]:

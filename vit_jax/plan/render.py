@@ -150,11 +150,6 @@ def _time(figures) -> Iterator[str]:
   shares = sorted(figures['shares'].items(), key=lambda item: -item[1])
   yield 'estimated time of a step, ms'
   yield from _bars({name: share * raw for name, share in shares}, raw)
-  yield '  heaviest:'
-  for one in figures['heaviest']:
-    backward = 'backward ' if 'transpose(jvp' in one['op'] else ''
-    end = one['op'][len(backward) - 52 :]
-    yield f'  {one["ms"]:9.2f}  {one["class"]:12} {backward}{end}'
 
 
 def table(reports: Sequence[Mapping[str, Any]], note: str = '') -> str:
