@@ -23,10 +23,9 @@ class Target:
   def place(self) -> list[str]:
     return [f'--zone={self.zone}', f'--project={self.project}']
 
-  @property
-  def own_delete(self) -> str:
-    """The command of tpu_vm.py that deletes it."""
-    words = ('python', 'launch/tpu_vm.py', 'delete', f'--name={self.name}')
+  def own(self, command: str) -> str:
+    """Returns the line of a command of tpu_vm.py for it."""
+    words = ('python', 'launch/tpu_vm.py', command, f'--name={self.name}')
     return shlex.join([*words, *self.place])
 
   def delete(self, shell: Shell) -> None:

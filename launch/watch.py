@@ -125,7 +125,7 @@ def watch(
         " firewall rule of the slice's network must allow SSH (TCP port 22),"
         ' and machines without external addresses need --internal_ip and a'
         ' watch that runs inside the network. The slice, if it exists, still'
-        f' costs money. Delete it:\n  {target.own_delete}'
+        f' costs money. Delete it:\n  {target.own("delete")}'
       )
     if action in ('create', 'recreate'):
       reached = False
@@ -171,9 +171,8 @@ def _finish(shell, target, action, found) -> None:
   except CommandError as error:
     print(f'not all workers were stopped: {error}')
   raise ValueError(
-    f'the run ended with an error:\n{lines}\nIts log: python launch/tpu_vm.py'
-    f' logs --name={target.name} {" ".join(target.place)}\nThe slice'
-    ' still costs money.'
+    f'the run ended with an error:\n{lines}\nIts log: {target.own("logs")}\n'
+    'The slice still costs money.'
   )
 
 
@@ -192,7 +191,7 @@ def _delete(shell, target, act, poll) -> None:
     except CommandError as error:
       print(f'the deletion failed ({error}); trying again.')
       time.sleep(poll)
-  raise ValueError(f'the slice is left. Delete it:\n  {target.own_delete}')
+  raise ValueError(f'the slice is left. Delete it:\n  {target.own("delete")}')
 
 
 def _print_all(shell, target, act, delete_when_done) -> None:

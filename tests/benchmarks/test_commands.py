@@ -89,14 +89,12 @@ def test_gpu_vs_timm(command, tmp_path):
 
 
 def test_input(command):
-  names = ('threads=1,workers=0', 'default')
   done = command(
-    *('benchmarks.input', '--images=8', '--image_size=16', '--batch_size=8'),
-    *('--batches=2', '--rounds=2'),
-    *(f'--setting={name}' for name in names),
+    *('benchmarks.input', '--data=digits', '--image_size=16', '--batch_size=8'),
+    *('--batches=2', '--rounds=2', '--workers=0,1'),
   )
-  _, first, default = _results(done, *names)
-  for result in (first, default):
+  _, first, second = _results(done, 'workers=0', 'workers=1')
+  for result in (first, second):
     seconds = result['batch_sec']['median']
     assert result['images_per_sec'] == pytest.approx(8 / seconds)
     assert result['ratio'] == pytest.approx(
@@ -110,7 +108,7 @@ def test_input(command):
     (['train_step'], '--config is missing'),
     (['train_step', *_TINY, '--against=model.scam=true'], 'model.scam=true'),
     (['gpu_vs_timm', '--torch_python=/nowhere'], '/nowhere'),
-    (['input', '--images=1', '--setting=fast'], '--setting=fast'),
+    (['input', '--data=digits', '--workers=many'], '--workers'),
   ],
 )
 def test_errors(command, words, message):

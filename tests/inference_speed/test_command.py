@@ -79,16 +79,6 @@ def test_what_cannot_be_measured_is_refused_before_anything_is(tmp_path):
   assert len(_measure(path, PAIRS, [], more).entries) == 3
 
 
-def test_measurements_of_another_process_stay(tmp_path):
-  path = tmp_path / 'speed.json'
-  nothing = store.Measured(SETTINGS)
-  store.add(path, nothing, store.Entry('ViT-B/32', 16, 1.0, 8, 8))
-  # This process read the file before the other one added its entry.
-  added = store.add(path, nothing, store.Entry('ViT-B/32', 24, 2.0, 8, 8))
-  assert [entry.size for entry in added.entries] == [16, 24]
-  assert [entry.size for entry in store.read(path).entries] == [16, 24]
-
-
 @pytest.mark.gate
 def test_the_command_measures_on_this_machine(tmp_path, command):
   path = tmp_path / 'speed.json'

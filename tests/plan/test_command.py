@@ -7,6 +7,7 @@ import pytest
 from vit_jax.plan import devices
 
 B16 = '--config=configs/pretrain.py:ViT-B/16,imagenet2012'
+R50 = 'configs/pretrain.py:BiT-R50x1,jft300m'
 
 
 @pytest.fixture
@@ -58,8 +59,11 @@ def test_stages_are_runs_and_overrides_are_for_all_configs(plan):
     ((B16, '--also=configs/quickstart.py', '--config.seed=3'), 'quickstart'),
     ((B16, '--config.accumulation_steps=0'), 'accumulation_steps=0'),
     ((B16, '--config.mesh.data=3', '--topology=v3:2x2'), 'mesh.data=3'),
-    # Table 6 has ResNets, without a depth.
-    ((B16, '--table6', '--config.model.depth=1'), 'BiT-R50x1'),
+    # A ResNet has no depth.
+    (
+      (B16, f'--also={R50}', '--config.model.depth=1'),
+      'BiT-R50x1',
+    ),
     ((), '--config is missing'),
   ],
 )

@@ -114,14 +114,8 @@ def resume(path: epath.PathLike, settings: Settings) -> Measured:
 
 
 def add(path: epath.PathLike, measured: Measured, entry: Entry) -> Measured:
-  """Adds an entry to the file, which it replaces atomically.
-
-  Keeps entries that other processes have added.
-  """
-  path = files.absolute(path)
-  if path.exists():
-    measured = resume(path, measured.settings)
+  """Adds an entry to the file, which it replaces atomically."""
   measured = dataclasses.replace(measured, entries=(*measured.entries, entry))
   text = json.dumps(dataclasses.asdict(measured), indent=1) + '\n'
-  files.write_shared(path, text.encode())
+  files.write_shared(files.absolute(path), text.encode())
   return measured

@@ -6,7 +6,6 @@
   --topology=auto:v3                the smallest v3 slice that the run fits
   --topology=h100x8                 eight GPUs of a machine: a roofline estimate
   --also=configs/finetune.py:ViT-L/16,imagenet2012   further configs
-  --table6 --topology=v3:16x16      the 18 runs of the paper's Table 6
   --config.KEY=VALUE                overrides any key, in all configs
 
 Compiles the same step that training runs, with the TPU's own compiler, on any
@@ -49,9 +48,6 @@ _CONFIG = config_flags.DEFINE_config_file(
 _ALSO = flags.DEFINE_multi_string(
   'also', [], 'Another config, written as for --config; may be repeated.'
 )
-_TABLE6 = flags.DEFINE_bool(
-  'table6', False, "Also plan the pre-training runs of the paper's Table 6."
-)
 _TOPOLOGY = flags.DEFINE_list(
   'topology',
   [],
@@ -77,15 +73,6 @@ _MAX_TRIES = flags.DEFINE_integer(
 )
 
 
-# Table 6 of arXiv:2010.11929: models and epochs, all on JFT-300M.
-TABLE_6 = (
-  *(('ViT-B/32', 7), ('ViT-B/16', 7), ('ViT-L/32', 7), ('ViT-L/16', 7)),
-  *(('ViT-L/16', 14), ('ViT-H/14', 14), ('BiT-R50x1', 7), ('BiT-R50x2', 7)),
-  *(('BiT-R101x1', 7), ('BiT-R152x1', 7), ('BiT-R152x2', 7)),
-  *(('BiT-R152x2', 14), ('BiT-R200x3', 14), ('R50+ViT-B/32', 7)),
-  *(('R50+ViT-B/16', 7), ('R50+ViT-L/32', 7), ('R50+ViT-L/16', 7)),
-  ('R50+ViT-L/16', 14),
-)
 # The generation of `auto`.
 _AUTO = 'v3'
 
@@ -142,13 +129,7 @@ def _runs() -> list[search.Run]:
     flag = flags.FLAGS['config']
     loaded[config_flags.get_config_filename(flag)] = _CONFIG.value
     overrides = config_flags.get_override_values(flag)
-  names = list(_ALSO.value)
-  if _TABLE6.value:
-    names += [
-      f'configs/pretrain.py:{model},jft300m,epochs={epochs}'
-      for model, epochs in TABLE_6
-    ]
-  for name in names:
+  for name in _ALSO.value:
     config = command_line.load_config(name)
     try:
       config.update_from_flattened_dict(overrides)
