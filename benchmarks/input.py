@@ -46,13 +46,10 @@ def main():
   sharding.check_batch_size(
     '--batch_size', _BATCH_SIZE.value, sharding.make_mesh()
   )
-  source = data.open_source(_DATA.value)
   preprocess = ops.parse(
-    _PREPROCESS.value,
-    image_size=(_IMAGE_SIZE.value,) * 2,
-    channels=source.info.channels,
+    _PREPROCESS.value, image_size=(_IMAGE_SIZE.value,) * 2, channels=3
   )
-  view = data.View(source, _SPLIT.value)
+  view = data.View(data.open_source(_DATA.value), _SPLIT.value)
   turns = {
     f'workers={count}': functools.partial(turn, view, preprocess, int(count))
     for count in _WORKERS.value
