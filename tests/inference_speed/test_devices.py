@@ -57,7 +57,7 @@ def test_the_program_computes_the_models_logits():
     )[0]
     return 5.0
 
-  device = devices.Device('', 'cpu', 1, 'device', 1, jax.devices()[0], seconds)
+  device = devices.Device('', 'cpu', 1, 1, jax.devices()[0], seconds)
   assert device.compile(model, 32, 2).seconds() == 5
   np.testing.assert_allclose(seen['found'], seen['expected'], atol=1e-5)
 

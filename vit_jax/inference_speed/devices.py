@@ -42,8 +42,7 @@ class Device:
     name: name for people: 'TPU v3 core', 'NVIDIA H200'.
     platform: 'tpu', 'gpu' or 'cpu', which determines dtype and attention.
     memory_bytes: memory that a program may take.
-    unit: unit of speeds and batches: 'core' for a TensorCore, else 'device'.
-    cores: units in a device, by which the figures are divided.
+    cores: TensorCores of a TPU, by which the figures are divided; else 1.
     target: the device, which may be known only to the compiler.
     seconds: returns the seconds of a call of a compiled program.
   """
@@ -51,10 +50,14 @@ class Device:
   name: str
   platform: str
   memory_bytes: int
-  unit: str
   cores: int
   target: jax.Device
   seconds: Callable[[jax.stages.Compiled], float]
+
+  @property
+  def unit(self) -> str:
+    """Unit of speeds and batches: 'core' for a TensorCore, else 'device'."""
+    return 'core' if self.platform == 'tpu' else 'device'
 
   def compile(self, model: nn.Module, size: int, batch_size: int) -> Program:
     """Compiles `(params, images) -> logits`, float32 [batch_size, classes].
@@ -94,10 +97,9 @@ def local(timing: Mapping[str, Any]) -> Device:
   """
   device = jax.devices()[0]
   stats = device.memory_stats() or {}
-  unit, cores = 'device', 1
+  cores = 1
   if name := chips.generation_of(device.device_kind):
     generation = topology.GENERATIONS[name]
-    unit = 'core'
     cores = generation.cores_per_chip // generation.devices_per_chip
 
   def seconds(compiled):
@@ -109,7 +111,6 @@ def local(timing: Mapping[str, Any]) -> Device:
     device.device_kind,
     device.platform,
     stats.get('bytes_limit') or CPU_BYTES,
-    unit,
     cores,
     device,
     seconds,
@@ -142,7 +143,6 @@ def absent(generation: str) -> Device:
     f'TPU {generation} {target.device}',
     'tpu',
     target.chip.hbm_usable_bytes,
-    'core',
     target.cores // target.devices,
     plan_devices.compile_only(target)[0],
     seconds,

@@ -225,7 +225,7 @@ def parse(text: str) -> Module:
   """Parses a module.
 
   Raises:
-    ValueError: there is no entry computation, or a line is not an instruction.
+    ValueError: a line is not an instruction.
   """
   lines = text.splitlines()
   module = Module(math.prod(map(int, _DEVICES.findall(lines[0]))))
@@ -255,11 +255,6 @@ def parse(text: str) -> Module:
         current,
         bool(head[1]),
       )
-  if module.entry is None:
-    raise ValueError(
-      'the text has no ENTRY computation: expected a whole HLO module, as'
-      f' compiled.as_text() returns it; the text begins {text[:60]!r}.'
-    )
   return module
 
 

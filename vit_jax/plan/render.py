@@ -41,13 +41,18 @@ _COLUMNS = (
   ('exaFLOPs', 'total_exaflops', '{:.4g}'.format),
 )
 _MORE = (
-  ('core-days at the speed of real runs', 'core_days_range', _short),
+  ('model', 'model', str),
+  (
+    'core-days at the speed of real runs',
+    'core_days_range',
+    lambda days: ' to '.join(map(_short, days)),
+  ),
   ('device-days', 'device_days', _short),
   ('times are', 'method', str),
   ('images/s', 'images_per_sec', '{:,.0f}'.format),
   ('trained', 'trained_params', '{:,}'.format),
   ('GMACs of the backward pass', 'backward_gmacs', '{:.2f}'.format),
-  ('rows, columns of an image', 'image_size', str),
+  ('image', 'image_size', lambda size: '{}x{}'.format(*size)),
   ('batch', 'batch_size', '{:,}'.format),
   ('steps', 'total_steps', '{:,}'.format),
   ('epochs', 'epochs', '{:.3g}'.format),
@@ -57,8 +62,6 @@ _MORE = (
 def _cell(figures, key: str, form: Callable[[Any], str]) -> str:
   """Returns a figure's text; `-` if it is unknown."""
   value = figures.get(key)
-  if isinstance(value, list):
-    return ' to '.join(map(form, value))
   return '-' if value is None else form(value)
 
 
@@ -74,11 +77,15 @@ def page(figures: Mapping[str, Any], note: str = '') -> str:
   blocks = [
     _wrap(figures['error'] and f'Could not be planned: {figures["error"]}')
   ]
-  if figures['fits'] is not None:
-    blocks.append(_fits(figures))
+  if figures['fits'] is False:
+    at_least = '' if figures['hbm_source'] == 'compiler' else 'at least '
+    blocks.append(
+      f'Does not fit: needs {at_least}{figures["hbm_gib"]:.2f} GiB on each'
+      f' device; {figures["hbm_usable_gib"]:.2f} are usable.'
+    )
   if fix:
     with_fix = f'With {search.flags(fix["changes"])} the run fits'
-    blocks += [f'{with_fix}. The figures below are those with it.', _fits(fix)]
+    blocks.append(f'{with_fix}. The figures below are those with it.')
   elif ended:
     blocks.append(_wrap(_ended(figures)))
   blocks += [_wrap(note), '\n'.join(_lines(detailed))]
@@ -98,24 +105,6 @@ def _ended(figures) -> str:
   if figures['fits']:
     what = 'A smaller slice may suffice'
   return f'{what}: {figures["search_ended"]}.'
-
-
-def _fits(figures) -> str:
-  needed, usable = figures['hbm_gib'], figures['hbm_usable_gib']
-  if figures['fits']:
-    text = f'Fits, with {usable - needed:.2f} GiB to spare on each device.'
-  elif needed <= usable:
-    text = (
-      f'Does not fit: the memory ran out, though {needed:.2f} of {usable:.2f}'
-      ' GiB on each device are all that the step needs.'
-    )
-  else:
-    at_least = '' if figures['hbm_source'] == 'compiler' else 'at least '
-    text = (
-      f'Does not fit: needs {at_least}{needed:.2f} GiB on each device, but only'
-      f' {usable:.2f} are usable.'
-    )
-  return _wrap(text)
 
 
 def _lines(figures) -> Iterator[str]:

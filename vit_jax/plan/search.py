@@ -96,24 +96,19 @@ class Attempt:
   def compile(self) -> None:
     """Compiles it, unless it cannot fit: that would take minutes."""
     usable, least = self.target.chip.hbm_usable_bytes, round(self.predict())
-    what = f'{self.run.name} on {self.target} {flags(self.changes)}'.rstrip()
     if least > usable:
-      logging.info(
-        '%s needs over %.0f GiB a device; only %.1f GiB are usable.',
-        *(what, least / GIB, usable / GIB),
-      )
       memory = dataclasses.replace(
         self.held, temporaries=least - self.held.total
       )
       self.compiled = Compiled(memory, usable)
       return
+    what = f'{self.run.name} on {self.target} {flags(self.changes)}'.rstrip()
     logging.info('Compiling %s, which takes minutes.', what)
-    self.compiled = compilers.compile_step(self.config, self.target)
-    if self.compiled.error:
-      logging.info('The compiler fails: %s', self.compiled.error)
-    else:
-      size = self.compiled.memory.total / GIB
-      logging.info('It %s %.1f GiB.', 'fits:' if self.fits else 'needs', size)
+    self.compiled = found = compilers.compile_step(self.config, self.target)
+    logging.info(
+      'It needs %.1f of %.1f GiB. %s',
+      *(found.memory.total / GIB, usable / GIB, found.error),
+    )
 
   def figures(self, correction: float) -> dict[str, Any]:
     """Returns its figures; see `figures.of_run`."""
@@ -370,18 +365,17 @@ def _shardings(
     devices: number of devices, or of groups that share each image.
     slices: number of slices; the state is split only within one.
   """
-  shardings: list[dict[str, Any]] = [{}]
-  split, axes = mesh_lib.split_over(devices // slices), {}
+  split = mesh_lib.split_over(devices // slices)
   if split == 1:
-    return shardings
+    return [{}]
+  axes = {}
   if fsdp < split:
     axes = {'mesh.data': devices // split, 'mesh.fsdp': split}
-  shard = 'none' if fsdp == 1 else mesh.shard
-  if shard == 'none' or (axes and shard == 'optimizer'):
-    shardings.append(axes | {'mesh.shard': 'optimizer'})
-  if axes or (shard, mesh.gather) != ('all', 'micro_batch'):
-    shardings.append(axes | {'mesh.shard': 'all', 'mesh.gather': 'micro_batch'})
-  return shardings
+  found = [axes | {'mesh.shard': 'all', 'mesh.gather': 'micro_batch'}]
+  if fsdp == 1 or mesh.shard != 'all':
+    found.insert(0, axes | {'mesh.shard': 'optimizer'})
+  given = {f'mesh.{key}': value for key, value in mesh.items()}
+  return [{}, *(changes for changes in found if given | changes != given)]
 
 
 def find(
