@@ -64,22 +64,21 @@ def test_unreadable_images_are_left_out(kind):
   assert values['count'] == 37
 
 
-@pytest.mark.parametrize('kind', ['few_shot', 'linear_probe'])
-def test_the_best_strength_is_selected(kind):
+def test_the_best_strength_is_selected():
   strengths = (1e-6, 10.0, 1e9)
   splits = dict(train='train[:24]', selection_split='train[24:]')
-  values = _evaluate(kind, l2=strengths, **splits)
+  values = _evaluate('few_shot', l2=strengths, **splits)
   held_out = {
-    l2: _evaluate(kind, l2=(l2,), train='train[:24]', test='train[24:]')
+    l2: _evaluate('few_shot', l2=(l2,), train='train[:24]', test='train[24:]')
     for l2 in strengths
   }
-  for name in ('1shot/', '5shot/') if kind == 'few_shot' else ('',):
+  for name in ('1shot/', '5shot/'):
     # The first of equals.
     best = max(held_out, key=lambda l2: held_out[l2][f'{name}accuracy'])
     assert values[f'{name}l2'] == best
     found = values[f'{name}selection_accuracy']
     assert found == held_out[best][f'{name}accuracy']
-    alone = _evaluate(kind, l2=(best,), train='train[:24]')
+    alone = _evaluate('few_shot', l2=(best,), train='train[:24]')
     assert values[f'{name}accuracy'] == alone[f'{name}accuracy']
 
 
@@ -170,7 +169,7 @@ def test_one_process_reads_the_labels(monkeypatch):
   for index in (0, 1):
     monkeypatch.setattr(jax, 'process_index', lambda i=index: i)
     with pytest.raises(TypeError):  # Nothing came back.
-      found.choose(lambda: calls.append(1))
+      found.views(lambda: calls.append(1))
   # Each class has only the images of the largest number of shots.
   assert {len(order) for seed in sent[0] for order in seed} == {5}
   assert sent[1] is None
@@ -214,17 +213,13 @@ def _softmax(distances):
 
 @pytest.mark.parametrize('weights', ['uniform', _softmax])
 def test_neighbours_are_those_of_scikit_learn(weights, monkeypatch):
-  # Several parts of a block, and a part that is not full.
-  monkeypatch.setattr(knn, '_ROWS', 256)
+  monkeypatch.setattr(knn, '_PAIRS', 700 * 40)  # Several parts.
   (x, labels), (queries, _) = _points(700, 1), _points(150, 2)
   # Distances far below the vectors' length.
   x, queries = x + 30, queries + 30
   calls = []
-  rows, distances = knn.nearest(
-    [x[:301], x[301:]], queries, 15, lambda: calls.append(1)
-  )
-  # Two parts of each block: a watchdog sees them.
-  assert len(calls) == 4
+  rows, distances = knn.nearest(x, queries, 15, lambda: calls.append(1))
+  assert len(calls) == 4  # A watchdog sees them.
   for k in (1, 4, 15):
     expected = neighbors.KNeighborsClassifier(
       k, weights=weights, metric='cosine', algorithm='brute'
@@ -239,25 +234,25 @@ def test_neighbours_are_those_of_scikit_learn(weights, monkeypatch):
     )
 
 
-def test_the_first_of_equal_rows():
+def test_an_image_is_at_no_distance_from_itself():
   x, _ = _points(50, 1)
-  x = np.tile(x, (20, 1))  # Each row is there 20 times.
-  rows, distances = knn.nearest([x[:333], x[333:]], x[:50] + 1, 20)
-  assert (rows // 50 == np.arange(20)).all()
-  assert (rows % 50 == rows[:, :1]).all()
-  _, distances = knn.nearest([x], x[:50], 20)
+  rows, distances = knn.nearest(x, 3 * x, 1)
+  assert rows[:, 0].tolist() == list(range(50))
   np.testing.assert_allclose(distances, 0, atol=1e-12)
-  with pytest.raises(ValueError, match=r'51 neighbours .* only 50 images'):
-    knn.nearest([x[:50]], x[:1], 51)
+  with pytest.raises(ValueError, match='51'):
+    knn.nearest(x, x, 51)
 
 
 @pytest.mark.parametrize('images, processes', [(8, 3), (2, 3)])
 def test_processes_share_the_queries(images, processes, monkeypatch):
-  monkeypatch.setattr(knn, '_PAIRS', 100 * images)
+  monkeypatch.setattr(knn, '_PAIRS', 1000)
   (x, labels), (queries, expected) = _points(700, 1), _points(images, 2)
-  section, test = _section('knn'), frozen.Features(queries, expected)
-  alone = knn.accuracies([x], labels, test, section)
-  gathered, calls = [], []
+  features = {
+    'train': frozen.Features(x, labels),
+    'test': frozen.Features(queries, expected),
+  }
+  alone = knn.accuracies(features, _section('knn'))
+  gathered, calls = [], [[] for _ in range(processes)]
 
   def gather(value):
     gathered.append(value)
@@ -268,24 +263,20 @@ def test_processes_share_the_queries(images, processes, monkeypatch):
   monkeypatch.setattr(jax, 'process_count', lambda: processes)
   for index in range(processes):
     monkeypatch.setattr(jax, 'process_index', lambda i=index: i)
-    before = len(calls)
     values = knn.accuracies(
-      *([x], labels, test, section), lambda: calls.append(1)
+      *(features, _section('knn')), lambda i=index: calls[i].append(1)
     )
-    # A call may wait for the other processes, so all must call equally often.
-    assert len(calls) - before == 7
   assert values == alone
+  # A call may wait for the other processes, so all must call equally often.
+  assert len({len(own) for own in calls}) == 1
   queries[0] = np.nan  # All processes must see it.
   with pytest.raises(ValueError, match=f'of 1 of {images} images'):
-    knn.accuracies([x], labels, test, section)
+    knn.accuracies(features, _section('knn'))
 
 
 def test_the_smallest_of_equal_classes():
-  x = np.float32([[0, 1], [1, 0], [1, 0], [0, 1], [1, 0]])
   labels = np.array([3, 2, 1, 0, 2])
-  found = knn.nearest([x[:2], x[2:]], np.float32([[2, 0]]), 4)
-  assert found[0].tolist() == [[1, 2, 4, 0]]
-  np.testing.assert_allclose(found[1], [[0, 0, 0, 1]])
+  found = np.array([[1, 2, 4, 0]]), np.array([[0, 0.0, 0, 1]])
 
   def vote(k, weights='uniform'):
     return knn.vote(*found, labels, k, weights, 0.5).tolist()
@@ -339,5 +330,20 @@ def test_a_fit_is_that_of_scikit_learn(monkeypatch, caplog):
   calls = []
   with caplog.at_level('WARNING'):
     list(fit(max_steps=12, on_step=lambda: calls.append(1)))
-  assert len(calls) == 2
+  assert len(calls) == 12
   assert 'l2=0.01 stopped after 12 steps' in caplog.text
+  # The strength that is best on the selection split counts.
+  strengths, features = (1e9, 1e-2), {'train': frozen.Features(x, labels)}
+  for use, seed in (('selection', 3), ('test', 4)):
+    points, own = _points(60, seed)
+    features[use] = frozen.Features(points * 7 + 3, own)
+  each = list(linear_probe.fit(x, labels, CLASSES, strengths, mesh, 200))
+  found = [one.accuracy(features['selection']) for one in each]
+  best = int(np.argmax(found))
+  section = _section('linear_probe', l2=strengths, max_steps=200)
+  assert linear_probe.accuracies(features, CLASSES, section, mesh) == {
+    'accuracy': each[best].accuracy(features['test']),
+    'train_accuracy': each[best].accuracy(features['train']),
+    'l2': strengths[best],
+    'selection_accuracy': found[best],
+  }

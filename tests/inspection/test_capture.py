@@ -95,21 +95,6 @@ def test_scanned_and_rematerialised_models_have_the_same_weights():
   )
 
 
-@pytest.mark.parametrize('limit, sizes', [(2 * 4624, [2, 2, 1]), (1, [1] * 5)])
-def test_pieces_are_small_and_together_all(monkeypatch, limit, sizes):
-  model = tiny.vit()
-  params, images = _params(model), _images(5)
-  # An image has 2 blocks x 2 heads x 17 x 17 weights, in all 4,624 bytes.
-  monkeypatch.setattr(capture, '_LIMIT', limit)
-  pieces = list(capture.in_pieces(model, params, images))
-  assert [piece.shape[1] for piece in pieces] == sizes
-  np.testing.assert_allclose(
-    np.concatenate(pieces, axis=1),
-    capture.attention_weights(model, params, images),
-    atol=1e-6,
-  )
-
-
 @pytest.mark.parametrize(
   'model',
   [

@@ -10,7 +10,7 @@
 
 Each DIR is a run's work directory, or a folder of any number of them. The table
 has one line per run: the last value of each accuracy or of --metric, and the
-config keys in which the runs differ, as far as the terminal has room.
+config keys in which the runs differ.
 
 --serve shows runs in progress in a browser on this machine: their state, speed
 and curves, which follow the files. --serve=PORT chooses the port. It needs no
@@ -67,8 +67,7 @@ def main(folders: Sequence[str]) -> None:
   runs = frames.load_runs(*folders)
   metrics = table.choose(runs, _METRIC.value)
   width = shutil.get_terminal_size((120, 24)).columns
-  text = table.render(runs, metrics, width, all_metrics=bool(_METRIC.value))
-  print(text, flush=True)
+  print(table.render(runs, metrics, width), flush=True)
   if _CSV.value:
     runs.to_csv(_CSV.value, index=False)
   if _PLOT.value:

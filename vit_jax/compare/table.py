@@ -1,10 +1,7 @@
-"""The table of runs on a terminal: as wide as the terminal, and no wider."""
+"""The table of runs on a terminal."""
 
-import os
-import textwrap
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
 from vit_jax import config as config_lib
@@ -13,18 +10,10 @@ from vit_jax.runtime import printable
 _CONFIG = 'config.'
 # Keys that rarely explain a difference in results: the table leaves them out.
 _UNINTERESTING = (*config_lib.FREE_KEYS, 'data.num_examples', 'data.max_pixels')
-# Keys to tell of even if all runs have the same value, and to show first if
-# they differ.
-_INTERESTING = (
-  *('model.name', 'data.dataset', 'data.train_split', 'schedule.peak'),
-  *('optimizer.weight_decay', 'seed', 'total_steps', 'data.batch_size'),
-  *('image_size', 'init.checkpoint', 'optimizer.name', 'schedule.name'),
-)
 # Columns of `frames.load_runs` that identify the run and its progress; they are
 # not metrics.
 _NOT_METRICS = ('run', 'finished', 'step')
-_LONGEST = 20  # Characters of a config value; of a run's name 40% of the width.
-_CUT = '..'
+_LONGEST = 30  # Characters of a config value.
 
 
 def choose(runs: pd.DataFrame, metrics: Sequence[str]) -> list[str]:
@@ -48,120 +37,33 @@ def choose(runs: pd.DataFrame, metrics: Sequence[str]) -> list[str]:
   ]
 
 
-def render(
-  runs: pd.DataFrame,
-  metrics: Sequence[str],
-  width: int,
-  *,
-  all_metrics: bool = False,
-) -> str:
+def render(runs: pd.DataFrame, metrics: Sequence[str], width: int) -> str:
   """Returns the table: the run, its progress, its metrics, what differs.
 
-  What is equal in all runs, and the columns without room, are named in lines
-  above and below.
+  Columns without room follow below the others.
 
   Args:
     runs: see `frames.load_runs`.
     metrics: columns of `runs`.
     width: characters in a line of the terminal.
-    all_metrics: whether to show all metrics, even if they need more width; else
-      the first is always shown.
   """
-  names, folder = _names(list(runs['run']), max(width * 2 // 5, 16))
-  cells = {'step': _steps(runs)} | {m: _metric(runs[m]) for m in metrics}
-  least = len(cells) if all_metrics else min(2, len(cells))
-  for key in _differing(runs):
-    values = [_value(value) for value in runs[_CONFIG + key]]
-    cells[key] = _shortened(values, _LONGEST)
-  heads = [_header(name) for name in cells]
-  widths = [
-    1 + max(map(len, (*head, *(f' {cell}' for cell in column))))
-    for head, column in zip(heads, cells.values(), strict=True)
-  ]
-  room = width - max(map(len, (*names, 'run')))
-  fitting = max(least, int((np.cumsum(widths) <= room).sum()))
-  frame = pd.DataFrame(cells, index=names).iloc[:, :fitting]
-  frame.columns = pd.MultiIndex.from_tuples(heads[:fitting], names=['', 'run'])
-  lines = [_heading(runs, folder, width)] if len(runs) > 1 else []
-  for line in frame.to_string(sparsify=False).splitlines():
-    lines += filter(None, [line.rstrip()])
-  if left_out := list(cells)[fitting:]:
-    note = (
-      f'No room for {", ".join(left_out)}. --metric=NAME,NAME chooses metrics,'
-      ' --csv=FILE writes all.'
-    )
-    lines += textwrap.wrap(note, width, break_on_hyphens=False)
-  return printable.text('\n'.join(lines))
-
-
-def _heading(runs: pd.DataFrame, folder: str, width: int) -> str:
-  """Returns a line on what the runs have in common."""
-  line = f'{len(runs)} runs' + f' in {folder}' * bool(folder)
-  line += ', all finished' * bool(runs['finished'].all())
-  same = [
-    f'{key}={_shortened([value], _LONGEST)[0]}'
-    for key in _INTERESTING
-    if _CONFIG + key in runs
-    and not _differs(runs, key)
-    and (value := _value(runs[_CONFIG + key][0])) != '-'
-  ]
-  if not same:
-    return f'{line}.'
-  line += f'. The same in all: {", ".join(same)}'
-  return textwrap.shorten(
-    line, width, placeholder=' ...', break_on_hyphens=False
+  cells = {'step': _steps(runs)} | {m: runs[m].map(_metric) for m in metrics}
+  for column in runs:
+    key = column.removeprefix(_CONFIG)
+    if key == column or key.startswith(_UNINTERESTING):
+      continue
+    if runs[column].map(str).nunique() > 1:
+      cells[key] = runs[column].map(_value)
+  frame = pd.DataFrame(cells).set_index(runs['run'].rename(None))
+  return printable.text(
+    frame.to_string(line_width=width, max_colwidth=_LONGEST)
   )
 
 
-def _differing(runs: pd.DataFrame) -> list[str]:
-  """Returns the keys in which the runs differ, the most interesting first."""
-  keys = [c.removeprefix(_CONFIG) for c in runs if c.startswith(_CONFIG)]
-  found = [
-    key
-    for key in keys
-    if not key.startswith(_UNINTERESTING) and _differs(runs, key)
-  ]
-  return sorted(found, key=lambda key: (*_INTERESTING, key).index(key))
-
-
-def _differs(runs: pd.DataFrame, key: str) -> bool:
-  return runs[_CONFIG + key].map(str).nunique() > 1
-
-
-def _names(names: Sequence[str], longest: int) -> tuple[list[str], str]:
-  """Returns shorter names of the runs, and the folder that all are in."""
-  folder = ''
-  if len(names) > 1:
-    parts = [name.split('/')[:-1] for name in names]
-    # Lists are compared item by item.
-    same = os.path.commonprefix(parts)  # noqa: RUF071
-    folder = ''.join(f'{part}/' for part in same)
-  return _shortened([n.removeprefix(folder) for n in names], longest), folder
-
-
-def _shortened(texts: Sequence[str], longest: int) -> list[str]:
-  """Cuts long texts in the middle, unless two different ones become equal."""
-  for end in (longest * 2 // 3, longest // 3):
-    start = longest - end - len(_CUT)
-    cut = [
-      f'{t[:start]}{_CUT}{t[-end:]}' if len(t) > longest else t for t in texts
-    ]
-    if len(set(cut)) == len(set(texts)):
-      return cut
-  return list(texts)
-
-
-def _header(name: str) -> tuple[str, str]:
-  """Returns two lines: `schedule.` above `peak`, `test/` above `accuracy`."""
-  section, mark, key = name.rpartition('/' if '/' in name else '.')
-  return section + mark, key
-
-
-def _metric(values: pd.Series) -> list[str]:
-  return [
-    '-' if pd.isna(v) else f'{v:.4f}' if abs(v) < 100 else f'{v:.6g}'
-    for v in values
-  ]
+def _metric(value: float) -> str:
+  if pd.isna(value):
+    return '-'
+  return f'{value:.4f}' if abs(value) < 100 else f'{value:.6g}'
 
 
 def _steps(runs: pd.DataFrame) -> list[str]:

@@ -184,7 +184,7 @@ EVALUATIONS = {
     'classes': Key(
       '',
       "How the data set's classes map to the training classes. '': they are the"
-      " same. 'names': by name. PATH: by a file, see `evaluators/classes.py`."
+      " same. 'names': by name. PATH: by ObjectNet's own folder of mappings."
       ' Images of other classes do not count.',
     ),
     'restrict': Key(

@@ -2,7 +2,7 @@
 
 ImageNet-A and -R have 200 of ImageNet's classes. ObjectNet has 313 classes of
 its own, 113 of which match one or more of ImageNet's. A table maps the classes.
-It comes from the names of the classes or from a file of the user; this module
+It comes from the names of the classes or from ObjectNet's files; this module
 defines no table.
 """
 
@@ -32,10 +32,9 @@ def table(how: str, found: Sequence[str], trained_on: Sequence[str]) -> Table:
   """Returns the table from the data's classes to the model's classes.
 
   Args:
-    how: 'names' maps classes of the same name. Otherwise a path, either to a
-      JSON file (name of the data's class -> name or index of the model's, or a
-      list of these); or to ObjectNet's own folder of mappings, for a model with
-      ImageNet's classes in the usual order.
+    how: 'names' maps classes of the same name. Otherwise the path of
+      ObjectNet's own folder of mappings, for a model with ImageNet's classes in
+      the usual order.
     found: names of the data's classes.
     trained_on: names of the model's classes.
 
@@ -43,19 +42,13 @@ def table(how: str, found: Sequence[str], trained_on: Sequence[str]) -> Table:
     A tuple for each class of the data, empty if the model does not know it.
 
   Raises:
-    ValueError: the model knows no class, or the file has another content.
+    ValueError: the model knows no class, or the folder lacks a file.
   """
   if how == BY_NAME:
     place = {name: index for index, name in enumerate(trained_on)}
     mapping = {name: [place[name]] for name in found if name in place}
   else:
-    mapping = _read(epath.Path(how), trained_on)
-    unknown = sorted(set(mapping) - set(found))
-    if unknown:
-      raise ValueError(
-        f'{how} names {len(unknown)} classes that the data does not have, such'
-        f' as {unknown[0]!r}; the data has {_some(found)}.'
-      )
+    mapping = _read_objectnet(epath.Path(how))
   result = tuple(tuple(mapping.get(name, ())) for name in found)
   if not any(result):
     raise ValueError(
@@ -125,33 +118,6 @@ class Relabelled(data.View):
 
   def labels(self) -> None:
     """Returns None: an image may have several labels."""
-
-
-def _read(
-  path: epath.Path, trained_on: Sequence[str]
-) -> Mapping[str, list[int]]:
-  if not path.exists():
-    raise ValueError(
-      f'{path} does not exist; `classes` must be {BY_NAME!r}, a JSON file, or'
-      " ObjectNet's folder of mappings."
-    )
-  if path.is_dir():
-    return _read_objectnet(path)
-  places = dict(enumerate(range(len(trained_on))))
-  places |= {name: index for index, name in enumerate(trained_on)}
-  mapping = {}
-  for name, known in weight_files.read_json(path).items():
-    known = known if isinstance(known, list) else [known]
-    for one in known:
-      if type(one) not in (int, str) or one not in places:
-        raise ValueError(
-          f"{path}: {name!r} is {one!r}, which is neither one of the model's"
-          f' {len(trained_on)} classes by name ({_some(trained_on)}) nor by'
-          ' index (a whole number). Map it to one of these, or to a list of'
-          ' them.'
-        )
-    mapping[name] = [places[one] for one in known]
-  return mapping
 
 
 def _read_objectnet(folder: epath.Path) -> Mapping[str, list[int]]:

@@ -43,8 +43,8 @@ class FewShot(frozen.FrozenFeatures):
     # The training images of each seed and class, in drawn order.
     self._drawn: list[list[list[int]]] | None = None
 
-  def choose(self, on_batch: OnBatch) -> list[int]:
-    """Returns all images that are drawn for some seed, ascending."""
+  def views(self, on_batch: OnBatch) -> Mapping[str, data.View]:
+    """Returns the views; of the training images those drawn for some seed."""
     if self._drawn is None:
       # One process reads the labels. All processes must call `on_batch` equally
       # often, so with several processes the reading one does not call it.
@@ -54,23 +54,30 @@ class FewShot(frozen.FrozenFeatures):
         if jax.process_index() == 0
         else None
       )
+    picked = data.Picked(self.data['train'], self._all_drawn())
+    return {**self.data, 'train': picked}
+
+  def _all_drawn(self) -> list[int]:
     return sorted({i for seed in self._drawn for order in seed for i in order})
 
   def measure(
     self, features: Mapping[str, Features], on_step: OnBatch
   ) -> dict[str, float]:
-    """Returns `{k}shot/accuracy` of each number of shots, after `choose`.
+    """Returns `{k}shot/accuracy` of each number of shots, after `views`.
 
     Also returns `{k}shot/std`, if there are several seeds; and `{k}shot/l2` and
     `{k}shot/selection_accuracy`, if a strength was selected. For the arguments
     and errors see `FrozenFeatures`.
     """
     results, train = {}, features['train']
+    # The place in the split of each image whose features are known.
+    places = np.array(self._all_drawn())[train.rows]
 
     def accuracies(use, shots, l2):  # [seed][strength]
       for seed in self._drawn:
-        few = train.picked([i for order in seed for i in order[:shots]])
-        found = []
+        chosen = [i for order in seed for i in order[:shots]]
+        rows = np.isin(places, chosen)
+        few, found = (train.features[rows], train.labels[rows]), []
         # One classifier at a time: with many classes, it is large.
         for one in fit(*few, self.num_classes, l2):
           found.append(one.accuracy(features[use]))
@@ -147,9 +154,7 @@ def fit(
   for strength in l2:
     shrunk = singular / (singular**2 + strength)
     weights = right.T @ (shrunk[:, None] * projected)  # [D + 1, K]
-    yield frozen.Linear(
-      mean, scale, weights[:-1], BIAS * weights[-1], float(strength)
-    )
+    yield frozen.Linear(mean, scale, weights[:-1], BIAS * weights[-1])
 
 
 def draw(labels: np.ndarray, num_classes: int, seed: int) -> list[np.ndarray]:

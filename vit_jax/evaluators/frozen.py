@@ -44,11 +44,6 @@ class Features:
   labels: np.ndarray
   rows: np.ndarray | None = None
 
-  def picked(self, rows: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the features and labels of those `rows` that are readable."""
-    chosen = np.flatnonzero(np.isin(self.rows, rows))
-    return self.features[chosen], self.labels[chosen]
-
 
 class FrozenFeatures:
   """Evaluates a model's features; a subclass says how it classifies."""
@@ -57,8 +52,9 @@ class FrozenFeatures:
     """Checks the views.
 
     Raises:
-      ValueError: two views share images, images have several labels, the model
-        has no such layer, or several strengths lack a selection view.
+      ValueError: two views share images, images have several labels, there are
+        fewer training images than neighbours, the model has no such layer, or
+        several strengths lack a selection view.
     """
     section, info = given.section, given.source.info
     keys = {'train': 'train_split', 'test': 'split'}
@@ -81,6 +77,12 @@ class FrozenFeatures:
         f'{info.spec!r} has several labels per image, but a classifier of'
         ' features needs exactly one. Choose another dataset.'
       )
+    most, train = max(section.get('k', (1,))), views['train']
+    if len(train) < most:
+      raise ValueError(
+        f'k={most} needs {most} training images, but {train.split!r} has'
+        f' {len(train)}.'
+      )
     # Few-shot evaluations have no choice of the layer.
     self._layer = section.get('layer', layers.DEFAULT)
     layers.check(given.model, self._layer)
@@ -92,8 +94,9 @@ class FrozenFeatures:
     self.num_classes = info.num_classes
     self.data = views
 
-  def choose(self, on_batch: OnBatch) -> list[int] | None:
-    """Returns the training images to use, ascending; None for all."""
+  def views(self, on_batch: OnBatch) -> Mapping[str, data.View]:
+    """Returns what to read of `data`: here, all of it."""
+    return self.data
 
   def measure(
     self, features: Mapping[str, Features], on_step: OnBatch
@@ -127,9 +130,7 @@ class FrozenFeatures:
     Raises:
       ValueError: a feature is not finite, or a split has no readable image.
     """
-    views, chosen = dict(self.data), self.choose(on_batch)
-    if chosen is not None:
-      views['train'] = data.Picked(views['train'], chosen)
+    views = self.views(on_batch)
     found = {
       use: read(
         *(view, self._batches, self._model, params, self.mesh),
@@ -138,9 +139,6 @@ class FrozenFeatures:
       )
       for use, view in views.items()
     }
-    if chosen is not None:
-      rows = np.asarray(chosen)[found['train'].rows]
-      found['train'] = dataclasses.replace(found['train'], rows=rows)
     # Processes may round differently, but must agree on the best result.
     yield from distributed.broadcast(self.measure(found, on_batch)).items()
     yield 'count', len(found['test'].labels)
@@ -220,14 +218,12 @@ class Linear:
     scale: [D], what the features are divided by.
     kernel: [D, K].
     bias: [K].
-    l2: the strength of the regularisation.
   """
 
   mean: np.ndarray
   scale: np.ndarray
   kernel: np.ndarray
   bias: np.ndarray
-  l2: float
 
   def scores(self, features: np.ndarray) -> np.ndarray:
     """Returns the scores [N, K] of features [N, D]."""

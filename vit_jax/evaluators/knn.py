@@ -1,9 +1,7 @@
 """Nearest neighbours of frozen features, and classification by them.
 
 Near means a large cosine. scikit-learn finds neighbours on the host, in
-float64, exact up to 1e-12. Of rows at the same distance, the one that comes
-first is nearer, unless more than `_SPARE` rows are as far as the last
-neighbour. The processes share the queries.
+float64. The processes share the queries.
 
 Scores of "DINO" (arXiv:2104.14294) are with 20 neighbours and the weights
 'softmax' at the temperature 0.07.
@@ -11,76 +9,57 @@ Scores of "DINO" (arXiv:2104.14294) are with 20 neighbours and the weights
 Axes: `Q` queries, `N` rows to search, `D` features, `K` neighbours.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import jax
 import ml_collections
 import numpy as np
 
 from vit_jax.evaluators import frozen
-from vit_jax.evaluators.evaluator import Context, OnBatch
+from vit_jax.evaluators.evaluator import OnBatch
 from vit_jax.evaluators.frozen import Features
 from vit_jax.runtime import distributed
 
-# More neighbours that are found, to put those at the same distance in order.
-_SPARE = 32
-# The most rows to search at once, and pairs of a query and a row: a watchdog
-# waits for each search.
-_ROWS = 65_536
+# The most pairs of a query and a row to search at once: a watchdog waits for
+# each search.
 _PAIRS = 2**32
-# Squared distances of vectors of length 1 are the same if they differ less than
-# this: what rounding may do.
-_SAME = 1e-12
 
 
 class NearestNeighbours(frozen.FrozenFeatures):
   """Classification by nearest neighbours; see `vote`."""
 
-  def __init__(self, given: Context):
-    """Checks the section; raises ValueError as `FrozenFeatures` does."""
-    super().__init__(given)
-    train, most = self.data['train'], max(self.section.k)
-    if len(train) < most:
-      raise ValueError(
-        f'k={most} needs {most} training images, but {train.split!r} has'
-        f' {len(train)}.'
-      )
-
   def measure(
     self, features: Mapping[str, Features], on_step: OnBatch
   ) -> dict[str, float]:
     """See `accuracies`."""
-    train, test = features['train'], features['test']
-    return accuracies(
-      [train.features], train.labels, test, self.section, on_step
-    )
+    return accuracies(features, self.section, on_step)
 
 
 def accuracies(
-  blocks: Iterable[np.ndarray],
-  labels: np.ndarray,
-  test: Features,
+  features: Mapping[str, Features],
   section: ml_collections.ConfigDict,
   on_step: OnBatch = lambda: None,
 ) -> dict[str, float]:
   """Returns `{k}nn/accuracy` of each k; all processes must call this.
 
   Args:
-    blocks: the training images' features, see `nearest`.
-    labels: their classes, [N].
-    test: the images to classify.
+    features: 'train', among which neighbours are found, and 'test'.
     section: k, weights and temperature of a section `knn`.
-    on_step: see `nearest`.
+    on_step: called equally often in all processes.
   """
+  train, test = features['train'], features['test']
   # Of more processes than images, some search for what others search for.
   shares = min(jax.process_count(), len(test.labels))
-  share = slice(jax.process_index() % shares, None, shares)
-  found = nearest(blocks, test.features, max(section.k), on_step, share)
+  share = jax.process_index() % shares
+  found = nearest(
+    *(train.features, test.features, max(section.k), on_step),
+    share=(share, shares),
+  )
   right = [
     int(
       np.sum(
-        vote(*found, labels, k, section.weights, section.temperature)
-        == test.labels[share]
+        vote(*found, train.labels, k, section.weights, section.temperature)
+        == test.labels[share::shares]
       )
     )
     for k in section.k
@@ -93,21 +72,20 @@ def accuracies(
 
 
 def nearest(
-  blocks: Iterable[np.ndarray],
+  rows: np.ndarray,
   queries: np.ndarray,
   k: int,
-  on_block: OnBatch = lambda: None,
-  share: slice = slice(None),
+  on_part: OnBatch = lambda: None,
+  share: tuple[int, int] = (0, 1),
 ) -> tuple[np.ndarray, np.ndarray]:
   """Finds the nearest neighbours of queries, the nearest first.
 
   Args:
-    blocks: the rows in blocks [n, D], which are taken one at a time, so that an
-      iterable may load them from files.
+    rows: [N, D].
     queries: [Q, D].
     k: K, the number of neighbours.
-    on_block: called after each part of a block, equally often for any share.
-    share: the queries whose neighbours are found.
+    on_part: called after each part of the queries, equally often for any share.
+    share: (i, n) finds the neighbours of every n-th query from the i-th on.
 
   Returns:
     The indices of the rows, int64 [Q, K]; and the distances, 1 - cosine,
@@ -118,32 +96,20 @@ def nearest(
   """
   from sklearn import neighbors  # Takes a second.
 
+  frozen.check_finite(rows)
   frozen.check_finite(queries)
-  size = min(_ROWS, max(k + _SPARE, _PAIRS // max(1, len(queries))))
-  queries = _of_length_1(queries[share])
-  squares = np.empty((len(queries), 0))
-  rows, start = squares.astype(np.int64), 0
-  for block in blocks:
-    frozen.check_finite(block)
-    for begin in range(0, len(block), size):
-      part = _of_length_1(block[begin : begin + size])
-      count = min(k + _SPARE, len(part))
-      found = neighbors.NearestNeighbors(n_neighbors=count, algorithm='brute')
-      distances, places = found.fit(part).kneighbors(queries)
-      squares = np.concatenate([squares, distances**2], axis=1)
-      rows = np.concatenate([rows, start + places], axis=1)
-      order = np.lexsort((rows, np.round(squares / _SAME)), axis=1)
-      order = order[:, : k + _SPARE]
-      squares = np.take_along_axis(squares, order, axis=1)
-      rows = np.take_along_axis(rows, order, axis=1)
-      start += len(part)
-      on_block()
-  if start < k:
-    raise ValueError(
-      f'{k} neighbours are asked for, but there are only {start} images.'
-    )
+  first, shares = share
+  search = neighbors.NearestNeighbors(n_neighbors=k, algorithm='brute')
+  search.fit(_of_length_1(rows))
+  own = _of_length_1(queries[first::shares])
+  found = []
+  parts = 1 + len(rows) * (len(queries) // shares) // _PAIRS
+  for part in np.array_split(own, parts):
+    found.append(search.kneighbors(part))
+    on_part()
+  distances, places = map(np.concatenate, zip(*found, strict=True))
   # |x - y|^2 = 2 (1 - cosine) for vectors of length 1.
-  return rows[:, :k], squares[:, :k] / 2
+  return places, distances**2 / 2
 
 
 def _of_length_1(x: np.ndarray) -> np.ndarray:

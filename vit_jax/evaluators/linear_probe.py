@@ -28,8 +28,8 @@ from vit_jax.evaluators.frozen import Features
 
 # Logits per device that are computed at once: 64 MB of them.
 _LOGITS = 2**24
-# The fit ends if `_STEPS` steps, after which `on_step` is called, improve the
-# loss by a smaller part than float32 can tell reliably.
+# The fit ends if `_STEPS` steps improve the loss by a smaller part than float32
+# can tell reliably.
 _IMPROVEMENT = 1e-6
 _STEPS = 10
 
@@ -71,7 +71,8 @@ def accuracies(
   if len(fitted) > 1:
     found = [one.accuracy(features['selection']) for one in fitted]
     chosen = frozen.best(section.l2, found, 'linear probe')
-    selected = {'l2': fitted[chosen].l2, 'selection_accuracy': found[chosen]}
+    strength = float(section.l2[chosen])
+    selected = {'l2': strength, 'selection_accuracy': found[chosen]}
   return {
     'accuracy': fitted[chosen].accuracy(features['test']),
     'train_accuracy': fitted[chosen].accuracy(train),
@@ -101,7 +102,7 @@ def fit(
     l2: strengths of the regularisation, above 0.
     mesh: the devices, which share the rows.
     max_steps: the most steps per strength.
-    on_step: called after every few steps.
+    on_step: called after every step.
 
   Raises:
     ValueError: a feature is not finite.
@@ -116,26 +117,25 @@ def fit(
   scale = np.sqrt(variance).astype(np.float32) + np.float32(fewshot.EPSILON)
   standardised /= scale
   rows = _put(standardised, labels, num_classes, mesh)
-  start, run = _compiled(mesh)
+  start, step = _compiled(mesh)
   zeros = np.zeros((features.shape[1] + 1, num_classes), np.float32)
   for strength in l2:
-    carry, loss, steps = start(zeros), math.inf, 0
-    while steps < max_steps:
-      count = min(_STEPS, max_steps - steps)
-      *carry, now = run(*carry, *rows, float(strength), count)
-      now, before = float(now), loss
-      loss, steps = now, steps + count
+    carry, loss = start(zeros), math.inf
+    for count in range(1, max_steps + 1):
+      *carry, value = step(*carry, *rows, float(strength))
       on_step()
-      if before - loss < _IMPROVEMENT * abs(loss):
-        break
+      if count % _STEPS == 0:
+        before, loss = loss, float(value)
+        if before - loss < _IMPROVEMENT * abs(loss):
+          break
     else:
       logging.warning(
         'The logistic regression with l2=%g stopped after %d steps, before it'
         ' converged: raise max_steps.',
-        *(strength, steps),
+        *(strength, max_steps),
       )
     weights = np.asarray(carry[0])
-    yield frozen.Linear(mean, scale, weights[:-1], weights[-1], float(strength))
+    yield frozen.Linear(mean, scale, weights[:-1], weights[-1])
 
 
 def _put(features, labels, num_classes: int, mesh: jax.sharding.Mesh):
@@ -181,7 +181,7 @@ def _loss(weights, x, labels, l2: jax.Array) -> jax.Array:
 
 @functools.lru_cache(16)
 def _compiled(mesh: jax.sharding.Mesh):
-  """Returns the jitted start, and the jitted function of some steps."""
+  """Returns the jitted start, and the jitted step."""
   # Compiles faster than the default search, and the loss is convex.
   optimizer = optax.lbfgs(
     linesearch=optax.scale_by_backtracking_linesearch(
@@ -192,25 +192,19 @@ def _compiled(mesh: jax.sharding.Mesh):
   def start(weights):
     return weights, optimizer.init(weights)
 
-  def run(weights, state, x, labels, l2, count):
+  def step(weights, state, x, labels, l2):
     loss = functools.partial(_loss, x=x, labels=labels, l2=l2)
-    value_and_grad = optax.value_and_grad_from_state(loss)
-
-    def step(_, carry):
-      weights, state = carry
-      value, grad = value_and_grad(weights, state=state)
-      updates, state = optimizer.update(
-        grad, state, weights, value=value, grad=grad, value_fn=loss
-      )
-      return optax.apply_updates(weights, updates), state
-
-    weights, state = jax.lax.fori_loop(0, count, step, (weights, state))
+    value, grad = optax.value_and_grad_from_state(loss)(weights, state=state)
+    updates, state = optimizer.update(
+      grad, state, weights, value=value, grad=grad, value_fn=loss
+    )
     # The search keeps the value of its last point.
-    return weights, state, optax.tree_utils.tree_get(state, 'value')
+    value = optax.tree_utils.tree_get(state, 'value')
+    return optax.apply_updates(weights, updates), state, value
 
   # The weights are on all devices; only the rows are split.
   everywhere = NamedSharding(mesh, P())
   return (
     jax.jit(start, out_shardings=everywhere),
-    jax.jit(run, out_shardings=everywhere),
+    jax.jit(step, out_shardings=everywhere),
   )

@@ -56,32 +56,26 @@ def write(
 
   count = len(view)
   columns = {key: value[:count] for key, value in columns.items()}
-  names, labels = pa.array(facts['class_names']), columns.pop('labels')
+  # The last name is that of class -1.
+  names, labels = np.array([*facts['class_names'], None]), columns.pop('labels')
   table = {
     'index': np.arange(count),
-    'name': pa.array(map(view.name, range(count)), pa.string()),
+    'name': [view.name(i) for i in range(count)],
   }
   if labels.shape[1] == 1:
     table['label'] = labels[:, 0]
-    table['label_name'] = _named(labels[:, 0], names)
+    table['label_name'] = names[labels[:, 0]]
   else:
-    table['labels'] = pa.array([each[each >= 0] for each in labels])
+    table['labels'] = [each[each >= 0] for each in labels]
   for key, value in columns.items():
-    table[key] = value if value.ndim == 1 else pa.array(list(value))
+    table[key] = value if value.ndim == 1 else list(value)
     if key == 'prediction':
-      table['prediction_name'] = _named(value, names)
+      table['prediction_name'] = names[value]
   table = pa.table(table)
   table = table.replace_schema_metadata({_FACTS: json.dumps(dict(facts))})
   path.parent.mkdir(parents=True, exist_ok=True)
   with files.atomic(path) as temporary, temporary.open('wb') as file:
     parquet.write_table(table, file)
-
-
-def _named(classes: np.ndarray, class_names):
-  """Returns the names of classes; null for -1."""
-  import pyarrow as pa
-
-  return class_names.take(pa.array(classes, mask=classes < 0))
 
 
 def read(path: epath.PathLike) -> tuple[pd.DataFrame, dict[str, Any]]:

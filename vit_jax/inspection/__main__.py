@@ -42,15 +42,12 @@ from vit_jax.pages import drawing
 from vit_jax.runtime import command_line
 from vit_jax.workdir import files
 
+# Random images over which attention distances are averaged, as in the paper.
+_NUM_IMAGES = 128
+
 loaded.define_flags()
 _TO = flags.DEFINE_string(
   'to', None, 'Directory for the figures; older ones there are replaced.'
-)
-_NUM_IMAGES = flags.DEFINE_integer(
-  'num_images',
-  128,
-  'Number of random images over which attention distances are averaged.',
-  lower_bound=1,
 )
 _ROLLOUTS = flags.DEFINE_integer(
   'rollouts', 6, 'How many of these images get a rollout.', lower_bound=1
@@ -78,16 +75,14 @@ def main(words: Sequence[str]) -> None:
     raise ValueError(f'--to={to} is a file, expected a directory.')
   images.check_one(words, mistakes=_MISTAKES.value)
   if _MISTAKES.value:
-    lines = mistakes.write(
-      _MISTAKES.value, to, worst=_WORST.value, dataset=_DATASET.value
-    )
-    print(lines, flush=True)
+    options = dict(worst=_WORST.value, dataset=_DATASET.value)
+    print(mistakes.write(_MISTAKES.value, to, **options), flush=True)
     return
   command_line.require('checkpoint')
   drawing.check_matplotlib()
   found = images.find(words)
   order = np.random.default_rng(_SEED.value).permutation(len(found))
-  chosen = images.from_paths([found[i] for i in order[: _NUM_IMAGES.value]])
+  chosen = images.from_paths([found[i] for i in order[:_NUM_IMAGES]])
   looked_into = loaded.load(flags.FLAGS.checkpoint, **loaded.arguments())
   height, width = looked_into.image_size
   print(

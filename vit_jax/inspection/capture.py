@@ -7,20 +7,15 @@ Axes: B images, L tokens (the class token first, if there is one), H heads.
 """
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from vit_jax.models import attention, unstack_blocks
 from vit_jax.models.attention import MultiHeadDotProductAttention
 from vit_jax.models.vit import ViT
-
-# The most bytes of weights that `in_pieces` computes at a time.
-_LIMIT = 2**29
 
 
 def attention_weights(
@@ -51,33 +46,8 @@ def forward(
 ) -> tuple[jax.Array, jax.Array]:
   """Returns `attention_weights` and the logits [B, num_classes]."""
   check(model)
-  if 'encoderblock' in params['Transformer']:
-    params = unstack_blocks(params)
   # The capture cannot take traced values out of nn.scan or nn.remat.
   return _forward(model.clone(scan=False, remat='none'), params, images)
-
-
-def in_pieces(
-  model: nn.Module, params: Any, images: np.ndarray
-) -> Iterator[jax.Array]:
-  """Yields `attention_weights` of a few images at a time.
-
-  For 128 images of 224 px, the weights of ViT-L/16 would take 7.6 GB. A piece
-  has at most 512 MiB, or a single image.
-
-  Args:
-    model: see `attention_weights`.
-    params: its parameters.
-    images: [N, height, width, channels], float in [-1, 1].
-
-  Yields:
-    [depth, B, H, L, L]; the B of all pieces add up to N.
-  """
-  tokens = prefix_tokens(model) + np.prod(model.token_grid(images.shape[1:3]))
-  image_bytes = int(model.depth * model.heads * tokens**2 * 4)
-  step = max(1, _LIMIT // image_bytes)
-  for start in range(0, len(images), step):
-    yield attention_weights(model, params, images[start : start + step])
 
 
 def prefix_tokens(model: nn.Module) -> int:
@@ -108,6 +78,8 @@ def check(model: nn.Module) -> None:
 def _forward(
   model: ViT, params: Any, images: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
+  if 'encoderblock' in params['Transformer']:
+    params = unstack_blocks(params)
   found = []  # One [B, H, L, L] per block.
   projected = {}  # The current block's 'query', 'key' -> parts of [B, L, H, K].
 

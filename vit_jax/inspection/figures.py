@@ -35,28 +35,35 @@ def rollout(
   """
   across = max(1, math.ceil(math.sqrt(len(images) / 2)))
   down = math.ceil(len(images) / across)
-  # In inches. The gap within a pair is smaller than between pairs.
-  wide, gap, heading = (1.5 if across <= 3 else 0.9), 0.04, 0.24
-  high = wide * images.shape[1] / images.shape[2]
-  pair_wide, pair_high = 2 * wide + 4 * gap, high + 2 * gap
-  size = (across * pair_wide, down * pair_high + heading)
-  figure = drawing.new_figure(size, layout='none')
+  wide, heading = (1.5 if across <= 3 else 0.9), 0.24  # In inches.
+  high = down * wide * images.shape[1] / images.shape[2] + heading
+  # A layout engine would take minutes for hundreds of images.
+  figure = drawing.new_figure((2 * across * wide, high), layout='none')
+  panels = figure.subplots(
+    *(down, 2 * across),
+    squeeze=False,
+    gridspec_kw=dict(wspace=0.05, hspace=0.05),
+  )
+  figure.subplots_adjust(0.01, 0.01, 0.99, 1 - heading / high)
+  for axes in panels.flat:
+    axes.set_axis_off()
   for index, (image, attended) in enumerate(zip(images, maps, strict=True)):
     row, column = divmod(index, across)
-    bottom = (down - row - 1) * pair_high + gap
-    for place, (title, picture) in enumerate(
-      {'Input': _colours(image), 'Attention': overlay(image, attended)}.items()
-    ):
-      left = column * pair_wide + 1.5 * gap + place * (wide + gap)
-      axes = figure.add_axes(
-        (left / size[0], bottom / size[1], wide / size[0], high / size[1])
+    left, right = panels[row, 2 * column : 2 * column + 2]
+    left.imshow(_colours(image), aspect='auto')
+    right.imshow(overlay(image, attended), aspect='auto')
+    if row == 0:
+      left.set_title('Input', pad=3, fontsize=8)
+      right.set_title('Attention', pad=3, fontsize=8)
+    if numbered:
+      left.text(
+        *(0.04, 0.95, str(index + 1)),
+        transform=left.transAxes,
+        va='top',
+        fontsize=7,
+        color='white',
+        bbox=dict(facecolor='black', alpha=0.5, linewidth=0, pad=1),
       )
-      axes.imshow(picture, aspect='auto')
-      axes.set_axis_off()
-      if row == 0:
-        axes.set_title(title, pad=3, fontsize=10 if wide > 1 else 8)
-      if numbered and place == 0:
-        _number(axes, index + 1, 9 if wide > 1 else 7)
   return figure
 
 
@@ -128,19 +135,9 @@ def attention_distance(
       linewidths=0.3,
       zorder=2,
     )
-    axes.axhline(
-      uniform[name], color='0.4', linestyle='--', linewidth=1, zorder=1
-    )
-    axes.annotate(
-      'uniform attention',
-      (1, uniform[name]),
-      xycoords=('axes fraction', 'data'),
-      xytext=(0, 2),
-      textcoords='offset points',
-      ha='right',
-      size=8,
-      color='0.4',
-    )
+    line = dict(color='0.4', linestyle='--', linewidth=1, zorder=1)
+    axes.axhline(uniform[name], label='uniform attention', **line)
+    axes.legend(loc='lower right', frameon=False, fontsize=8)
     # A head has no identity across blocks, so the title gives their number in
     # place of a legend.
     axes.set_title(f'{name}, {heads} head{"s"[: heads != 1]}')
@@ -231,9 +228,9 @@ def position_similarity(
   axes.set_xlabel('Input patch column')
   axes.set_ylabel('Input patch row')
   place = axes.inset_axes((1.04, 0, 0.03, 1))  # As high as the tiles.
-  bar = figure.colorbar(picture, cax=place, ticks=[-1, 0, 1])
-  bar.set_label('Cosine similarity')
-  bar.outline.set_linewidth(0.5)
+  figure.colorbar(
+    picture, cax=place, ticks=[-1, 0, 1], label='Cosine similarity'
+  )
   return figure
 
 
@@ -254,19 +251,3 @@ def _colours(image: np.ndarray) -> np.ndarray:
   """Converts [h, w, 1 or 3], uint8 or in 0..1, to [h, w, 3] in 0..1."""
   image = image / np.float32(255) if image.dtype == np.uint8 else image
   return np.broadcast_to(image, (*image.shape[:2], 3))
-
-
-def _number(axes: Any, number: int, size: float) -> None:
-  """Writes a number into the corner so that it is readable on any image."""
-  from matplotlib import patheffects
-
-  stroke = patheffects.withStroke(linewidth=1.5, foreground='black')
-  axes.text(
-    *(0.04, 0.95),
-    str(number),
-    transform=axes.transAxes,
-    va='top',
-    fontsize=size,
-    color='white',
-    path_effects=[stroke],
-  )

@@ -31,39 +31,28 @@ def draw_all(
   """
   title = of.name.replace(' with ', '\nwith ')
   shown = images[:rollouts]
-  if getattr(of.model, 'position_site', '') == 'every_layer':
-    print('Each block has position embeddings; the figure shows block 0.')
-  # Name -> what is measured, the column of its numbers, and how it is drawn.
-  kinds = {
-    'filters': (lambda: views.filters(of), 'value', figures.filters),
-    'position_similarity': (
-      lambda: views.position_similarity(of),
-      'cosine',
-      figures.position_similarity,
-    ),
-    'rollout': (
-      lambda: views.rollout(of, shown),
-      'rollout',
-      lambda maps: figures.rollout(shown, maps, numbered=len(shown) > 1),
-    ),
-    'attention_distance': (
-      lambda: views.attention_distance(of, images),
-      'pixels',
-      lambda distances: figures.attention_distance(
-        {title: distances},
-        of.image_size[1],
-        uniform={
-          title: attention_maps.uniform_distances(
-            of.model.token_grid(of.image_size), of.image_size
-          )[0]
-        },
-      ),
-    ),
-  }
+
+  def distance(found):
+    grid = of.model.token_grid(of.image_size)
+    uniform, _ = attention_maps.uniform_distances(grid, of.image_size)
+    return figures.attention_distance(
+      {title: found}, of.image_size[1], uniform={title: uniform}
+    )
+
+  def rollout(maps):
+    return figures.rollout(shown, maps, numbered=len(shown) > 1)
+
+  # A function of `views`, its images, the column of its numbers, how to draw.
+  kinds = (
+    ('filters', (), 'value', figures.filters),
+    ('position_similarity', (), 'cosine', figures.position_similarity),
+    ('rollout', (shown,), 'rollout', rollout),
+    ('attention_distance', (images,), 'pixels', distance),
+  )
   drawn = 0
-  for name, (measure, column, draw) in kinds.items():
+  for name, given, column, draw in kinds:
     try:
-      found = measure()
+      found = getattr(views, name)(of, *given)
     except ValueError as error:
       print(f'No {name}: {error}', flush=True)
       continue

@@ -41,10 +41,9 @@ def test_the_page(tmp_path, width):
   runs.log(done, [50], **{'test/accuracy': 0.625, f'{BAD}/loss': 1.0})
   (done / 'DONE').write_text('50\n')
   with server.open_server([tmp_path / 'runs'], [], '127.0.0.1', '0') as one:
-    one.watcher.look()
+    one.watcher.news(0)
     # A row that comes while the page is open.
     runs.log(tmp_path / f'runs/{BAD}', [2000], **{'train/accuracy': 0.25})
-    one.watcher.start()
     threading.Thread(target=one.serve_forever, daemon=True).start()
     address = f'http://127.0.0.1:{one.server_port}/'
     html = _browse(address, tmp_path / 'profile', width)

@@ -17,7 +17,6 @@ from vit_jax.compare.live import server
 def served(tmp_path):
   runs.make(tmp_path / '<script>alert(1)', [1, 2])
   with server.open_server([tmp_path], ['train/loss'], '127.0.0.1', '0') as one:
-    one.watcher.look()
     threading.Thread(target=one.serve_forever, daemon=True).start()
     yield one
     one.shutdown()

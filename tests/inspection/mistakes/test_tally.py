@@ -20,7 +20,6 @@ def _numbers(labels, predicted, confidence=0.5, names='abcd', **columns):
     'prediction': predicted,
     'confidence': np.float32(confidence),
     'correct': correct,
-    'top5': [[p] for p in predicted],
     **{'loss': 1.0, 'counted': True, 'unreadable': False, 'unlabelled': False},
   }
   facts = dict(
@@ -43,14 +42,12 @@ def test_confusions_and_classes():
   assert table['precision'].tolist()[:3] == [1 / 2, 1 / 3, 1 / 2]
   assert table[['recall', 'precision']].loc[3].isna().all()
   assert table['confused_with'].tolist() == [1, 0, -1, -1]
-  chosen, counts = tally.matrix(found, most=4)
-  assert chosen == [0, 1, 2, 3]
-  assert counts.tolist() == [
-    *([1, 2, 1, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 0, 0]),
+  assert found['matrix'].tolist() == [
+    *([1, 2, 1, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]),
   ]
-  # Of a larger matrix, the classes that are confused most remain.
-  chosen, counts = tally.matrix(found, most=2)
-  assert (chosen, counts.tolist()) == ([0, 1], [[1, 2, 1], [1, 1, 0]])
+  many = _numbers([0, 30], [1, 30], names=range(31))
+  assert many['matrix'] is None
+  assert '<h3>Matrix' not in mistakes.render(many, many['wrong'], {})
 
 
 def test_an_image_with_several_labels_counts_once():
@@ -62,11 +59,14 @@ def test_an_image_with_several_labels_counts_once():
     [2, 0],
   ]
   assert found['wrong']['index'].tolist() == [2, 1]
-  assert 'a, b <b>→ c</b>' in mistakes.render(found, 2, {}, '')
+  text = mistakes.render(found, found['wrong'], {})
+  assert 'a, b <b>→ c</b>' in text
+  assert '<h3>Matrix' in text
 
 
 def test_no_mistakes_and_nothing_to_count():
-  text = mistakes.render(_numbers([0, 1], [0, 1]), 60, {}, '')
+  found = _numbers([0, 1], [0, 1])
+  text = mistakes.render(found, found['wrong'], {})
   assert 'There are no mistakes.' in text
   with pytest.raises(ValueError, match='none of the 1'):
     _numbers([0], [0], counted=[False])

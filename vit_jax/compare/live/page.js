@@ -4,14 +4,13 @@
 
 const PAUSE = 3000; // Milliseconds between two questions.
 const HEIGHT = 224, LEFT = 52, RIGHT = 10, TOP = 8, BOTTOM = 24;
-const LATE = 90; // Seconds after which it is told that a run was not read.
 const MANY = 10; // With more runs, only those heard of last are drawn at first.
 const SVG = 'http://www.w3.org/2000/svg';
 
 const runs = new Map(); // Name -> what the server last told of the run.
 const drawn = new Map(); // Name -> whether the user wants its curves.
 const figures = new Map(); // Metric -> its figure.
-let names = [], only = [], unread = {}, shared = '', look = 0, time = 0;
+let names = [], only = [], shared = '', look = 0, time = 0;
 
 function make(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
@@ -151,9 +150,7 @@ function drawTable() {
       make('th', {scope: 'row'}, make('label', {}, box, swatch(name),
         make('span', {title: name}, brief(name)))),
       make('td', {}, make('span', {className: run.state}, run.state),
-           make('small', {}, heard),
-           ...(unread[name] > LATE ? [make('small', {className: 'bad',
-             textContent: `not read for ${duration(unread[name])}`})] : [])),
+           make('small', {}, heard)),
       make('td', {}, step === undefined ? '–' : step.toLocaleString('en'),
            make('small', {}, total ? 'of ' + total.toLocaleString('en') : '')),
       make('td', {}, left(run)),
@@ -309,7 +306,7 @@ function read(figure, picture, curves, atX, x, width) {
 function take(news) {
   // Their order gives the runs their colours.
   const same = String(names) === String(news.names);
-  ({look, time, names, only, unread} = news);
+  ({look, time, names, only} = news);
   for (const name in news.runs) runs.set(name, news.runs[name]);
   for (const name of [...runs.keys()]) if (!names.includes(name)) runs.delete(name);
   const order = [...runs.keys()].sort(

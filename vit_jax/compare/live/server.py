@@ -14,9 +14,7 @@ from etils import epath
 from vit_jax import pages
 from vit_jax.compare.live import reading
 
-# Used if the user names no port; the next ones if it is taken.
-PORT = 6008
-_TRIES = 20
+PORT = 6008  # Used if the user names none.
 _LOCAL = ('127.0.0.1', 'localhost')
 _HERE = pathlib.Path(__file__).parent
 _FILES = {
@@ -45,14 +43,13 @@ def serve(
     folders: work directories, or folders of them.
     metrics: the only metrics to draw; [] draws all.
     host: the address to listen at.
-    port: a number; '' for PORT or the next free one.
+    port: a number; '' for PORT.
 
   Raises:
     ValueError: there are no runs, or the address cannot be used.
   """
   server = open_server(folders, metrics, host, port)
   with server, contextlib.suppress(KeyboardInterrupt):
-    server.watcher.start()
     print(
       f'http://{host}:{server.server_port}/ shows the runs. Ctrl-C ends it.',
       flush=True,
@@ -76,15 +73,13 @@ def open_server(
   if port and not (port.isascii() and port.isdigit() and int(port) < 2**16):
     raise ValueError(f'--serve={port}: expected a port, such as {PORT}.')
   watcher = reading.Watcher(folders)
-  ports = [int(port)] if port else range(PORT, PORT + _TRIES)
-  for number in ports:
-    try:
-      return _Server((host, number), watcher, metrics)
-    except OSError as error:
-      problem = f'{host}, port {number}: {error.strerror or error}'
-  raise ValueError(
-    f'{problem}. Choose another port with --serve=PORT, or another --host.'
-  )
+  try:
+    return _Server((host, int(port or PORT)), watcher, metrics)
+  except OSError as error:
+    raise ValueError(
+      f'{host}, port {port or PORT}: {error.strerror or error}. Choose another'
+      ' port with --serve=PORT, or another --host.'
+    ) from error
 
 
 class _Server(http.server.ThreadingHTTPServer):

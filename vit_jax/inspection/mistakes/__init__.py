@@ -4,16 +4,20 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+import cv2
+import ml_collections
+import pandas as pd
+from absl import logging
 from etils import epath
 
 from vit_jax import config as config_lib
-from vit_jax import pages
+from vit_jax import data, pages
+from vit_jax.config import inputs
+from vit_jax.data import ops
 from vit_jax.evaluators import predictions
-from vit_jax.inspection.mistakes import pictures, tally
+from vit_jax.inspection.mistakes import tally
+from vit_jax.runtime import errors
 from vit_jax.workdir import files
-
-# With more classes, the matrix shows only those with the most mistakes.
-_MATRIX = 30
 
 
 def find(path: epath.PathLike) -> epath.Path:
@@ -27,13 +31,11 @@ def find(path: epath.PathLike) -> epath.Path:
     return path
   found = sorted((path / predictions.FOLDER).glob('*.parquet'))
   if not found:
-    evals = (config_lib.load(path) or {}).get('evals', {})
-    names = [n for n, e in evals.items() if e['kind'] == 'classification']
     raise ValueError(
       f'{path} has no saved predictions. Start the command of the run again,'
       ' with --config.evals.NAME.save_predictions=True: a finished run only'
-      f' evaluates again. NAME is {" or ".join(names) or "an evaluation"}; or'
-      ' auto, if the config file left the choice of the split to the data.'
+      ' evaluates again. NAME is that of an evaluation, or auto if the config'
+      ' file left the choice of the split to the data.'
     )
   if len(found) > 1:
     raise ValueError(
@@ -59,7 +61,7 @@ def write(
     dataset: the data spec to read images from; '' is that of the evaluation.
 
   Returns:
-    Lines on what was written.
+    A line on what was written.
 
   Raises:
     ValueError: there are no predictions, or `dataset` cannot be read.
@@ -68,16 +70,10 @@ def write(
   table, facts = predictions.read(path)
   numbers = tally.compute(table, facts)
   shown = numbers['wrong'][:worst]
-  found, note = pictures.read(
-    path.parent.parent,
-    facts,
-    dict(zip(shown['index'].tolist(), shown['name'], strict=True)),
-    count=len(table),
-    dataset=dataset,
-  )
+  found = _pictures(path.parent.parent, facts, shown, dataset)
   to.mkdir(parents=True, exist_ok=True)
   page = to / 'index.html'
-  page.write_text(render(numbers, worst, found, note), encoding='utf-8')
+  page.write_text(render(numbers, shown, found), encoding='utf-8')
   names = numbers['classes']['name']
   for name, rows, columns in (
     ('confusions', numbers['pairs'], ('actual', 'predicted')),
@@ -85,35 +81,78 @@ def write(
   ):
     named = rows.assign(**{key: rows[key].map(names) for key in columns})
     (to / f'{name}.csv').write_text(named.to_csv(index=False))
-  line = (
+  return (
     f'{len(numbers["wrong"]):,} mistakes on {numbers["counts"]["counted"]:,}'
     f' images (accuracy {numbers["metrics"]["accuracy"]:.2%}): {page}'
   )
-  return f'{line}\n{note}'.rstrip()
 
 
 def render(
-  numbers: Mapping[str, Any], worst: int, found: Mapping[int, str], note: str
+  numbers: Mapping[str, Any], shown: pd.DataFrame, pictures: Mapping[int, str]
 ) -> str:
   """Returns the page.
 
   Args:
     numbers: from `tally.compute`.
-    worst: how many mistakes to show.
-    found: index -> `data:` URI; an image may be missing.
-    note: a sentence on missing images, or ''.
+    shown: the rows of `wrong` in it to show.
+    pictures: index -> `data:` URI; an image may be missing.
   """
   classes = numbers['classes']
   seen = classes[(classes['images'] > 0) | (classes['predicted'] > 0)]
-  chosen, confused = tally.matrix(numbers, _MATRIX)
   return pages.render(
     pathlib.Path(__file__).with_name('page.html'),
     title=f'Mistakes on {numbers["facts"]["evaluation"]}',
     **numbers,
-    chosen=chosen,
-    confused=confused,
     seen=seen.sort_values(['recall', 'images'], ascending=[True, False]),
-    shown=numbers['wrong'][:worst],
-    pictures=found,
-    note=note,
+    shown=shown,
+    pictures=pictures,
   )
+
+
+def _pictures(
+  workdir: epath.Path,
+  facts: Mapping[str, Any],
+  rows: pd.DataFrame,
+  dataset: str,
+) -> dict[int, str]:
+  """Reads images of the evaluated split again, until one is missing.
+
+  Args:
+    workdir: the run, whose config has the options of the data.
+    facts: see `predictions.read`.
+    rows: of its table.
+    dataset: the data spec to read from if it is not that of `facts`.
+
+  Returns:
+    Index in the split -> the image as a `data:` URI.
+
+  Raises:
+    ValueError: `dataset` is given, but cannot be read.
+  """
+  found = {}
+  try:
+    saved = config_lib.load(workdir)
+    if saved is None:
+      raise ValueError(f'{workdir} has no {config_lib.FILE} to name the data.')
+    config = ml_collections.ConfigDict(saved)
+    section = saved.get('evals', {}).get(facts['evaluation'], {})
+    source = inputs.open_source(
+      config,
+      dataset or facts['dataset'],
+      label_key=section.get('label_key', ''),
+      own_classes=True,
+    )
+    upright = inputs.is_upright(config, source.info.spec)
+    view = data.View(source, facts['split'])
+    for index, name in zip(rows['index'], rows['name'], strict=True):
+      record = view[index]
+      # The end of a name stays if a folder is moved.
+      if record.name.split('/')[-2:] != name.split('/')[-2:]:
+        raise ValueError(f'{record.name} is in the place of {name} now.')
+      image = ops.decode(record.image, 3, upright=upright)
+      found[index] = pages.small_picture(image)
+  except (ValueError, OSError, errors.ReadError, cv2.error) as error:
+    if dataset:
+      raise ValueError(f'--dataset={dataset}: {error}') from error
+    logging.warning('Only %d images are shown: %s', len(found), error)
+  return found

@@ -11,6 +11,9 @@ import pandas as pd
 
 from vit_jax.evaluators import calibration
 
+# With more classes there is no matrix of confusions: nobody could read it.
+_MATRIX = 30
+
 
 def compute(table: pd.DataFrame, facts: Mapping[str, Any]) -> dict[str, Any]:
   """Computes all numbers of a table and facts of `predictions.read`.
@@ -21,6 +24,8 @@ def compute(table: pd.DataFrame, facts: Mapping[str, Any]) -> dict[str, Any]:
     `unlabelled`;
     `metrics`, name -> value, as the evaluator computes them;
     `pairs`, the confusions, see `confusions`;
+    `matrix`, counts int64 [K, K] by actual and predicted class; None with many
+    classes;
     `classes`, see `per_class`;
     `bins`, float64 [3, BINS], see `calibration.sums`;
     `wrong`, the rows of the mistakes, most confident first, with one `actual`
@@ -57,19 +62,16 @@ def compute(table: pd.DataFrame, facts: Mapping[str, Any]) -> dict[str, Any]:
     'ece': calibration.error(bins),
     'confidence': counted['confidence'].mean(),
   }
-  if len(facts['class_names']) > 5:
-    metrics['top5_accuracy'] = np.mean(
-      [
-        not set(five).isdisjoint(labels)
-        for five, labels in counted[['top5', 'labels']].itertuples(index=False)
-      ]
-    )
-  pairs = confusions(counted)
+  pairs, matrix = confusions(counted), None
+  if (size := len(facts['class_names'])) <= _MATRIX:
+    matrix = np.zeros((size, size), np.int64)
+    np.add.at(matrix, (counted['actual'], counted['prediction']), 1)
   return {
     'facts': facts,
     'counts': counts,
     'metrics': metrics,
     'pairs': pairs,
+    'matrix': matrix,
     'classes': per_class(counted, pairs, facts['class_names']),
     'bins': np.asarray(bins, np.float64),
     'wrong': counted[~counted['correct']].sort_values(
@@ -130,33 +132,3 @@ def per_class(
       'confused_with': first.reindex(range(len(names)), fill_value=-1),
     }
   )
-
-
-def matrix(
-  numbers: Mapping[str, Any], most: int
-) -> tuple[list[int], np.ndarray]:
-  """Returns a confusion matrix that can be drawn.
-
-  Args:
-    numbers: from `compute`.
-    most: the most classes to return. Of more, those of the most frequent
-      confusions come first, the two classes of each side by side.
-
-  Returns:
-    The classes, n of them, and counts int64 [n, n + 1] by actual and predicted
-    class; the last column counts predictions of the classes left out.
-  """
-  table, pairs = numbers['classes'], numbers['pairs']
-  chosen = list(range(len(table)))
-  if len(table) > most:
-    confused = pairs[['actual', 'predicted']].to_numpy().ravel().tolist()
-    chosen = list(dict.fromkeys([*confused, *chosen]))[:most]
-  place = np.full(len(table), len(chosen))
-  place[chosen] = np.arange(len(chosen))
-  counts = np.zeros((len(chosen) + 1, len(chosen) + 1), np.int64)
-  np.add.at(
-    counts, (place[pairs['actual']], place[pairs['predicted']]), pairs['count']
-  )
-  counts = counts[:-1]
-  counts[range(len(chosen)), range(len(chosen))] = table['correct'][chosen]
-  return chosen, counts
