@@ -27,11 +27,11 @@ ROOT = pathlib.Path(__file__).parents[1]
 def _config():
   config = tiny_config(
     {
-      'data.train_split': 'train[:8]',
-      'data.batch_size': 8,
+      'data.train_split': 'train[:16]',
       'mesh.data': -1,
     }
   )
+  # With it, runs of any length compile the same program.
   config.schedule = config_lib.schedule('constant', peak=1e-3, warmup_steps=0)
   config.evals.test = config_lib.evaluation('test[:5]')
   return config
@@ -56,7 +56,7 @@ def no_training(monkeypatch):
     ),
     (
       {'accumulation_steps': 3},
-      'data.batch_size=8 must be a positive multiple of 8 device(s) x 3'
+      'data.batch_size=16 must be a positive multiple of 8 device(s) x 3'
       ' accumulation steps = 24; the nearest: 24.',
     ),
     (
@@ -107,7 +107,7 @@ def no_training(monkeypatch):
     ),
     (
       {'data.num_examples': 9},
-      "num_examples=9 in the config, but 'digits:01' has 8",
+      "num_examples=9 in the config, but 'digits:01' has 16",
     ),
     (
       {'evals.test.dataset': 'digits:012'},
@@ -192,9 +192,9 @@ def test_a_checkpoint_of_another_model(tmp_path):
 
 @pytest.fixture
 def images(tmp_path):
-  """Eight training and five test images; one of each split is truncated."""
+  """16 training and five test images; one of each split is truncated."""
   rng = np.random.default_rng(0)
-  for split, count in (('train', 8), ('test', 5)):
+  for split, count in (('train', 16), ('test', 5)):
     for i in range(count):
       path = tmp_path / 'images' / split / 'ab'[i % 2] / f'{i}.png'
       path.parent.mkdir(parents=True, exist_ok=True)

@@ -243,37 +243,6 @@ def test_an_image_is_at_no_distance_from_itself():
     knn.nearest(x, x, 51)
 
 
-@pytest.mark.parametrize('images, processes', [(8, 3), (2, 3)])
-def test_processes_share_the_queries(images, processes, monkeypatch):
-  monkeypatch.setattr(knn, '_PAIRS', 1000)
-  (x, labels), (queries, expected) = _points(700, 1), _points(images, 2)
-  features = {
-    'train': frozen.Features(x, labels),
-    'test': frozen.Features(queries, expected),
-  }
-  alone = knn.accuracies(features, _section('knn'))
-  gathered, calls = [], [[] for _ in range(processes)]
-
-  def gather(value):
-    gathered.append(value)
-    # The last process sees what all of them give.
-    return (gathered + [value] * processes)[:processes]
-
-  monkeypatch.setattr(knn.distributed, 'gather', gather)
-  monkeypatch.setattr(jax, 'process_count', lambda: processes)
-  for index in range(processes):
-    monkeypatch.setattr(jax, 'process_index', lambda i=index: i)
-    values = knn.accuracies(
-      *(features, _section('knn')), lambda i=index: calls[i].append(1)
-    )
-  assert values == alone
-  # A call may wait for the other processes, so all must call equally often.
-  assert len({len(own) for own in calls}) == 1
-  queries[0] = np.nan  # All processes must see it.
-  with pytest.raises(ValueError, match=f'of 1 of {images} images'):
-    knn.accuracies(features, _section('knn'))
-
-
 def test_the_smallest_of_equal_classes():
   labels = np.array([3, 2, 1, 0, 2])
   found = np.array([[1, 2, 4, 0]]), np.array([[0, 0.0, 0, 1]])

@@ -66,32 +66,17 @@ def test_weights_times_values_are_the_output_of_each_block(overrides):
     )
 
 
-@pytest.mark.parametrize(
-  'implementation, pooling',
-  [
-    pytest.param('plain', 'token', marks=pytest.mark.gate),
-    ('lanes', 'map'),
-  ],
-)
-def test_capture_changes_neither_logits_nor_weights(implementation, pooling):
-  model = tiny.vit(attention_implementation=implementation, pooling=pooling)
-  params, images = _params(model), _images()
-  weights, logits = capture.forward(model, params, images)
-  expected, _ = jax.jit(model.apply)({'params': params}, images)
+def test_capture_changes_neither_logits_nor_weights():
+  plain = tiny.vit(attention_implementation='plain', pooling='map')
+  model = plain.clone(attention_implementation='lanes', scan=True, remat='full')
+  params, images = _params(plain), _images()
+  stacked = stacking.stack_blocks(params)
+  weights, logits = capture.forward(model, stacked, images)
+  expected, _ = jax.jit(model.apply)({'params': stacked}, images)
   assert np.abs(expected).max() > 0.1
   np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
-  plain = model.clone(attention_implementation='plain')
   np.testing.assert_allclose(
     weights, capture.attention_weights(plain, params, images), atol=1e-6
-  )
-
-
-def test_scanned_and_rematerialised_models_have_the_same_weights():
-  params, images = _params(tiny.vit()), _images()
-  scanned = tiny.vit(scan=True, remat='full')
-  np.testing.assert_array_equal(
-    capture.attention_weights(scanned, stacking.stack_blocks(params), images),
-    capture.attention_weights(tiny.vit(), params, images),
   )
 
 

@@ -23,9 +23,7 @@ def test_panels_show_the_input_and_the_prediction():
   np.testing.assert_array_equal(seen[0, :, :, 0], [row, row])
   row = [99, 99, 20, 20, 99, 99, 99, 99]
   np.testing.assert_array_equal(prediction[0, :, :, 0], [row, row])
-  # Any number of channels can be drawn.
-  two = np.concatenate([images, images], axis=-1)
-  figure = masked_patches.draw(two, two, images)
+  figure = masked_patches.draw(seen, prediction, images)
   assert len(figure.axes) == 3
 
 

@@ -25,7 +25,7 @@ from absl import logging
 
 from vit_jax import data
 from vit_jax.evaluators import frozen
-from vit_jax.evaluators.evaluator import Context, OnBatch
+from vit_jax.evaluators.evaluator import OnBatch
 from vit_jax.evaluators.frozen import Features
 from vit_jax.runtime import distributed
 
@@ -37,11 +37,8 @@ EPSILON = 1e-5
 class FewShot(frozen.FrozenFeatures):
   """Least squares of a few images of each class, drawn at random."""
 
-  def __init__(self, given: Context):
-    """Checks the views, see `FrozenFeatures`."""
-    super().__init__(given)
-    # The training images of each seed and class, in drawn order.
-    self._drawn: list[list[list[int]]] | None = None
+  # The training images of each seed and class, in drawn order.
+  _drawn: list[list[list[int]]] | None = None
 
   def views(self, on_batch: OnBatch) -> Mapping[str, data.View]:
     """Returns the views; of the training images those drawn for some seed."""

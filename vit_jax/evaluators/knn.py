@@ -1,7 +1,7 @@
 """Nearest neighbours of frozen features, and classification by them.
 
 Near means a large cosine. scikit-learn finds neighbours on the host, in
-float64. The processes share the queries.
+float64.
 
 Scores of "DINO" (arXiv:2104.14294) are with 20 neighbours and the weights
 'softmax' at the temperature 0.07.
@@ -11,14 +11,12 @@ Axes: `Q` queries, `N` rows to search, `D` features, `K` neighbours.
 
 from collections.abc import Mapping
 
-import jax
 import ml_collections
 import numpy as np
 
 from vit_jax.evaluators import frozen
 from vit_jax.evaluators.evaluator import OnBatch
 from vit_jax.evaluators.frozen import Features
-from vit_jax.runtime import distributed
 
 # The most pairs of a query and a row to search at once: a watchdog waits for
 # each search.
@@ -40,34 +38,21 @@ def accuracies(
   section: ml_collections.ConfigDict,
   on_step: OnBatch = lambda: None,
 ) -> dict[str, float]:
-  """Returns `{k}nn/accuracy` of each k; all processes must call this.
+  """Returns `{k}nn/accuracy` of each k.
 
   Args:
     features: 'train', among which neighbours are found, and 'test'.
     section: k, weights and temperature of a section `knn`.
-    on_step: called equally often in all processes.
+    on_step: see `nearest`.
   """
   train, test = features['train'], features['test']
-  # Of more processes than images, some search for what others search for.
-  shares = min(jax.process_count(), len(test.labels))
-  share = jax.process_index() % shares
-  found = nearest(
-    *(train.features, test.features, max(section.k), on_step),
-    share=(share, shares),
-  )
-  right = [
-    int(
-      np.sum(
-        vote(*found, train.labels, k, section.weights, section.temperature)
-        == test.labels[share::shares]
-      )
+  found = nearest(train.features, test.features, max(section.k), on_step)
+  how = section.weights, section.temperature
+  return {
+    f'{k}nn/accuracy': float(
+      np.mean(vote(*found, train.labels, k, *how) == test.labels)
     )
     for k in section.k
-  ]
-  totals = np.sum(distributed.gather(right)[:shares], axis=0)
-  return {
-    f'{k}nn/accuracy': float(total / len(test.labels))
-    for k, total in zip(section.k, totals, strict=True)
   }
 
 
@@ -76,7 +61,6 @@ def nearest(
   queries: np.ndarray,
   k: int,
   on_part: OnBatch = lambda: None,
-  share: tuple[int, int] = (0, 1),
 ) -> tuple[np.ndarray, np.ndarray]:
   """Finds the nearest neighbours of queries, the nearest first.
 
@@ -84,12 +68,11 @@ def nearest(
     rows: [N, D].
     queries: [Q, D].
     k: K, the number of neighbours.
-    on_part: called after each part of the queries, equally often for any share.
-    share: (i, n) finds the neighbours of every n-th query from the i-th on.
+    on_part: called after each part of the queries.
 
   Returns:
     The indices of the rows, int64 [Q, K]; and the distances, 1 - cosine,
-    float64 [Q, K]. Q is only the share.
+    float64 [Q, K].
 
   Raises:
     ValueError: there are fewer than k rows, or a feature is not finite.
@@ -98,13 +81,10 @@ def nearest(
 
   frozen.check_finite(rows)
   frozen.check_finite(queries)
-  first, shares = share
   search = neighbors.NearestNeighbors(n_neighbors=k, algorithm='brute')
   search.fit(_of_length_1(rows))
-  own = _of_length_1(queries[first::shares])
-  found = []
-  parts = 1 + len(rows) * (len(queries) // shares) // _PAIRS
-  for part in np.array_split(own, parts):
+  found, parts = [], 1 + len(rows) * len(queries) // _PAIRS
+  for part in np.array_split(_of_length_1(queries), parts):
     found.append(search.kneighbors(part))
     on_part()
   distances, places = map(np.concatenate, zip(*found, strict=True))

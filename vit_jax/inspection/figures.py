@@ -123,18 +123,7 @@ def attention_distance(
   for axes, (name, values) in zip(panels, distances.items(), strict=True):
     depth, heads = values.shape
     blocks, head = np.indices(values.shape)
-    axes.scatter(
-      blocks,
-      values,
-      s=16,
-      c=0.9 * head / max(1, heads - 1),
-      cmap='viridis',
-      vmin=0,
-      vmax=1,
-      edgecolors='white',
-      linewidths=0.3,
-      zorder=2,
-    )
+    axes.scatter(blocks, values, s=16, c=head, cmap='viridis', zorder=2)
     line = dict(color='0.4', linestyle='--', linewidth=1, zorder=1)
     axes.axhline(uniform[name], label='uniform attention', **line)
     axes.legend(loc='lower right', frameon=False, fontsize=8)

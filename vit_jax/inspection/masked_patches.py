@@ -75,8 +75,6 @@ def draw(seen: np.ndarray, prediction: np.ndarray, images: np.ndarray):
   for column, (title, shown) in zip(axes.T, titled.items(), strict=True):
     column[0].set_title(title)
     for ax, image in zip(column, shown, strict=True):
-      # Two channels have no colours to show.
-      image = image[..., :1] if image.shape[-1] == 2 else image
       ax.imshow(image, cmap='gray', vmin=0, vmax=255)
       ax.axis('off')
   return figure
