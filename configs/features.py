@@ -18,7 +18,8 @@ strengths `l2` of the linear probe, which `selection_split` chooses among.
 
 Images are resized to the resolution; for another preprocessing, set
 --config.evals.knn.preprocess and --config.evals.linear_probe.preprocess. All
-features of the two splits are held in memory: 4 GB for ImageNet and ViT-B/16.
+features of the two splits are held in memory: 4 GB for ImageNet and ViT-B/16,
+and 8 GB more while neighbours are searched.
 """
 
 from vit_jax import config as config_lib

@@ -9,7 +9,6 @@ defines no table.
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from absl import logging
 from etils import epath
 
 from vit_jax import data
@@ -95,10 +94,6 @@ def relabelled(
       ' several. Leave `classes` empty.'
     )
   found = table(how, info.class_names, trained_on.class_names)
-  logging.info(
-    'The model knows %d of the %d classes of %r.',
-    *(sum(map(bool, found)), len(found), info.spec),
-  )
   return Relabelled(view, found), max(map(len, found))
 
 

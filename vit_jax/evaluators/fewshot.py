@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
-from absl import logging
 
 from vit_jax import data
 from vit_jax.evaluators import frozen
@@ -96,20 +95,10 @@ class FewShot(frozen.FrozenFeatures):
     return results
 
   def _draw(self, on_batch: OnBatch) -> list[list[list[int]]]:
-    train, most = self.data['train'], max(self.section.shots)
-    info = train.source.info
-    labels = data.read_labels(train, on_batch)
-    counts = np.bincount(labels, minlength=info.num_classes)
-    few = np.flatnonzero(counts < most)
-    if few.size:
-      logging.warning(
-        '%d of %d classes have fewer images in %r than %d shots, so all their'
-        ' images are used; %r has %d.',
-        *(few.size, info.num_classes, train.split, most),
-        *(info.class_names[few[0]], counts[few[0]]),
-      )
+    most, classes = max(self.section.shots), self.num_classes
+    labels = data.read_labels(self.data['train'], on_batch)
     return [
-      [order[:most].tolist() for order in draw(labels, info.num_classes, seed)]
+      [order[:most].tolist() for order in draw(labels, classes, seed)]
       for seed in self.section.seeds
     ]
 

@@ -46,7 +46,13 @@ class Features:
 
 
 class FrozenFeatures:
-  """Evaluates a model's features; a subclass says how it classifies."""
+  """Evaluates a model's features; a subclass says how it classifies.
+
+  Its `measure(features, on_step)` fits to the training images and classifies
+  the others. It gets the features of each view, by its name in `data`, and a
+  function to call after each part of the work. It returns the metrics by their
+  names, and raises a ValueError if a feature is not finite.
+  """
 
   def __init__(self, given: Context):
     """Checks the views.
@@ -97,23 +103,6 @@ class FrozenFeatures:
   def views(self, on_batch: OnBatch) -> Mapping[str, data.View]:
     """Returns what to read of `data`: here, all of it."""
     return self.data
-
-  def measure(
-    self, features: Mapping[str, Features], on_step: OnBatch
-  ) -> dict[str, float]:
-    """Fits to the training images and classifies the others.
-
-    Args:
-      features: of each view, by its name in `data`.
-      on_step: called after each part of the work.
-
-    Returns:
-      The metrics, by their names.
-
-    Raises:
-      ValueError: a feature is not finite, or the images are too few.
-    """
-    raise NotImplementedError
 
   def run(
     self, params: Any, on_batch: OnBatch = lambda: None

@@ -162,9 +162,9 @@ def filters(images: np.ndarray, *, into: Any = None) -> Any:
     axes.spines[:].set(linewidth=0.3, color='0.6')
   for axes in panels[len(images) :]:
     axes.set_axis_off()
-  colour = 'RGB embedding' if images.shape[-1] == 3 else 'Embedding'
   figure.suptitle(
-    f'{colour} filters\n(first {len(images)} principal components)', fontsize=10
+    f'Embedding filters\n(first {len(images)} principal components)',
+    fontsize=10,
   )
   return figure
 

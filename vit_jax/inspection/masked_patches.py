@@ -125,12 +125,10 @@ def predict_pictures(
 
 def _first_images(config: ml_collections.ConfigDict, count: int) -> np.ndarray:
   """Returns up to `count` images of a run, uint8 [B, H, W, C]."""
-  sections = [
-    section
-    for section in config.evals.values()
-    if section.kind == config_lib.MASKED_PATCH
-  ] or [config_lib.evaluation(config.data.train_split, preprocess='resize')]
-  section, *_ = sections
+  evals = config.evals.values()
+  found = [each for each in evals if each.kind == config_lib.MASKED_PATCH]
+  training = config_lib.evaluation(config.data.train_split, preprocess='resize')
+  section = (found or [training])[0]
   dataset = section.dataset or config.data.dataset
   source = inputs.open_source(
     config, dataset, label_key=section.label_key, own_classes=True
