@@ -32,12 +32,7 @@ USAGE = (
 
 def get_config(argument=None):
   """Returns the config of `DATASET[,OPTION=VALUE ...]`, see `USAGE`."""
-  args = config_lib.parse_argument(
-    argument,
-    positional=('dataset',),
-    options={'train': str, 'eval': str, 'resolution': int},
-    usage=USAGE,
-  )
+  args = config_lib.parse_argument(argument, USAGE)
   config = config_lib.default()
   config.data.dataset = args['dataset']
   config.data.train_split = args.get('train', 'train')

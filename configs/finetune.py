@@ -84,7 +84,7 @@ REAL = dict(
   max_labels=32,
 )
 USAGE = (
-  'Usage: configs/finetune.py:MODEL,DATASET[,resolution=384][,epochs=20]'
+  'Usage: configs/finetune.py:MODEL,DATASET[,resolution=384][,epochs=20.0]'
   '[,train=all|selection][,eval=SPLIT][,setup=table4|bit]'
   '[,tune=all|head|lora]'
   '[,preprocess=inception|crop|crop_small][,real=false|true]'
@@ -195,19 +195,7 @@ def get_config(argument=None):
 def _parse(argument):
   """Returns the values of the argument; those that do not fit are refused."""
   args = dict(setup='table4', tune='all', train='all', real='false')
-  args |= config_lib.parse_argument(
-    argument,
-    positional=('model', 'dataset'),
-    options={
-      **{'resolution': int, 'epochs': float, 'eval': str, 'clean': str},
-      'setup': ('table4', 'bit'),
-      'tune': ('all', 'head', 'lora'),
-      'train': ('all', 'selection'),
-      'preprocess': tuple(PREPROCESSING),
-      'real': ('false', 'true'),
-    },
-    usage=USAGE,
-  )
+  args |= config_lib.parse_argument(argument, USAGE)
   args['dataset'], args['excluded'] = exclusion.split(args['dataset'])
   dataset, part, tune = args['dataset'], args['train'], args['tune']
   known = TABLE_4.get(dataset)

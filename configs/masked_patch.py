@@ -30,26 +30,15 @@ from vit_jax.configs import pretrain
 
 USAGE = (
   'Usage: configs/masked_patch.py:MODEL,DATASET[,target=mean_colour|downsized|'
-  'pixels][,fraction=F][,steps=N][,eval=SPLIT][,few_shot=imagenet2012|SPEC],'
-  ' with DATASET one of imagenet2012, jft300m, or a data spec such as'
-  ' folder:/path.'
+  'pixels][,fraction=0.5][,steps=1000000][,eval=SPLIT]'
+  '[,few_shot=imagenet2012|SPEC], with DATASET one of imagenet2012, jft300m, or'
+  ' a data spec such as folder:/path.'
 )
 
 
 def get_config(argument=None):
   """Returns the config of `MODEL,DATASET[,OPTION=VALUE ...]`, see `USAGE`."""
-  args = config_lib.parse_argument(
-    argument,
-    positional=('model', 'dataset'),
-    options={
-      'target': ('mean_colour', 'downsized', 'pixels'),
-      'fraction': float,
-      'steps': int,
-      'eval': str,
-      'few_shot': str,
-    },
-    usage=USAGE,
-  )
+  args = config_lib.parse_argument(argument, USAGE)
   # The data, the evaluation and the mesh are as in supervised pre-training.
   options = [
     f'{key}={args[key]}' for key in ('eval', 'few_shot') if key in args

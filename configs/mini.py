@@ -44,8 +44,8 @@ from vit_jax import models
 from vit_jax.configs import pretrain
 
 USAGE = (
-  'Usage: configs/mini.py:MODEL,DATASET[,epochs=E][,optimizer=adam|sgd]'
-  '[,subset=SIZE][,evals=N][,few_shot=imagenet|average]'
+  'Usage: configs/mini.py:MODEL,DATASET[,epochs=7.0][,optimizer=adam|sgd]'
+  '[,subset=200][,evals=5][,few_shot=imagenet|average]'
   '[,objective=supervised|masked_patch][,of=SPEC] or'
   ' configs/mini.py:MODEL,TASK[,of=SPEC], with DATASET one of imagenet2012,'
   ' imagenet21k, jft300m, and TASK one of imagenet, cifar10, cifar100, pets,'
@@ -214,32 +214,22 @@ def get_config(argument=None):
 
 def make(argument, scale: Scale):
   """Returns the config of an argument at a scale."""
-  args = config_lib.parse_argument(
-    argument,
-    positional=('model', 'data'),
-    options={
-      **{'epochs': float, 'subset': int, 'evals': int, 'of': str},
-      'optimizer': ('adam', 'sgd'),
-      'few_shot': ('imagenet', 'average'),
-      'objective': ('supervised', 'masked_patch'),
-    },
-    usage=scale.usage,
-  )
+  args = config_lib.parse_argument(argument, scale.usage)
   config = config_lib.default()
   _set_model(config, models.paper_name(args['model']), scale)
   config.image_size = (scale.image_size, scale.image_size)
   config.data.batch_size = scale.batch_size
   config.data.preprocess = RESIZE
   config.log.tensorboard = False
-  if args['data'] in scale.datasets:
-    _set_pretraining(config, scale.datasets[args['data']], args, scale)
-  elif args['data'] in TASKS:
-    for option in args.keys() - {'model', 'data', 'of'}:
+  if args['dataset'] in scale.datasets:
+    _set_pretraining(config, scale.datasets[args['dataset']], args, scale)
+  elif args['dataset'] in TASKS:
+    for option in args.keys() - {'model', 'dataset', 'of'}:
       raise ValueError(f'{option}= is for pre-training. {scale.usage}')
-    _set_transfer(config, scale, *_task(args['data'], args.get('of', '')))
+    _set_transfer(config, scale, *_task(args['dataset'], args.get('of', '')))
   else:
     raise ValueError(
-      f'{args["data"]!r} is not one of its data sets. {scale.usage}'
+      f'{args["dataset"]!r} is not one of its data sets. {scale.usage}'
     )
   config.checkpoint.every = config.total_steps
   # The last line is about the end alone, as `overfitting` needs it.

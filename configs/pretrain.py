@@ -59,8 +59,8 @@ from vit_jax import models
 from vit_jax.data import exclusion, splits
 
 USAGE = (
-  'Usage: configs/pretrain.py:MODEL,DATASET[,epochs=N][,optimizer=adam|sgd]'
-  '[,train=SPLIT][,eval=SPLIT][,few_shot=imagenet2012|average|SPEC]'
+  'Usage: configs/pretrain.py:MODEL,DATASET[,epochs=300.0]'
+  '[,optimizer=adam|sgd][,train=SPLIT][,eval=SPLIT][,few_shot=imagenet2012|average|SPEC]'
   '[,image_size=224][,subset=COUNT|PERCENT%|FRACTION][,data=SPEC]'
   '[,exclude=FILE][,clean=FILE], with DATASET one of imagenet2012, imagenet21k,'
   ' jft300m, or a data spec such as folder:/path.'
@@ -182,16 +182,7 @@ BIT_IMAGENET_BOUNDARIES = (30 / 90, 60 / 90, 80 / 90)
 
 def get_config(argument=None):
   """Returns the config of `MODEL,DATASET[,OPTION=VALUE ...]`, see `USAGE`."""
-  args = config_lib.parse_argument(
-    argument,
-    positional=('model', 'dataset'),
-    options={
-      **{'epochs': float, 'optimizer': ('adam', 'sgd'), 'train': str},
-      **{'eval': str, 'few_shot': str, 'subset': str, 'image_size': int},
-      **{'clean': str, 'data': str},
-    },
-    usage=USAGE,
-  )
+  args = config_lib.parse_argument(argument, USAGE)
   model = models.paper_name(args['model'])
   dataset, excluded = exclusion.split(args['dataset'])
   row = {'jft300m': JFT, 'imagenet21k': IMAGENET21K}.get(dataset, IMAGENET)

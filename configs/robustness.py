@@ -56,13 +56,8 @@ SETS = {
 
 def get_config(argument=None):
   """Returns the config of `MODEL,SETS[,OPTION=VALUE ...]`, see `USAGE`."""
-  args = config_lib.parse_argument(
-    argument,
-    positional=('model', 'sets'),
-    options={'resolution': int, 'objectnet': str},
-    usage=USAGE,
-  )
-  sets = args['sets'].split('+') if args['sets'] != 'all' else list(SETS)
+  args = config_lib.parse_argument(argument, USAGE)
+  sets = args['set'].split('+') if args['set'] != 'all' else list(SETS)
   unknown = sorted(set(sets) - {*SETS, 'objectnet'})
   if unknown:
     raise ValueError(f'{unknown} are not sets to evaluate. {USAGE}')

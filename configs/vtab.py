@@ -50,12 +50,7 @@ STEPS = 2_500
 
 def get_config(argument=None):
   """Returns the config of `MODEL,TASK[,train=PART]`; TASK `all`: in stages."""
-  args = config_lib.parse_argument(
-    argument,
-    positional=('model', 'task'),
-    options={'train': ('all', 'selection')},
-    usage=USAGE,
-  )
+  args = config_lib.parse_argument(argument, USAGE)
   model = models.paper_name(args['model'])
   part = args.get('train', 'all')
   if args['task'] == 'all':

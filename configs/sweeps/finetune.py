@@ -35,12 +35,7 @@ DEFAULT_RATES = (0.001, 0.003, 0.01, 0.03)
 
 def get_sweep(argument=None) -> Sweep:
   """Returns the sweep of `MODEL,DATASET[+DATASET...][,OPTION=VALUE ...]`."""
-  args = config_lib.parse_argument(
-    argument,
-    positional=('model', 'datasets'),
-    options={'resolution': int, 'preprocess': str, 'seeds': int, 'real': str},
-    usage=USAGE,
-  )
+  args = config_lib.parse_argument(argument, USAGE)
   options = {
     key: args[key] for key in ('resolution', 'preprocess') if key in args
   }
@@ -49,7 +44,7 @@ def get_sweep(argument=None) -> Sweep:
       'A sweep needs the name of its model, as its candidates depend on it:'
       f' auto is for single runs. {USAGE}'
     )
-  datasets = args['datasets'].split('+')
+  datasets = args['dataset'].split('+')
   real = args.get('real', 'false')
   if real != 'false' and 'imagenet2012' not in datasets:
     raise ValueError(

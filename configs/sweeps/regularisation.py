@@ -20,8 +20,8 @@ from vit_jax.configs import pretrain
 from vit_jax.sweep import Run, Study, Sweep, grid, make_run
 
 USAGE = (
-  'Usage: configs/sweeps/regularisation.py:MODEL,DATASET[,epochs=N]'
-  '[,held_out=PERCENT][,seeds=1]'
+  'Usage: configs/sweeps/regularisation.py:MODEL,DATASET[,epochs=300.0]'
+  '[,held_out=10][,seeds=1]'
 )
 
 # The paper prints only the values that it chose (Table 3), not the candidates.
@@ -41,12 +41,7 @@ KEYS = {
 
 def get_sweep(argument=None) -> Sweep:
   """Returns the sweep of `MODEL,DATASET[,OPTION=VALUE ...]`, see `USAGE`."""
-  args = config_lib.parse_argument(
-    argument,
-    positional=('model', 'dataset'),
-    options={'epochs': float, 'held_out': int, 'seeds': int},
-    usage=USAGE,
-  )
+  args = config_lib.parse_argument(argument, USAGE)
   dataset = args['dataset']
   if dataset in ('jft300m', 'imagenet21k'):
     raise ValueError(f'{dataset} is not a small data set. {USAGE}')

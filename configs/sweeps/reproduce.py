@@ -42,7 +42,7 @@ from vit_jax.vtab import tasks
 USAGE = (
   'Usage: configs/sweeps/reproduce.py:ITEM[+ITEM...][,scale=paper|mini|midi]'
   '[,jft=SPEC][,imagenet21k=SPEC][,data=SPEC]'
-  '[,seeds=N][,first_seed=N][,clean=DIR], with'
+  '[,seeds=3][,first_seed=0][,clean=DIR], with'
   f' ITEM one of {", ".join(items.ITEMS)}, or all.'
 )
 TASKS = table4.TASKS
@@ -75,17 +75,9 @@ _OPTIONS = {
 
 def get_sweep(argument=None) -> Sweep:
   """Returns the sweep of `ITEM[+ITEM...][,scale=SCALE]`."""
-  args = config_lib.parse_argument(
-    argument,
-    positional=('items',),
-    options={
-      **{'scale': runs.SCALES, 'seeds': int, 'first_seed': int},
-      **{'jft': str, 'imagenet21k': str, 'clean': str, 'data': str},
-    },
-    usage=USAGE,
-  )
+  args = config_lib.parse_argument(argument, USAGE)
   scale = args.get('scale', 'paper')
-  general = {'items', 'scale', 'seeds', 'first_seed'}
+  general = {'item', 'scale', 'seeds', 'first_seed'}
   for option in args.keys() - general - {*_OPTIONS[scale]}:
     raise ValueError(
       f'{option}={args[option]} does not go with scale={scale}: leave it out.'
@@ -100,7 +92,7 @@ def get_sweep(argument=None) -> Sweep:
   seeds = args.get('seeds', 1 if scale == 'paper' else 3)
   nodes = runs.with_needs(
     node
-    for item in items.find(args['items'].split('+'))
+    for item in items.find(args['item'].split('+'))
     for node in item.nodes(scale, seeds)
   )
   if scale == 'paper':

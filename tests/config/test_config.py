@@ -11,13 +11,14 @@ from vit_jax import config as config_lib
 # Arguments of config files ---------------------------------------------------
 
 
+USAGE = (
+  'Usage: a.py:MODEL,DATASET[,epochs=3.0][,resolution=9][,train=SPLIT]'
+  '[,tune=all|head][,exclude=FILE], with epochs=N, DATASET a spec.'
+)
+
+
 def _parse(argument):
-  return config_lib.parse_argument(
-    argument,
-    positional=('model', 'dataset'),
-    options={'epochs': float, 'resolution': int, 'train': str},
-    usage='Usage: MODEL,DATASET.',
-  )
+  return config_lib.parse_argument(argument, USAGE)
 
 
 def test_arguments():
@@ -38,12 +39,13 @@ def test_arguments():
     ('B/16,pets,epoch=3', "['epoch=3'] left over; options are ['epochs'"),
     ('B/16,pets,epochs=1,epochs=2', 'has epochs= twice'),
     ('B/16,pets,resolution=38.4', "resolution='38.4' is not of type int"),
+    ('B/16,pets,tune=lora', "choose one of ['all', 'head']"),
   ],
 )
 def test_argument_errors(argument, message):
   with pytest.raises(ValueError, match=re.escape(message)) as error:
     _parse(argument)
-  assert 'Usage: MODEL,DATASET.' in str(error.value)
+  assert str(error.value).endswith(USAGE)
 
 
 # Checks ----------------------------------------------------------------------

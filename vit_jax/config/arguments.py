@@ -1,7 +1,6 @@
 """Parses the arguments of config files: `--config=FILE:ARGUMENT`."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import ml_collections
@@ -12,26 +11,21 @@ from vit_jax.data import exclusion, splits
 CLEAN = '_clean'
 
 
-def parse_argument(
-  argument: str | None,
-  *,
-  positional: Sequence[str],
-  options: Mapping[str, Callable[[str], Any] | Sequence[str]],
-  usage: str,
-) -> dict[str, Any]:
+def parse_argument(argument: str | None, usage: str) -> dict[str, Any]:
   """Parses the part of `--config=FILE:ARGUMENT` after the colon.
 
   Args:
     argument: the argument, such as `ViT-B/16,cifar10,epochs=3`.
-    positional: names of the leading values, all required. If the last is a data
-      spec, `exclude=FILE` belongs to it, see `data.exclusion`. None may contain
-      a comma; such a path is for --config.data.dataset.
-    options: names of the optional `key=value` parts, and their types or
-      choices.
-    usage: one line that ends every error message.
+    usage: one line that ends every error message, and says what the argument
+      may be: `Usage: FILE.py:MODEL,DATASET[,epochs=20.0][,tune=all|head]...`.
+      Words in capitals are required values. If the last is a data spec,
+      `exclude=FILE` belongs to it, see `data.exclusion`. None may contain a
+      comma; such a path is for --config.data.dataset. Then follow options: a
+      number stands for any number of its type, words with `|` between them are
+      the choices, and capitals stand for any text.
 
   Returns:
-    Name -> value; options that were not given are absent.
+    Name in lower case -> value; options that were not given are absent.
 
   Raises:
     ValueError: parts are missing, unknown, repeated or of a wrong type.
@@ -42,6 +36,10 @@ def parse_argument(
       f'The config argument {argument or ""!r} {problem}. {usage}'
     )
 
+  required = re.match(r'Usage: [^:]+:([A-Z]+(?:,[A-Z]+)*)', usage)[1]
+  names = required.lower().split(',')
+  options = dict(re.findall(r',(\w+)=([^],\s]+)', usage))
+  options.pop('exclude', None)
   values: dict[str, Any] = {}
   words: list[str] = []
   excluded: list[str] = []
@@ -56,31 +54,32 @@ def parse_argument(
       excluded.append(part)
     elif part:
       words.append(part)
-  count = len(positional)
+  count = len(names)
   if len(words) < count:
-    fail(f'lacks {", ".join(positional[len(words) :]).upper()}')
+    fail(f'lacks {", ".join(names[len(words) :]).upper()}')
   if len(words) > count:
     fail(f'has {words[count:]} left over; options are {sorted(options)}')
-  if excluded and not positional:
-    fail(f'has {excluded[0]!r}, which needs a data spec in front of it')
-  if excluded:
-    words[-1] = ','.join([words[-1], *excluded])
-  return dict(zip(positional, words, strict=True)) | values
+  words[-1] = ','.join([words[-1], *excluded])
+  return dict(zip(names, words, strict=True)) | values
 
 
-def _converted(key, value, kind, usage):
-  """Returns an option's value; `kind` is its type, or its choices."""
-  if callable(kind):
-    try:
-      return kind(value)
-    except ValueError:
-      text = f'{key}={value!r} is not of type {kind.__name__}. {usage}'
-      raise ValueError(text) from None
-  if value not in kind:
+def _converted(key: str, value: str, form: str, usage: str) -> Any:
+  """Returns the value of an option, whose form the usage gives."""
+  if form != form.lower():
+    return value
+  choices = form.split('|')
+  if len(choices) > 1:
+    if value in choices:
+      return value
     raise ValueError(
-      f'{key}={value!r} is unknown; choose one of {list(kind)}. {usage}'
+      f'{key}={value!r} is unknown; choose one of {choices}. {usage}'
     )
-  return value
+  kind = float if '.' in form else int
+  try:
+    return kind(value)
+  except ValueError:
+    text = f'{key}={value!r} is not of type {kind.__name__}. {usage}'
+    raise ValueError(text) from None
 
 
 def name_of_split(split: str) -> str:
