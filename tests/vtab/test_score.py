@@ -35,10 +35,8 @@ def test_only_finished_runs_count(tmp_path, monkeypatch):
   _leave_run(tmp_path / 'dtd', 0.75)
   _leave_run(tmp_path / 'pets', 0.25, done=False)
   _leave_run(tmp_path / 'dmlab', 0.125, evaluation='validation')
-  assert vtab.read(tmp_path) == {
-    'test': {'dtd': 0.75, 'svhn': 0.5},
-    'validation': {'dmlab': 0.125},
-  }
+  assert vtab.read(tmp_path, 'test') == {'dtd': 0.75, 'svhn': 0.5}
+  assert vtab.read(tmp_path, 'validation') == {'dmlab': 0.125}
   monkeypatch.chdir(tmp_path)
   for words in (['.', 'other'], ['elsewhere'], ['.', 'test', 'more']):
     with pytest.raises(ValueError, match=words[-1]):

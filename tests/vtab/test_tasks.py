@@ -117,7 +117,7 @@ def test_kitti_distance(objects, label):
 @pytest.fixture(scope='module')
 def data_dir(tmp_path_factory):
   path = str(tmp_path_factory.mktemp('tfds'))
-  for name in {TASKS[n].later_builder or TASKS[n].builder for n in TASKS}:
+  for name in {task.builder for task in TASKS.values()}:
     made_data.write(name, path)
   return path
 

@@ -16,8 +16,6 @@ from vit_jax.runtime import command_line
 from vit_jax.vtab.tasks import GROUPS, TASKS
 from vit_jax.workdir import files
 
-_ACCURACY = '/accuracy'
-
 
 def means(accuracies: Mapping[str, float]) -> dict[str, float]:
   """Returns the mean of each group and the mean over all tasks.
@@ -25,20 +23,17 @@ def means(accuracies: Mapping[str, float]) -> dict[str, float]:
   The score is the mean over the 19 tasks, not over the three groups.
 
   Args:
-    accuracies: task -> accuracy, in any unit; exactly the 19 tasks.
+    accuracies: task -> accuracy, in any unit.
 
   Returns:
     'natural', 'specialized', 'structured' and 'mean', in the same unit.
 
   Raises:
-    ValueError: tasks are missing or unknown; the message names them.
+    ValueError: tasks are missing; the message names them.
   """
-  missing = [name for name in TASKS if name not in accuracies]
-  unknown = [name for name in accuracies if name not in TASKS]
-  if missing or unknown:
+  if missing := [name for name in TASKS if name not in accuracies]:
     raise ValueError(
-      f'VTAB is the mean over {len(TASKS)} tasks; missing: {missing}, unknown:'
-      f' {unknown}.'
+      f'VTAB is the mean over {len(TASKS)} tasks; missing: {missing}.'
     )
   return {
     group: statistics.fmean(
@@ -48,23 +43,32 @@ def means(accuracies: Mapping[str, float]) -> dict[str, float]:
   } | {'mean': statistics.fmean(accuracies.values())}
 
 
-def read(workdir: epath.PathLike) -> dict[str, dict[str, float]]:
+def read(workdir: epath.PathLike, evaluation: str) -> dict[str, float]:
   """Returns the accuracies of the tasks whose run is finished.
 
   Args:
     workdir: holds the run of each task in `workdir/TASK`.
+    evaluation: the name of an evaluation of the runs.
 
   Returns:
-    Evaluation -> task -> accuracy in [0, 1], in the order of the tasks.
+    Task -> accuracy in [0, 1], in the order of the tasks.
+
+  Raises:
+    ValueError: no finished run has the evaluation.
   """
-  found: dict[str, dict[str, float]] = {}
-  for name in TASKS:
-    run = epath.Path(workdir) / name
-    if results.finished_at(run) is None:
-      continue
-    for key, value in results.final_metrics(run).items():
-      if key.endswith(_ACCURACY) and not key.startswith('train/'):
-        found.setdefault(key.removesuffix(_ACCURACY), {})[name] = value
+  finished = {
+    name: results.final_metrics(epath.Path(workdir) / name)
+    for name in TASKS
+    if results.finished_at(epath.Path(workdir) / name) is not None
+  }
+  metric = f'{evaluation}/accuracy'
+  found = {n: run[metric] for n, run in finished.items() if metric in run}
+  if not found:
+    known = sorted({k for run in finished.values() for k in run if '/acc' in k})
+    raise ValueError(
+      f'No run of a task in {workdir}/TASK is finished with {metric}; finished'
+      f' runs have {known}. Pass the name of an evaluation after DIR.'
+    )
   return found
 
 
@@ -86,19 +90,10 @@ def main(words: Sequence[str]):
   if len(words) > 2:
     raise ValueError(f'expected only DIR and EVALUATION, not {words[2:]} too.')
   workdir, evaluation = [*words, 'test'][:2]
-  found = read(files.absolute(workdir))
-  if not found:
-    raise ValueError(
-      f'{workdir} has no finished run of a task in {workdir}/TASK.'
-    )
-  if evaluation not in found:
-    raise ValueError(
-      f'No finished run in {workdir} has the evaluation {evaluation!r}; pass'
-      f' one of {sorted(found)} after DIR.'
-    )
-  print(table(found[evaluation]), flush=True)
+  accuracies = read(files.absolute(workdir), evaluation)
+  print(table(accuracies), flush=True)
   # Raises an error that names the missing tasks.
-  means(found[evaluation])
+  means(accuracies)
 
 
 if __name__ == '__main__':

@@ -3,7 +3,6 @@
 import dataclasses
 
 import tensorflow_datasets as tfds
-from absl import logging
 
 from vit_jax.data import source
 from vit_jax.data.sources import tfds as tfds_source
@@ -25,7 +24,7 @@ class Vtab(tfds_source.Prepared):
         ArrayRecord, or has other classes than the task.
     """
     self.task = tasks.find(task)
-    builder = _open(self.task, data_dir)
+    builder = tfds_source.open_prepared(self.task.builder, data_dir)
     features = builder.info.features
     names = self.task.class_names or tuple(features['label'].names)
     if len(names) != self.task.num_classes:
@@ -52,17 +51,3 @@ class Vtab(tfds_source.Prepared):
     if not self.task.image:
       return record
     return dataclasses.replace(record, image=self.task.image(record.image))
-
-
-def _open(task: tasks.Task, data_dir: str | None) -> tfds.core.DatasetBuilder:
-  try:
-    return tfds_source.open_prepared(task.builder, data_dir)
-  except ValueError:
-    if not task.later_builder:
-      raise
-  builder = tfds_source.open_prepared(task.later_builder, data_dir)
-  logging.warning(
-    'vtab:%s: %s, the version of the reference, is not prepared; using %s.',
-    *(task.name, task.builder, builder.info.full_name),
-  )
-  return builder
