@@ -53,11 +53,6 @@ class Scripted:
     self.stopped.append(handle)
 
 
-@pytest.fixture(autouse=True)
-def no_pause(monkeypatch):
-  monkeypatch.setattr(bring_to_end, '_PAUSE', 0.0)
-
-
 def _launch(where, launcher, sweep=None, restarts=20):
   return bring_to_end.Launch(
     sweep or Sweep([fakes.study()]), where, launcher, restarts
@@ -120,7 +115,7 @@ def test_a_stopped_launcher_stops_its_runs(tmp_path):
   with pytest.raises(errors.PreemptedError, match='with 0 runs finished'):
     _launch(where, launcher).run(lambda: next(calls, True))
   assert launcher.stopped == CANDIDATES[:2]
-  assert state.Events(tmp_path).handles == {}
+  assert state.handles(tmp_path) == {}
 
 
 def test_the_time_left_counts_runs_at_the_same_time(
@@ -156,13 +151,13 @@ def test_a_launcher_does_not_wait_for_ever_for_runs_out_of_reach(
 @pytest.mark.parametrize('survives', [True, False])
 def test_runs_that_outlived_a_launcher_are_adopted(tmp_path, survives):
   where = fakes.folders(tmp_path)
-  events = state.Events(tmp_path)
-  events.note(run=CANDIDATES[2], handle=CANDIDATES[2])
+  state.note_handles(tmp_path, {CANDIDATES[2]: CANDIDATES[2]})
   launcher = Scripted(where, survives=survives)
   launcher._running[CANDIDATES[2]] = fakes.study().candidates[2]
   _launch(where, launcher).run()
   started = launcher.started.count(CANDIDATES[2])
   assert started == (0 if survives else 1)
+  assert state.handles(tmp_path) == {}
 
 
 def test_runs_follow_those_whose_weights_they_start_from(tmp_path):

@@ -226,10 +226,6 @@ _A, _B = Run('a/x=1', 'c.py'), Run('a/x=2', 'c.py')
     ([Study('a', [], lambda _: [_A])], 'must be a function'),
     ([Study('a', [_A, Run('a/x=1', 'd.py')])], "runs are called 'a/x=1'"),
     ([Study('a', [_A]), Study('b', [_A])], "runs are called 'a/x=1'"),
-    ([Study('a', [Run('a', 'c.py'), _A])], "'a/x=1' would lie in the work"),
-    ([Study('a', [Run('../x', 'c.py')])], "'../x' cannot be the name"),
-    ([Study('a', [Run('/x', 'c.py')])], "'/x' cannot be the name"),
-    ([Study('a', [Run('', 'c.py')])], "'' cannot be the name"),
   ],
 )
 def test_wrong_sweeps_are_refused(studies, message):

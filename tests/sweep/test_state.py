@@ -32,22 +32,6 @@ def test_a_lock_is_waited_for(tmp_path):
     pass
 
 
-def test_the_handles_of_running_runs_are_kept_over_launchers(tmp_path):
-  events = state.Events(tmp_path)
-  events.note(run='a', handle='1')
-  events.note(run='b', handle='2')
-  events.note(run='a', code=75)
-  assert state.Events(tmp_path).handles == {'b': '2'}
-  # The launcher was killed while it wrote a line.
-  with (tmp_path / 'events.jsonl').open('a') as file:
-    file.write('\n{"run": "b", "co')
-  events = state.Events(tmp_path)
-  assert events.handles == {'b': '2'}
-  events.note(run='c', handle='3')
-  events.note(run='b', code=-9)
-  assert state.Events(tmp_path).handles == {'c': '3'}
-
-
 def test_a_run_is_finished_if_its_done_file_names_its_last_step(tmp_path):
   assert state.final_metrics(tmp_path) is None
   rows = [

@@ -15,7 +15,6 @@ from vit_jax.sweep.spec import Sweep
 
 # Exit codes after which the same run would only end in the same way.
 _FINAL = (1, 2, 130)
-_PAUSE = 60.0  # Maximum seconds before a run that ended badly is tried again.
 _PATIENCE = 600.0  # Seconds for runs to save when the launcher stops.
 
 
@@ -41,14 +40,12 @@ class Launch:
     self._folders = folders
     self._launcher = launcher
     self._restarts = restarts
-    self._events = state.Events(folders.local)
     self.finished = read_finished(sweep, folders)
     self.failed: list[str] = []
     self._began, self._found = time.monotonic(), len(self.finished)
     self._tries = collections.Counter()
-    self._not_before: dict[str, float] = {}
     # Runs that outlived an earlier launcher are still running.
-    self._busy = dict(self._events.handles) if launcher.survives else {}
+    self._busy = state.handles(folders.local) if launcher.survives else {}
 
   def run(self, stopped: Callable[[], bool] = lambda: False) -> None:
     """Runs all due runs, and those that become due after them.
@@ -97,17 +94,14 @@ class Launch:
       if code is None:
         continue
       del self._busy[name]
+      state.note_handles(self._folders.local, self._busy)
       metrics = state.final_metrics(self._folders.workdir(name))
-      # A run that ended with 0 but left no final metrics has failed.
-      code = 0 if metrics is not None else code or 1
-      self._events.note(run=name, code=code)
       if metrics is not None:
         self.finished[name] = metrics
         self._say(f'{name} finished: {status.accuracies(metrics)}')
         continue
+      code = code or 1  # It left no final metrics, so it has failed.
       self._tries[name] += 1
-      pause = min(_PAUSE, 2.0 ** self._tries[name] / 2)
-      self._not_before[name] = time.monotonic() + pause
       if code in _FINAL or self._tries[name] > self._restarts:
         self.failed.append(name)
       what = f'signal {-code}' if code < 0 else f'exit code {code}'
@@ -117,15 +111,10 @@ class Launch:
 
   def _start(self, waiting) -> None:
     """Fills the free slots."""
-    now = time.monotonic()
-    for run in waiting:
-      if len(self._busy) >= self._launcher.slots:
-        return
-      if now >= self._not_before.get(run.name, now):
-        handle = self._launcher.start(run)
-        self._events.note(run=run.name, handle=handle)
-        self._busy[run.name] = handle
-        self._say(f'{run.name} started')
+    for run in waiting[: max(0, self._launcher.slots - len(self._busy))]:
+      self._busy[run.name] = self._launcher.start(run)
+      state.note_handles(self._folders.local, self._busy)
+      self._say(f'{run.name} started')
 
   def _say(self, text: str) -> None:
     """Prints an event, and how far the sweep is."""

@@ -5,7 +5,6 @@ A sweep file, `configs/sweeps/NAME.py`, defines `get_sweep(argument) -> Sweep`.
 
 import dataclasses
 import itertools
-import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,8 +20,6 @@ OF_RUN = 'run:'
 OF_SWEEP = 'sweep:'
 
 Value = bool | int | float | str | tuple
-# One part of a path: not empty, not hidden, no separators.
-_PART = re.compile(r'[A-Za-z0-9_+:][A-Za-z0-9_+:.,=-]*')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,23 +137,12 @@ def check(sweep: Sweep) -> None:
     if not runs:
       raise ValueError(f'Study {study.name!r} has no runs.')
     for run in runs:
-      if not all(map(_PART.fullmatch, run.name.split('/'))):
-        raise ValueError(
-          f'{run.name!r} cannot be the name of a run: expected letters, digits'
-          ' and _+:.,=- in each part between slashes.'
-        )
       # Several candidates of one study may lead to the same final runs.
       what = (study.name, run.config, dict(run.overrides))
       if names.setdefault(run.name, what) != what:
         raise ValueError(
           f'Two different runs are called {run.name!r}: {names[run.name]} and'
           f' {what}.'
-        )
-  for name in names:
-    for outer in map(str, pathlib.PurePosixPath(name).parents):
-      if outer in names:
-        raise ValueError(
-          f'The run {name!r} would lie in the work directory of {outer!r}.'
         )
   # Finals that depend on a choice are left out, because they may never run.
   certain = {}

@@ -1,8 +1,8 @@
 """Keeps the state of a sweep on disk, so that a launcher may die at any time.
 
 A run's own directory tells whether it has finished, and holds its metrics. Two
-files hold the rest: SWEEPDIR/events.jsonl has a line for each start and end of
-a run, and SWEEPDIR/sweep.json names the sweep and describes the runs.
+files hold the rest: SWEEPDIR/running.json has the launcher's handle of each run
+in progress, and SWEEPDIR/sweep.json names the sweep and describes the runs.
 """
 
 import contextlib
@@ -10,7 +10,6 @@ import json
 import math
 import os
 import pathlib
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,11 +17,11 @@ from etils import epath
 
 from vit_jax import config as config_lib
 from vit_jax import results
-from vit_jax.runtime import json_text
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import HELD_OUT, Sweep
 from vit_jax.workdir import files, ownership
 
+_RUNNING = 'running.json'
 _SWEEP = 'sweep.json'
 InUseError = ownership.InUseError
 
@@ -51,42 +50,15 @@ def lock(
     yield
 
 
-class Events:
-  """Reads and appends the starts and ends of runs, in events.jsonl.
+def handles(local: pathlib.Path) -> dict[str, str]:
+  """Returns run name -> the launcher's handle, of the runs in progress."""
+  return json.loads(files.content(epath.Path(local / _RUNNING)) or b'{}')
 
-  Attributes:
-    handles: run name -> the launcher's handle, of the runs that have started
-      and not ended.
-  """
 
-  def __init__(self, local: pathlib.Path):
-    """Reads the events of earlier launchers; ignores damaged lines."""
-    self._path = local / 'events.jsonl'
-    self.handles: dict[str, str] = {}
-    text = files.content(epath.Path(self._path)).decode(errors='replace')
-    for line in text.splitlines():
-      # A launcher that died may have left a damaged line.
-      with contextlib.suppress(ValueError, KeyError, TypeError):
-        self._take(**json_text.loads(line))
-
-  def note(self, **event: Any) -> None:
-    """Records an event.
-
-    Args:
-      **event: `run`, its name, with the `handle` of its start, or the exit
-        `code` of its end, negative for a signal.
-    """
-    event['time'] = round(time.time(), 3)
-    with self._path.open('a') as file:
-      # The line before may be damaged, too.
-      file.write(f'\n{json.dumps(event)}')
-    self._take(**event)
-
-  def _take(self, run='', handle=None, **_) -> None:
-    if handle is None:
-      self.handles.pop(run, None)
-    else:
-      self.handles[run] = handle
+def note_handles(local: pathlib.Path, found: Mapping[str, str]) -> None:
+  """Writes what `handles` reads."""
+  with files.atomic(local / _RUNNING) as temporary:
+    temporary.write_text(json.dumps(found, indent=2) + '\n')
 
 
 def final_metrics(workdir: epath.Path) -> dict[str, float] | None:
