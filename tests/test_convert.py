@@ -51,9 +51,7 @@ def test_round_trips_between_all_formats(tmp_path, npz, capsys):
   )
 
 
-def test_a_run_is_converted_with_its_averaged_weights_and_class_names(
-  tmp_path, caplog
-):
+def test_a_run_is_converted_with_its_averaged_weights_and_class_names(tmp_path):
   params = tiny.run(tmp_path / 'run')
   convert.convert(f'{tmp_path}/run', f'{tmp_path}/a.npz')
   tiny.assert_equal(families.from_released(np.load(tmp_path / 'a.npz')), params)
@@ -64,10 +62,8 @@ def test_a_run_is_converted_with_its_averaged_weights_and_class_names(
   config = json.loads((tmp_path / 'run/config.json').read_text())
   config['model']['quantization'] = 'int8'  # This key is gone.
   (tmp_path / 'run/config.json').write_text(json.dumps(config))
-  assert 'gone' not in caplog.text
   convert.convert(f'{tmp_path}/run', f'{tmp_path}/b.npz')
   assert interop.read(tmp_path / 'b.npz').class_names == ()
-  assert "model.quantization: 'int8' in config.json, but" in caplog.text
 
 
 def test_a_bare_released_file_and_another_resolution(tmp_path, npz):

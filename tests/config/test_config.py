@@ -239,25 +239,3 @@ def test_runs_may_be_older_or_newer_than_a_key(tmp_path):
 def test_a_config_of_another_program_stays_as_it_is(tmp_path):
   (tmp_path / 'config.json').write_text('{"architectures": ["Other"]}')
   assert config_lib.load(tmp_path) == {'architectures': ['Other']}
-
-
-@pytest.mark.parametrize(
-  'key, unset, value',
-  [
-    ('model.quantization', None, 'int8'),
-    ('model.quantization', 'none', 'int8_all'),
-    ('data.scaled_decoding', False, True),
-  ],
-)
-def test_a_run_that_used_what_is_gone_is_refused(tmp_path, key, unset, value):
-  config = _config()
-  section, _, name = key.partition('.')
-  for saved_value in (unset, value):
-    saved = config.to_dict()
-    saved[section][name] = saved_value
-    (tmp_path / 'config.json').write_text(json.dumps(saved))
-    if saved_value == unset:
-      config_lib.check_same_run(config, tmp_path)
-      assert name not in config_lib.load(tmp_path)[section]
-  with pytest.raises(ValueError, match=f'  {key}: {value!r} in .* is gone'):
-    config_lib.check_same_run(config, tmp_path)

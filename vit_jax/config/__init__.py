@@ -8,7 +8,6 @@ open; `resolve` is the part of that which needs only their sizes.
 `inputs` opens the data that it names.
 """
 
-from vit_jax.config.arguments import CLEAN as CLEAN
 from vit_jax.config.arguments import add_clean as add_clean
 from vit_jax.config.arguments import name_of_split as name_of_split
 from vit_jax.config.arguments import parse_argument as parse_argument
@@ -25,9 +24,6 @@ from vit_jax.config.saved import check_same_run as check_same_run
 from vit_jax.config.saved import is_located as is_located
 from vit_jax.config.saved import load as load
 from vit_jax.config.saved import save as save
-from vit_jax.config.saved import (
-  set_keys_that_are_gone as set_keys_that_are_gone,
-)
 from vit_jax.config.saved import to_json as to_json
 from vit_jax.config.sections import EVALUATIONS as EVALUATIONS
 from vit_jax.config.sections import FEATURES as FEATURES

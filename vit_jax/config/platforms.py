@@ -3,12 +3,10 @@
 LOG.md has the measurements behind them.
 """
 
-import functools
 import os
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from absl import logging
 
 from vit_jax.models import attention as attention_lib
@@ -25,15 +23,6 @@ _TPU_OPTIONS = {'xla_enable_async_all_gather': 'true'}
 # libtpu's 16 MiB, products read their factors more often.
 _FAST_MEMORY = {'xla_tpu_scoped_vmem_limit_kib': 64 * 2**10}
 _LARGE_FAST_MEMORY = ('TPU v5 lite', 'TPU v5e', 'TPU v6 lite', 'TPU v6e')
-# Those of several GPUs. Parameters are gathered, and gradients summed, in
-# pieces of this many bytes while the GPUs compute. With XLA's 30 MiB they wait
-# longer for the first and the last piece.
-_PIECE = 16 * 2**20
-_GPU_OPTIONS = {
-  'xla_gpu_all_gather_combine_threshold_bytes': _PIECE,
-  'xla_gpu_all_reduce_combine_threshold_bytes': _PIECE,
-  'xla_gpu_reduce_scatter_combine_threshold_bytes': _PIECE,
-}
 
 
 def defaults(
@@ -76,34 +65,16 @@ def defaults(
 def compiler_options(mesh: jax.sharding.Mesh) -> dict[str, str | int]:
   """Returns the compiler's options for a training step.
 
-  What the environment sets stays as it is there. Options of GPUs that the
-  installed compiler does not know are left out.
+  What the environment sets stays as it is there.
 
   Args:
     mesh: the devices.
   """
   device = mesh.local_devices[0]
-  given, options = '', {}
-  if device.platform == 'tpu':
-    given, options = os.environ.get('LIBTPU_INIT_ARGS', ''), _TPU_OPTIONS
-    if device.device_kind in _LARGE_FAST_MEMORY:
-      options = options | _FAST_MEMORY
-  elif device.platform == 'gpu' and mesh.size > 1:
-    given, options = os.environ.get('XLA_FLAGS', ''), _GPU_OPTIONS
-  found = {name: v for name, v in options.items() if name not in given}
-  if device.platform == 'gpu':
-    found = {n: v for n, v in found.items() if _is_known(n, v, device)}
-  return found
-
-
-@functools.cache
-def _is_known(name: str, value: str | int, device: jax.Device) -> bool:
-  """Returns whether the compiler for a device takes an option."""
-  place = jax.sharding.SingleDeviceSharding(device)
-  number = jax.ShapeDtypeStruct((), jnp.float32, sharding=place)
-  try:
-    jax.jit(jnp.negative).lower(number).compile({name: value})
-  except jax.errors.JaxRuntimeError as error:
-    logging.warning('The compiler does not take %s=%s: %s', name, value, error)
-    return False
-  return True
+  if device.platform != 'tpu':
+    return {}
+  options = _TPU_OPTIONS
+  if device.device_kind in _LARGE_FAST_MEMORY:
+    options = options | _FAST_MEMORY
+  given = os.environ.get('LIBTPU_INIT_ARGS', '')
+  return {name: v for name, v in options.items() if name not in given}

@@ -1,7 +1,6 @@
 """Saves, reads and compares the config of a work directory, `config.json`."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
@@ -13,10 +12,6 @@ from vit_jax.workdir import files
 
 FILE = 'config.json'
 _REMEDY = 'bring it back, or delete it to go on with the config that you pass'
-# Keys that are gone. Unset, they do not matter; with another value, such a run
-# cannot go on as it was.
-_GONE = ('data.scaled_decoding', 'model.quantization')
-_UNSET = (None, False, 'none')
 # Kinds of data specs that name a location after the colon. The user may move
 # the data.
 _LOCATED = ('folder', 'classes', 'arrayrecord')
@@ -42,10 +37,6 @@ def load(workdir: epath.PathLike | None) -> dict[str, Any] | None:
   if workdir is None or not (path := epath.Path(workdir) / FILE).exists():
     return None
   content = files.read_object(path, _REMEDY)
-  for section, _, own in (name.partition('.') for name in _GONE):
-    holder = content.get(section)
-    if isinstance(holder, dict) and holder.get(own) in _UNSET:
-      holder.pop(own, None)
   # A run that is older than a key did what the key's default does. A file of
   # another program, which may have this name too, has no section `data`.
   top = content if isinstance(content.get('data'), dict) else None
@@ -63,19 +54,6 @@ def _defaults() -> dict[str, Any]:
   return {name: flat[name] for name in KEYS}
 
 
-def set_keys_that_are_gone(saved: Mapping[str, Any]) -> list[str]:
-  """Returns a line on each set key of a saved config that is gone.
-
-  Only keys that changed what is computed, if they were set.
-  """
-  flat = flatten(saved)
-  return [
-    f'{name}: {flat[name]!r} in {FILE}, but this key is gone'
-    for name in _GONE
-    if flat.get(name) not in _UNSET
-  ]
-
-
 def check_same_run(
   config: ml_collections.ConfigDict, workdir: epath.PathLike
 ) -> None:
@@ -84,19 +62,14 @@ def check_same_run(
   Raises:
     ValueError: keys differ; lists them with both values. `FREE_KEYS`, which
       don't change what is computed, may differ. So may the path of a data set,
-      but not its size. Saved keys that no longer exist are not compared, but
-      those of `set_keys_that_are_gone` are refused.
+      but not its size. Saved keys that no longer exist are not compared.
   """
   saved = load(workdir)
   if saved is None:
     return
   old = _defaults() | flatten(saved)
   new = flatten(json.loads(to_json(config)))
-  for flat in (old, new):
-    if flat['data.exif_orientation'] is None:
-      flat['data.exif_orientation'] = is_located(flat['data.dataset'])
-  differing = [f'  {line}' for line in set_keys_that_are_gone(saved)]
-  differing += [
+  differing = [
     f'  {key}: {old.get(key, "(absent)")!r} in {FILE}, {new[key]!r} now'
     for key in sorted(new)
     if old.get(key) != new[key]

@@ -294,9 +294,7 @@ def _model_of_run(config: Mapping[str, Any]) -> nn.Module:
   section = dict(config['model'])
   # How the run computed does not matter for its weights.
   section |= {'dtype': None, 'scan': None, 'remat': None}
-  for line in config_lib.set_keys_that_are_gone(config):
-    logging.warning('%s: the model is built without it.', line)
-  section.pop('quantization', None)  # It changed no weights.
+  section.pop('quantization', None)  # This key is gone; it changed no weights.
   section |= {'attention_implementation': None}  # It may be for one platform.
   return models.build(
     section.pop('name'), num_classes=config['num_classes'], **section
