@@ -131,7 +131,7 @@ def test_the_time_left_counts_runs_at_the_same_time(
   monkeypatch.setattr(bring_to_end, 'time', clock)
   launch.run()
   seconds = re.search(
-    r'\[1 of 20 done, .* about (\d+) s', capsys.readouterr().out
+    r'\[1 of 20 done, .* about 0:00:(\d+)', capsys.readouterr().out
   )
   assert 25 < int(seconds[1]) < 50  # All started together, 50 s ago.
 

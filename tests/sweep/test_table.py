@@ -3,7 +3,7 @@
 import pytest
 
 from tests.sweep import fakes
-from vit_jax.sweep import Run, Study, Sweep, schedule, status, table
+from vit_jax.sweep import Run, Study, Sweep, schedule, state, table
 
 
 def _all(sweep):
@@ -21,9 +21,9 @@ def test_mean_and_sample_deviation():
     {'test/accuracy': value, 'train/accuracy': 1.0, 'test/loss': 9.0}
     for value in (0.9, 0.8, 1.0)
   ]
-  assert status.mean_and_std(runs) == {'test': '90.00 ± 10.00'}
-  assert status.mean_and_std(runs[:1]) == {'test': '90.00'}
-  assert status.mean_and_std([]) == {}
+  assert state.mean_and_std(runs) == {'test': '90.00 ± 10.00'}
+  assert state.mean_and_std(runs[:1]) == {'test': '90.00'}
+  assert state.mean_and_std([]) == {}
 
 
 def test_the_table():

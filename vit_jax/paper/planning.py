@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from vit_jax.paper.runs import Node, Pretraining
-from vit_jax.runtime import json_text
-from vit_jax.sweep import commands, state, status
+from vit_jax.runtime import json_text, printable
+from vit_jax.sweep import commands, state
 from vit_jax.sweep.spec import Run, Sweep
 from vit_jax.workdir import files
 
@@ -186,7 +186,7 @@ def compile_missing(
     left = ''
     if index:
       seconds = (time.monotonic() - start) / index * (len(missing) - index)
-      left = f', about {status.duration(seconds)} left'
+      left = f', about {printable.duration(seconds)} left'
     say(f'{index} of {len(missing)} planned{left}: {run.config}')
     words = [*commands.config_flags(run), f'--topology={topology}', '--json']
     try:

@@ -8,8 +8,8 @@ import collections
 import time
 from collections.abc import Callable
 
-from vit_jax.runtime import errors
-from vit_jax.sweep import schedule, state, status
+from vit_jax.runtime import errors, printable
+from vit_jax.sweep import schedule, state
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Sweep
 
@@ -98,7 +98,7 @@ class Launch:
       metrics = state.final_metrics(self._folders.workdir(name))
       if metrics is not None:
         self.finished[name] = metrics
-        self._say(f'{name} finished: {status.accuracies(metrics)}')
+        self._say(f'{name} finished: {state.accuracies(metrics)}')
         continue
       code = code or 1  # It left no final metrics, so it has failed.
       self._tries[name] += 1
@@ -127,7 +127,9 @@ class Launch:
       # those that are running to be half done.
       half = len(self._busy) / 2
       pace = (time.monotonic() - self._began) / (made + half)
-      far += f', about {status.duration(pace * (len(runs) - done - half))} left'
+      far += (
+        f', about {printable.duration(pace * (len(runs) - done - half))} left'
+      )
     print(f'{time.strftime("%H:%M:%S")} {text}  [{far}]', flush=True)
 
 

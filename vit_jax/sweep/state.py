@@ -10,7 +10,8 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -94,6 +95,30 @@ def held_out_accuracy(name: str, metrics: Mapping[str, float]) -> float:
     f'The candidate {name} has no finite accuracy on held-out data; found:'
     f' {", ".join(sorted(metrics)) or "nothing"}.'
   )
+
+
+def mean_and_std(runs: Sequence[Mapping[str, float]]) -> dict[str, str]:
+  """Returns mean and standard deviation of accuracies over runs, in percent.
+
+  The standard deviation is that of a sample (n - 1). A single run has none.
+  """
+  keys = {key for metrics in runs for key in metrics}
+  result = {}
+  for key in keys - {'train/accuracy'}:
+    name, _, metric = key.rpartition('/')
+    if metric != 'accuracy':
+      continue
+    values = [100 * metrics[key] for metrics in runs if key in metrics]
+    result[name] = f'{statistics.fmean(values):.2f}'
+    if len(values) > 1:
+      result[name] += f' ± {statistics.stdev(values):.2f}'
+  return result
+
+
+def accuracies(metrics: Mapping[str, float]) -> str:
+  """Returns the accuracy of each evaluation, such as `validation 93.10%`."""
+  found = sorted(mean_and_std([metrics]).items())
+  return ', '.join(f'{name} {text}%' for name, text in found)
 
 
 def record(folders: Folders, file: str, sweep: Sweep) -> None:

@@ -12,7 +12,7 @@ import pathlib
 from absl import flags
 
 from vit_jax.runtime import command_line
-from vit_jax.sweep import bring_to_end, reading, schedule, state, status
+from vit_jax.sweep import bring_to_end, reading, schedule, state
 from vit_jax.sweep.spec import Run, Study, Sweep
 
 WORKDIR = flags.DEFINE_string(
@@ -58,7 +58,7 @@ def _rows(
   run, held_out = '', ''
   if chosen:
     run, held_out = label(chosen), _held_out(chosen, finished)
-  return [(study.name, run, held_out, status.mean_and_std(done), count)]
+  return [(study.name, run, held_out, state.mean_and_std(done), count)]
 
 
 def label(run: Run) -> str:
