@@ -200,10 +200,8 @@ def test_the_work_directory_of_another_run_is_refused(tmp_path):
   [
     ('mesh.data', 4, True),
     ('evals.other', config_lib.evaluation('train'), True),
-    # Data may move, but not change.
+    # The digests of the data tell whether they are the same elsewhere.
     ('data.dataset', 'classes:/moved,exclude=/moved.json', True),
-    ('data.dataset', 'classes:/moved', False),
-    ('data.dataset', 'arrayrecord:/moved,exclude=/e.json', False),
     ('data.num_examples', 99, False),
   ],
 )

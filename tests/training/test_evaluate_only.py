@@ -60,7 +60,7 @@ def test_a_later_launch_adds_evaluations(finished, evaluated, tmp_path):
   assert list(config_lib.load(workdir)['evals']) == ['few', 'test']
   # Results on other data are not those that are asked for.
   config.data.dataset = 'digits:10'
-  with pytest.raises(ValueError, match=r'another config:\n  data.dataset: '):
+  with pytest.raises(ValueError, match=r"has results on .* not on 'digits:10'"):
     evaluate.evaluate_only(config, workdir)
 
 

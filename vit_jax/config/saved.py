@@ -7,13 +7,11 @@ import ml_collections
 from etils import epath
 
 from vit_jax.config.keys import FREE_KEYS, KEYS, default, flatten
-from vit_jax.data import exclusion
 from vit_jax.workdir import files
 
 FILE = 'config.json'
 _REMEDY = 'bring it back, or delete it to go on with the config that you pass'
-# Kinds of data specs that name a location after the colon. The user may move
-# the data.
+# Kinds of data specs that name a location after the colon.
 _LOCATED = ('folder', 'classes', 'arrayrecord')
 
 
@@ -61,8 +59,9 @@ def check_same_run(
 
   Raises:
     ValueError: keys differ; lists them with both values. `FREE_KEYS`, which
-      don't change what is computed, may differ. So may the path of a data set,
-      but not its size. Saved keys that no longer exist are not compared.
+      don't change what is computed, may differ. So may the place of the data:
+      `data_record` compares the data themselves. Saved keys that no longer
+      exist are not compared.
   """
   saved = load(workdir)
   if saved is None:
@@ -74,7 +73,7 @@ def check_same_run(
     for key in sorted(new)
     if old.get(key) != new[key]
     and not key.startswith(FREE_KEYS)
-    and not (key == 'data.dataset' and _same_kind(old[key], new[key]))
+    and key != 'data.dataset'
   ]
   if differing:
     raise ValueError(
@@ -83,22 +82,6 @@ def check_same_run(
       + '\nUse another --workdir, or pass --allow_config_change to go on'
       ' with the new values.'
     )
-
-
-def _same_kind(old: str, new: str) -> bool:
-  """Whether two data specs may be one data set that was moved.
-
-  A list of exclusions may move too. Whether it still excludes the same examples
-  is in `data.digest`.
-  """
-  (old, old_list), (new, new_list) = map(exclusion.split, (old, new))
-  if bool(old_list) != bool(new_list):
-    return False
-  kinds = {
-    spec.partition(':')[0].replace('classes', 'folder') for spec in (old, new)
-  }
-  moved = len(kinds) == 1 and kinds <= set(_LOCATED)
-  return moved or old == new
 
 
 def is_located(dataset: str | None) -> bool:

@@ -50,7 +50,6 @@ class Lease:
     """
     self._path, self._owner, self._described = path, owner, described
     self._files = fsspec.filesystem('gs')
-    self._lost = ''
     self._lock = threading.Lock()
     self._end = threading.Event()
     self._renewed = time.monotonic()
@@ -61,11 +60,10 @@ class Lease:
       self._files.call('GET', 'b/{}', bucket)
     except FileNotFoundError:
       raise ValueError(f'there is no bucket gs://{bucket}.') from None
-    self._look()  # Before it writes what it may not read.
     self._generation = self._take()
     try:
       # To write again needs the permission to delete.
-      self._generation = self._write(self._generation)
+      self._renew()
     except BaseException:
       self.__exit__()
       raise
@@ -95,34 +93,30 @@ class Lease:
     # The machine may have been suspended or without network for long.
     if time.monotonic() - self._renewed > STALE / 2:
       self._renew()
-    if self._lost:
-      raise errors.TakenOverError(
-        f'{self._path.parent} was taken over by {self._lost}: this run gave no'
-        f' sign of life for {STALE:g} s. This run ends and writes nothing more.'
-      )
 
   def _take(self) -> str:
-    generation, owner = '0', b''
-    while True:
-      # Replaces an owner of whom nothing came while this waited.
+    """Replaces an owner of whom no sign of life comes; returns a generation."""
+    generation, owner = self._look()
+    if owner:
+      logging.info(
+        '%s is in use by %s. Waiting up to %.0f s for a sign of life.',
+        *(self._path.parent, self._described(owner), STALE),
+      )
+    end = time.monotonic() + STALE
+    while owner and time.monotonic() < end:
+      time.sleep(min(2.0, EVERY / 4))
+      before, (generation, owner) = generation, self._look()
+      if owner and generation != before:
+        break
+    else:
+      # The owner is silent or gone.
       with contextlib.suppress(FileExistsError):
         return self._write(generation)
-      seen, who = self._look()
-      if owner and who and seen != generation:
-        raise ValueError(
-          f'{self._path.parent} is in use by {self._described(who)}: wait until'
-          ' it ends, stop it, or use another --workdir.'
-        )
-      generation, owner = seen, who
-      if owner:
-        logging.info(
-          '%s is in use by %s. Waiting up to %.0f s for a sign of life.',
-          *(self._path.parent, self._described(owner), STALE),
-        )
-      end = time.monotonic() + STALE
-      while owner and seen == generation and time.monotonic() < end:
-        time.sleep(min(2.0, EVERY / 4))
-        seen, _ = self._look()
+      _, owner = self._look()
+    raise ValueError(
+      f'{self._path.parent} is in use by {self._described(owner)}: wait until'
+      ' it ends, stop it, or use another --workdir.'
+    )
 
   def _work(self) -> None:
     while not self._end.wait(EVERY):
@@ -132,12 +126,16 @@ class Lease:
 
   def _renew(self) -> None:
     with self._lock:
-      if self._lost or self._end.is_set():
+      if self._end.is_set():
         return
       try:
         self._generation = self._write(self._generation)
       except FileExistsError:
-        self._lost = self._described(self._look()[1])
+        raise errors.TakenOverError(
+          f'{self._path.parent} was taken over by'
+          f' {self._described(self._look()[1])}: this run gave no sign of life'
+          f' for {STALE:g} s. This run ends and writes nothing more.'
+        ) from None
       self._renewed = time.monotonic()
 
   def _look(self) -> tuple[str, bytes]:
