@@ -7,7 +7,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from vit_jax.runtime import distributed, errors
+from vit_jax.runtime import distributed
 from vit_jax.workdir import files
 
 
@@ -62,15 +62,4 @@ def write(workdir: epath.Path, data: Mapping[str, Mapping[str, Any]]) -> None:
   path = workdir / files.DATA
   saved = files.read_object(path, 'delete it') if path.exists() else {}
   with files.atomic(path) as temporary:
-    temporary.write_text(json.dumps(_merged(saved, data), indent=1) + '\n')
-
-
-def _merged(old: Any, new: Any) -> Any:
-  """Returns the new values, with old ones where a new one is unknown."""
-  if isinstance(old, Mapping) and isinstance(new, Mapping):
-    # Values that describe other examples are dropped.
-    where = ('dataset', 'split', 'examples')
-    if any(old.get(key) != new.get(key) for key in where):
-      return new
-    return {**old, **{k: _merged(old.get(k), v) for k, v in new.items()}}
-  return old if new == errors.UNKNOWN and old is not None else new
+    temporary.write_text(json.dumps({**saved, **data}, indent=1) + '\n')

@@ -21,17 +21,13 @@ from vit_jax.workdir import files
 
 FILE = 'environment.jsonl'
 REQUIREMENTS = 'requirements.txt'
-# What may differ from the launch before without a warning; `installed` is in
-# lines of earlier versions.
-_NOT_COMPARED = ('time', 'step', 'commit', 'vit_jax', 'runtime', 'installed')
 
 
 def write(workdir: epath.PathLike, step: int, mesh: jax.sharding.Mesh) -> None:
   """Records this launch; call this only in process 0.
 
-  Warns if the launch before had other devices, another mesh or other
-  `installed.LIBRARIES`, and says what that changes. If the environment cannot
-  be read or written, this only warns: other files of the run raise the error.
+  If the environment cannot be read or written, this only warns: other files of
+  the run raise the error.
 
   Args:
     workdir: an existing directory.
@@ -61,26 +57,11 @@ def _write(workdir: epath.Path, step: int, mesh: jax.sharding.Mesh) -> None:
     'mesh': dict(mesh.shape),
     'processes': jax.process_count(),
   }
-  earlier = read(workdir)
   # Writes the whole file again, because object stores cannot append. It is
   # short. Damaged lines are dropped.
-  lines = ''.join(json.dumps(one) + '\n' for one in [*earlier, line])
+  lines = ''.join(json.dumps(one) + '\n' for one in [*read(workdir), line])
   files.write_shared(workdir / FILE, lines.encode())
   files.write_shared(workdir / REQUIREMENTS, installed.requirements().encode())
-  old = (earlier or [line])[-1]
-  if changed := [
-    f'{key} {old.get(key, "none")} -> {line.get(key, "none")}'
-    for key in sorted(old | line)
-    if key not in _NOT_COMPARED and old.get(key) != line.get(key)
-  ]:
-    logging.warning(
-      'This launch has another environment than the one before: %s. The run'
-      ' goes on, but from step %d on its numbers may differ, in the last digits'
-      " or by more. With other devices and dropout_rng='rbg', the masks of"
-      ' dropout differ, too. Images and their order do not change. %s has what'
-      ' each launch recorded.',
-      *(', '.join(changed), step, workdir / FILE),
-    )
 
 
 def read(workdir: epath.PathLike) -> list[dict[str, Any]]:
