@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
+from flax import traverse_util
 from ml_collections import config_dict
 
 from vit_jax.config.sections import (
@@ -299,16 +300,15 @@ KEYS = {
 
 def default() -> ml_collections.ConfigDict:
   """Returns a config of all keys at their defaults."""
-  config = ml_collections.ConfigDict()
-  for name, key in KEYS.items():
-    section, _, own = name.rpartition('.')
-    if section and section not in config:
-      config[section] = ml_collections.ConfigDict()
-    holder = config[section] if section else config
-    is_unset = isinstance(key.default, type)
-    holder[own] = (
-      config_dict.placeholder(key.default) if is_unset else key.default
-    )
+  values = {
+    name: config_dict.placeholder(key.default)
+    if isinstance(key.default, type)
+    else key.default
+    for name, key in KEYS.items()
+  }
+  config = ml_collections.ConfigDict(
+    traverse_util.unflatten_dict(values, sep='.')
+  )
   config.loss = softmax()
   config.optimizer = adam()
   config.schedule = schedule('cosine', peak=1e-3, warmup_steps=0)
@@ -319,15 +319,11 @@ def default() -> ml_collections.ConfigDict:
   return config
 
 
-def flatten(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
   """Flattens nested sections to `{'data.batch_size': 4096, ...}`."""
-  flat = {}
-  for key, value in config.items():
-    if isinstance(value, Mapping | ml_collections.ConfigDict):
-      flat |= flatten(value, f'{prefix}{key}.')
-    else:
-      flat[prefix + key] = value
-  return flat
+  if isinstance(config, ml_collections.ConfigDict):
+    config = config.to_dict()
+  return traverse_util.flatten_dict(config, sep='.')
 
 
 def table(config: ml_collections.ConfigDict) -> dict[str, Key]:

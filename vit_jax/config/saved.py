@@ -5,6 +5,7 @@ from typing import Any
 
 import ml_collections
 from etils import epath
+from flax import traverse_util
 
 from vit_jax.config.keys import FREE_KEYS, KEYS, default, flatten
 from vit_jax.workdir import files
@@ -35,21 +36,15 @@ def load(workdir: epath.PathLike | None) -> dict[str, Any] | None:
   if workdir is None or not (path := epath.Path(workdir) / FILE).exists():
     return None
   content = files.read_object(path, _REMEDY)
-  # A run that is older than a key did what the key's default does. A file of
-  # another program, which may have this name too, has no section `data`.
-  top = content if isinstance(content.get('data'), dict) else None
-  for name, value in _defaults().items():
-    section, _, own = name.rpartition('.')
-    holder = content.get(section) if section else top
-    if isinstance(holder, dict):
-      holder.setdefault(own, value)
-  return content
-
-
-def _defaults() -> dict[str, Any]:
-  """Returns the default of each key that all runs have, as in JSON."""
-  flat = flatten(json.loads(to_json(default())))
-  return {name: flat[name] for name in KEYS}
+  # A file of another program, which may have this name too.
+  if not isinstance(content.get('data'), dict):
+    return content
+  # A run that is older than a key did what the key's default does.
+  usual = flatten(json.loads(to_json(default())))
+  flat = traverse_util.flatten_dict(content, keep_empty_nodes=True, sep='.')
+  return traverse_util.unflatten_dict(
+    {name: usual[name] for name in KEYS} | flat, sep='.'
+  )
 
 
 def check_same_run(
@@ -66,7 +61,7 @@ def check_same_run(
   saved = load(workdir)
   if saved is None:
     return
-  old = _defaults() | flatten(saved)
+  old = flatten(saved)
   new = flatten(json.loads(to_json(config)))
   differing = [
     f'  {key}: {old.get(key, "(absent)")!r} in {FILE}, {new[key]!r} now'
