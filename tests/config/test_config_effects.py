@@ -20,6 +20,7 @@ BASE.image_size, BASE.channels = (8, 8), 1
 BASE.data.batch_size = 8
 BASE.model.update({'name': 'ViT-B/4', 'dtype': 'float32'} | SIZES)
 BASE.model.dropout_rate, BASE.polyak.decay, BASE.mesh.data = 0.1, 0.9, 1
+BASE.tuning.train = 'head'  # A gradient of all weights takes long to trace.
 CHANGES = {
   'seed': 1,
   'total_steps': 11,
@@ -38,7 +39,7 @@ CHANGES = {
   'polyak.start_step': 3,
   'guard.nonfinite': 'skip',
   'tuning.freeze': 'cls',
-  'tuning.train': 'head',
+  'tuning.train': '',
   'tuning.layer_decay': 0.7,
   'lora.rank': 1,
   'lora.alpha': 32.0,
@@ -46,13 +47,17 @@ CHANGES = {
   'optimizer.beta1': 0.5,
   'schedule.peak': 0.5,
 }
-# Keys whose effect `tests/training/test_tuning.py` guards more exactly.
+# Keys whose effect tests/training/test_tuning.py and test_recording.py guard
+# more exactly, and the sizes, without which no run would work.
 GUARDED = (
   *('tuning.freeze', 'tuning.train'),
-  *('lora.rank', 'lora.alpha', 'lora.targets'),
+  *('lora.rank', 'lora.alpha', 'lora.targets', 'guard.nonfinite'),
+  *('image_size', 'channels', 'num_classes', 'model.width'),
 )
 # Without these values, a key has no effect.
 NEEDED = {
+  'tuning.freeze': {'tuning.train': ''},
+  'tuning.layer_decay': {'tuning.train': ''},
   'cutmix_share': {'mixup_alpha': 0.2, 'cutmix_alpha': 0.2},
   'lora.alpha': {'lora.rank': 1},
   'lora.targets': {'lora.rank': 1},

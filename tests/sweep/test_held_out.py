@@ -6,7 +6,8 @@ from vit_jax import config as config_lib
 from vit_jax.sweep import held_out
 
 
-def _config(train, dataset='digits:01', **evals):
+# This data set is not on this machine, so its sizes are unknown.
+def _config(train, dataset='tfds:no_such_thing', **evals):
   config = config_lib.default()
   config.data.dataset = dataset
   config.data.train_split = train
@@ -33,13 +34,11 @@ def _check(candidate, *finals):
     ('shuffled(train)[:9]', 'shuffled(train)[9:18]', 'shuffled(train)[:18]'),
   ],
 )
-# The second data set is not on this machine, so its sizes are unknown.
-@pytest.mark.parametrize('dataset', ['digits:01', 'tfds:no_such_thing'])
-@pytest.mark.parametrize('name', ['validation', 'held_out'])
-def test_held_out_training_data_is_accepted(train, part, whole, dataset, name):
-  candidate = _config(train, dataset, **{name: part})
-  _check(candidate)
-  _check(candidate, _config(whole, dataset, test='test[90%:]'))
+def test_held_out_training_data_is_accepted(train, part, whole):
+  for name in ('validation', 'held_out'):
+    candidate = _config(train, **{name: part})
+    _check(candidate)
+  _check(candidate, _config(whole, test='test[90%:]'))
 
 
 @pytest.mark.parametrize(
@@ -81,10 +80,9 @@ def test_held_out_training_data_is_accepted(train, part, whole, dataset, name):
     ),
   ],
 )
-@pytest.mark.parametrize('dataset', ['digits:01', 'tfds:no_such_thing'])
-def test_evaluations_on_other_data_are_refused(train, evals, message, dataset):
+def test_evaluations_on_other_data_are_refused(train, evals, message):
   with pytest.raises(ValueError, match=message):
-    _check(_config(train, dataset, **evals))
+    _check(_config(train, **evals))
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,14 @@ from etils import epath
 
 from vit_jax.workdir import ownership
 
+# What `ownership.held` does, without its imports.
 _HOLD = """
-import sys, time
-from etils import epath
-from vit_jax.workdir import ownership
-with ownership.held(epath.Path(sys.argv[1])):
+import fcntl, json, os, platform, sys, time
+with open(sys.argv[1] + '/owner.json', 'w') as file:
+  fcntl.flock(file, fcntl.LOCK_EX)
+  owner = {'host': platform.node(), 'process': os.getpid(), 'since': '2026'}
+  json.dump(owner, file)
+  file.flush()
   print('held', flush=True)
   time.sleep(600)
 """
@@ -42,6 +45,11 @@ def test_a_directory_has_one_owner_at_a_time(tmp_path, monkeypatch):
     other.kill()
   with ownership.held(workdir):
     assert f'"process": {os.getpid()},' in (tmp_path / 'owner.json').read_text()
+    with (
+      pytest.raises(ValueError, match=f'by process {os.getpid()} on'),
+      ownership.held(workdir),
+    ):
+      pass
   with ownership.held(workdir):
     pass
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from etils import epath
 
 from vit_jax import results
-from vit_jax.runtime import command_line
+from vit_jax.runtime import command_line, text_table
 from vit_jax.vtab.tasks import GROUPS, TASKS
 from vit_jax.workdir import files
 
@@ -79,11 +79,11 @@ def table(accuracies: Mapping[str, float]) -> str:
     for group, value in means(accuracies).items():
       count = sum(group in ('mean', task.group) for task in TASKS.values())
       rows.append((group, f'{count} tasks', value))
-  return '\n'.join(
-    f'{group:<11}  {title:<11}  '
-    + ('     -' if value is None else f'{100 * value:>6.2f}')
+  cells = [
+    (group, title, '-' if value is None else f'{100 * value:.2f}')
     for group, title, value in rows
-  )
+  ]
+  return text_table.aligned(cells, left=2)
 
 
 def main(words: Sequence[str]):

@@ -190,20 +190,17 @@ class _Mirror:
   def upload_if_due(self) -> None:
     """Uploads from time to time; if that fails, the next time will do.
 
-    The loop waits for this: at most a hundredth of its time, and a short time
-    for a service that does not answer.
+    The loop waits for this, but only a short time for a service that does not
+    answer.
     """
-    begin = time.monotonic()
-    if begin < self._due:
+    if time.monotonic() < self._due:
       return
     try:
       with buckets.at_most(_SHORT_PATIENCE):
         self.upload()
     except errors.StoreError as error:
       logging.warning('%s The run goes on, and tries again.', error)
-    now = time.monotonic()
-    pause = max(_UPLOAD_EVERY, 100 * (now - begin))
-    self._due = now + min(pause, 10 * _UPLOAD_EVERY)
+    self._due = time.monotonic() + _UPLOAD_EVERY
 
   def upload(self) -> None:
     """Uploads the files that have grown.
