@@ -266,7 +266,6 @@ def pauses(monkeypatch):
     (OSError('no answer'), errors.ReadError, 4),
     (FileNotFoundError(2, 'No such file'), FileNotFoundError, 0),
     (PermissionError(13, 'Permission denied'), PermissionError, 0),
-    (OSError('/x is not a regular file.'), OSError, 0),
   ],
 )
 def test_only_errors_that_may_pass_are_waited_for(pauses, error, raised, waits):

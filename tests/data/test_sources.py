@@ -40,7 +40,7 @@ def test_views():
     ('digits:1231', 'two or more different digits'),
     ('digits:7', 'two or more different digits'),
     ('shapes:weight', "unknown factor 'weight'; the factors are shape, "),
-    ('tar:/a b,exclude=/c', r"prepare_data '--source=tar:/a b' --to=DIR"),
+    ('tar:/a', 'prepare_data --source=tar:PATH'),
   ],
 )
 def test_wrong_specs(spec, words, monkeypatch):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vit_jax.dedup import search
+from vit_jax.dedup import work
 
 
 def test_near_hashes():
@@ -16,7 +16,7 @@ def test_near_hashes():
   queries[0, 1] = targets[30]
   bits = np.unpackbits(targets[:, None, None] ^ queries[None], axis=-1).sum(-1)
   for most in (0, 2, 3, 9, 50, 58):
-    found = search.near_hashes(targets, queries, most)
+    found = work.near_hashes(targets, queries, most)
     near = np.argwhere(bits.min(2) <= most)
     np.testing.assert_array_equal(found[['target', 'query']], near)
     for pair, (target, query) in zip(found.itertuples(), near, strict=True):

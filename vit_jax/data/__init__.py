@@ -8,7 +8,6 @@ expression selects.
 
 import importlib
 import inspect
-import shlex
 from collections.abc import Callable
 
 from vit_jax.data import exclusion
@@ -87,13 +86,6 @@ def open_source(
   if excluded:
     return exclusion.Excluding(open_source(base, **options), excluded)
   kind, _, argument = spec.partition(':')
-  if kind == 'tar':
-    source = shlex.quote(f'--source={spec}')
-    raise ValueError(
-      f'{spec}: tar files are prepared once, and the result is read. Run python'
-      f' -m vit_jax.prepare_data {source} --to=DIR, and use the data spec that'
-      ' it prints, arrayrecord:DIR/NAME.'
-    )
   if kind not in SOURCES:
     raise _spec_error(spec)
   opener = SOURCES[kind]
@@ -114,5 +106,6 @@ def _spec_error(spec: str) -> ValueError:
   return ValueError(
     f'Data spec {spec!r} is unknown or incomplete; expected KIND or'
     f' KIND:ARGUMENT, where KIND is one of {", ".join(SOURCES)}. docs/data.md'
-    ' explains them.'
+    ' explains them. Tar files are prepared first: python -m'
+    ' vit_jax.prepare_data --source=tar:PATH --to=DIR'
   )

@@ -9,7 +9,6 @@ _TRIES = 5
 _WAIT_SEC = 1.0  # Before the second try; twice as long before each further one.
 # Nothing changes by another try: the file is missing, or not for us.
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError)
-_NO_FILE = 'not a regular file'  # See `workdir.files.open_regular`.
 
 
 def read(view: View, index: int) -> Record:
@@ -26,8 +25,6 @@ def read(view: View, index: int) -> Record:
     except _FINAL:
       raise
     except OSError as error:
-      if _NO_FILE in str(error):
-        raise
       last = error
     if attempt < _TRIES - 1:
       time.sleep(_WAIT_SEC * 2**attempt)

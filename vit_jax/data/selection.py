@@ -48,11 +48,6 @@ class Selection:
     return int(self._ends[-1])
 
   @property
-  def shuffled(self) -> bool:
-    """Whether any part is in pseudo-random order."""
-    return any(isinstance(part, Shuffled) for part in self.parts)
-
-  @property
   def ranges(self) -> list[Range]:
     """All ranges, including those from which shuffled parts are taken."""
     found = []

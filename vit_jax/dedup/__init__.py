@@ -5,9 +5,9 @@ detector is not published, so this one is our own:
 
   sets.py      the images to compare
   hashing.py   a perceptual hash per image, several per test image
-  search.py    pairs with near hashes, by faiss
   matching.py  compares the pixels of such pairs
-  work.py      does this block by block, resumable, shared by many machines
+  work.py      pairs with near hashes, by faiss; all of this block by block,
+               resumable, shared by many machines
   report.py    pairs.csv, the lists of exclusions and pairs.html
 
 docs/dedup.md has what is found and what is not.

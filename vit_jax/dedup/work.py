@@ -27,7 +27,7 @@ import pandas as pd
 from absl import logging
 from etils import epath
 
-from vit_jax.dedup import hashing, matching, search, sets
+from vit_jax.dedup import hashing, matching, sets
 from vit_jax.runtime import printable
 from vit_jax.workdir import files
 
@@ -192,7 +192,7 @@ class Work:
         if not self.tests and other > number:
           break
         test_index, hashes = self._hashes(name, other)
-        near = search.near_hashes(targets[:, 0], hashes, self.max_distance)
+        near = near_hashes(targets[:, 0], hashes, self.max_distance)
         near['index'], near['test'] = index[near['target']], test
         near['test_index'] = test_index[near['query']]
         found.append(near)
@@ -213,6 +213,43 @@ class Work:
     arrays['view'] = np.array([view for _, view in best], np.int64)
     scores = np.array([score for score, _ in best], np.float32)
     _save(self._path('pairs', number), **arrays, correlation=scores)
+
+
+def near_hashes(
+  targets: np.ndarray, queries: np.ndarray, max_distance: int
+) -> pd.DataFrame:
+  """Returns all pairs in which a view differs in at most some bits.
+
+  Args:
+    targets: uint8 [T, B], T hashes of B bytes.
+    queries: uint8 [Q, V, B], of Q images with V views each.
+    max_distance: number of bits.
+
+  Returns:
+    A row for each pair, sorted by `target` and `query`, which are rows of the
+    arguments: `distance` in bits of the nearest view, `view` its number, and
+    `second` that of the second nearest, -1 if only one is near.
+  """
+  import faiss
+
+  views = queries.shape[1]
+  index = faiss.IndexBinaryFlat(hashing.BITS)
+  index.add(np.ascontiguousarray(targets))
+  flat = np.ascontiguousarray(queries.reshape(-1, queries.shape[2]))
+  # faiss finds distances below its radius.
+  limits, distance, target = index.range_search(flat, max_distance + 1)
+  row = np.repeat(np.arange(len(flat)), np.diff(limits.astype(np.int64)))
+  near = pd.DataFrame(
+    {
+      'target': target,
+      'query': row // views,
+      'distance': distance.astype(np.int16),
+      'view': row % views,
+    }
+  ).sort_values(['target', 'query', 'distance', 'view'])
+  pairs = near.groupby(['target', 'query'])
+  near['second'] = pairs['view'].shift(-1, fill_value=-1)
+  return near[pairs.cumcount() == 0].reset_index(drop=True)
 
 
 def _in_threads(work: Callable, *items: Iterable) -> list:

@@ -29,7 +29,7 @@ import joblib
 from absl import flags
 
 from vit_jax import data
-from vit_jax.data import exclusion, source_flags
+from vit_jax.data import source_flags
 from vit_jax.data.ops import decoding
 from vit_jax.prepare_data import prepare, tars
 from vit_jax.prepare_data.images import Size
@@ -109,12 +109,10 @@ def main() -> None:
 
 
 def _open(spec: str) -> data.Source:
-  base, excluded = exclusion.split(spec)
-  kind, _, path = base.partition(':')
-  if kind != 'tar':
-    return data.open_source(spec, **source_flags.arguments())
-  found = tars.Tars(path, skip_damaged=_SKIP_DAMAGED.value)
-  return exclusion.Excluding(found, excluded) if excluded else found
+  kind, _, path = spec.partition(':')
+  if kind == 'tar':
+    return tars.Tars(path, skip_damaged=_SKIP_DAMAGED.value)
+  return data.open_source(spec, **source_flags.arguments())
 
 
 if __name__ == '__main__':

@@ -158,10 +158,8 @@ def run(job: Job, *, part: tuple[int, int] = (0, 1), processes: int = 1) -> str:
 
 def _begin(job: Job) -> None:
   """Notes what is being prepared, or checks that the same job was begun."""
-  mine, path = (
-    json.loads(json.dumps(job.describe())),
-    job.target / 'report.json',
-  )
+  mine = json.loads(json.dumps(job.describe()))
+  path = job.target / 'report.json'
   if not path.exists():
     if (job.target / report.INFO).exists():
       raise ValueError(

@@ -9,7 +9,6 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 import yaml
-from absl import logging
 from tensorflow_datasets.core import naming
 
 from vit_jax.prepare_data import job as job_lib
@@ -118,9 +117,4 @@ def _distinct(names: Sequence[str]) -> list[str]:
     while name in seen:
       name += '_'
     seen[name] = None
-  if list(seen) != list(names):
-    logging.warning(
-      'Some class names are empty or repeated, or have spaces around them, and'
-      ' were changed.'
-    )
   return list(seen)

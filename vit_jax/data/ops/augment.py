@@ -231,11 +231,6 @@ def _either(size: float, rng: np.random.Generator) -> float:
   return size if rng.random() < 0.5 else -size
 
 
-def _factor(x: float) -> float:
-  """Returns the factor of a change of colours."""
-  return 0.1 + 1.8 * x
-
-
 def _translate_by_chance(
   image: np.ndarray, axis: int, x: float, rng: np.random.Generator
 ) -> np.ndarray:
@@ -255,10 +250,10 @@ RAND_AUGMENT: dict[
   # 20 and from 10 on, they change nothing.
   'posterize': lambda image, x, rng: posterize(image, min(8, int(4 * x))),
   'solarize': lambda image, x, rng: solarize(image, int(256 * x)),
-  'saturation': lambda image, x, rng: saturation(image, _factor(x)),
-  'contrast': lambda image, x, rng: contrast(image, _factor(x)),
-  'brightness': lambda image, x, rng: brightness(image, _factor(x)),
-  'sharpness': lambda image, x, rng: sharpness(image, _factor(x)),
+  'saturation': lambda image, x, rng: saturation(image, 0.1 + 1.8 * x),
+  'contrast': lambda image, x, rng: contrast(image, 0.1 + 1.8 * x),
+  'brightness': lambda image, x, rng: brightness(image, 0.1 + 1.8 * x),
+  'sharpness': lambda image, x, rng: sharpness(image, 0.1 + 1.8 * x),
   'shear_x': lambda image, x, rng: shear_x(image, _either(0.3 * x, rng)),
   'shear_y': lambda image, x, rng: shear_y(image, _either(0.3 * x, rng)),
   'translate_x': lambda image, x, rng: _translate_by_chance(image, 1, x, rng),
