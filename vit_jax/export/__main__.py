@@ -82,8 +82,7 @@ def main() -> None:
   if not _CHECK_ONLY.value:
     forms.write(program, to, chosen)
   rows = parity.compare(program, to, chosen, pixels)
-  kind = 'images' if _IMAGES.value else 'random images'
-  print(f'The largest difference of a logit on {len(pixels)} {kind}:')
+  print(f'The largest difference of a logit on {len(pixels)} images:')
   print(parity.table(rows))
   if failed := [row.form for row in rows if not row.passed]:
     raise ValueError(

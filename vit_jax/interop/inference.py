@@ -34,7 +34,6 @@ _VIT_SIZES = (
 _Shapes = Mapping[str, tuple[int, ...]]  # By our names.
 _BLOCK = 'Transformer/encoderblock_0/'
 _FINAL_NORM = 'Transformer/encoder_norm/scale'
-_BIT_IMAGE_SIZE = (224, 224)  # A BiT takes any size.
 
 
 def infer_model(
@@ -69,7 +68,7 @@ def infer_model(
       model = models.build(
         'BiT-R50x1', num_classes=classes, blocks=blocks, width_factor=width
       )
-      return model, image_size or _BIT_IMAGE_SIZE
+      return model, image_size or (224, 224)  # It takes any size.
     fields = _vit_fields(shapes)
   except KeyError as error:
     raise ValueError(

@@ -1,6 +1,5 @@
 """Draws attention over images: where the model looked, and what it said."""
 
-import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
@@ -21,13 +20,9 @@ def draw(image: np.ndarray, rollout: np.ndarray, text: str) -> Image.Image:
     text: a line below them, such as the prediction.
   """
   factor = max(1, -(-_LEAST_SIDE // min(image.shape[:2])))
-  height, width = (factor * side for side in image.shape[:2])
-  image = cv2.resize(
-    # OpenCV needs contiguous pixels; grey ones are repeated.
-    np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3))),
-    (width, height),
-    interpolation=cv2.INTER_NEAREST,
-  )
+  image = np.broadcast_to(image, (*image.shape[:2], 3))  # Grey ones, too.
+  image = image.repeat(factor, axis=0).repeat(factor, axis=1)
+  height, width = image.shape[:2]
   shown = (255 * figures.overlay(image, rollout)).round().astype(np.uint8)
   page = Image.new(
     'RGB',
