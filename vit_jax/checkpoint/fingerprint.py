@@ -82,12 +82,11 @@ def _replicated(arrays) -> NamedSharding | None:
 
 @functools.cache
 def _jitted(out_sharding):
-  return jax.jit(_device_sums, out_shardings=out_sharding)
-
-
-def _device_sums(arrays: tuple[jax.Array, ...]) -> jax.Array:
-  """Returns the two sums of each array, uint32 [arrays, 2]."""
-  return jnp.stack([_array_sums(x) for x in arrays])
+  """Returns what computes the two sums of each array, uint32 [arrays, 2]."""
+  return jax.jit(
+    lambda arrays: jnp.stack([_array_sums(x) for x in arrays]),
+    out_shardings=out_sharding,
+  )
 
 
 # Jitted separately, so that arrays of equal shape are traced once.

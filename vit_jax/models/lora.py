@@ -78,9 +78,11 @@ def init(
   flat = flax.traverse_util.flatten_dict(dict(params), sep='/')
   made = {SCALE: jnp.full((), alpha / rank, jnp.float32)}
   for name, kernel in flat.items():
-    inputs = _inputs(name, targets)
-    if not inputs:
+    ends = (TARGETS[target] for target in targets)
+    found = [n for end, n in ends if re.search(rf'(^|/){end}$', name)]
+    if not found:
       continue
+    inputs = found[0]
     blocks = kernel.shape[:1] if _STACKED.search(name) else ()
     shape = kernel.shape[len(blocks) :]
     bound = 1 / math.sqrt(math.prod(shape[:inputs]))
@@ -137,12 +139,3 @@ def adapted(params: Mapping[str, Any]) -> frozenset[str]:
     for name in flat
     if is_addition(name)
   )
-
-
-def _inputs(name: str, targets: Sequence[str]) -> int:
-  """Returns how many dimensions of inputs a target has; 0 if it is none."""
-  for target in targets:
-    pattern, inputs = TARGETS[target]
-    if re.search(rf'(^|/){pattern}$', name):
-      return inputs
-  return 0

@@ -187,13 +187,6 @@ def _complete(run: Run) -> tuple[ml_collections.ConfigDict, data.View]:
   # The model 'auto', and sizes that are open, are those of `init.checkpoint`.
   config = warm_start.with_model(run.config, run.workdir)
   config, view = config_lib.complete(config, run.source)
-  if jax.process_index() == 0 and config.data.batch_size > len(view):
-    logging.warning(
-      'data.batch_size=%d is more than the %d training examples, so a batch'
-      ' repeats some of them. 0 chooses a batch size from their number, at'
-      ' least 16.',
-      *(config.data.batch_size, len(view)),
-    )
   preprocess = inputs.parse_preprocess(config, config.data.preprocess)
   pipeline.check_first_record(view, preprocess, **inputs.reading(config))
   return config, view
