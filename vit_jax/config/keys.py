@@ -235,8 +235,8 @@ KEYS = {
   ),
   'checkpoint.timeout': Key(
     1800.0,
-    'Seconds that a save may take, or more if `guard.exit_after` is more, and a'
-    ' bucket to answer.',
+    'Seconds that a bucket may take to answer, and a save to end (for a save'
+    ' `guard.exit_after`, if that is longer).',
     at_least(1),
   ),
   'guard.nonfinite': Key(
