@@ -272,7 +272,7 @@ def _read_run(path: epath.Path) -> Weights:
         'upright': saved['data']['exif_orientation'] is not False,
         'jpeg_dct': saved['data']['jpeg_dct'],
       },
-      loss=saved['loss']['name'],
+      loss=saved.get('loss', {}).get('name', ''),
     )
   except _WRONG as error:
     raise ValueError(
@@ -283,7 +283,7 @@ def _read_run(path: epath.Path) -> Weights:
 def _preprocessing(config: Mapping[str, Any]) -> str:
   """Returns the operations of a run's own test, or of any evaluation."""
   evals = sorted(
-    config['evals'].values(),
+    config.get('evals', {}).values(),
     key=lambda e: (e.get('kind') != 'classification', bool(e.get('dataset'))),
   )
   return evals[0].get('preprocess', '') if evals else ''
