@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tests.compare.live import runs
-from vit_jax.compare.live import server
+from vit_jax.compare.live import reading, server
 
 pytestmark = [
   pytest.mark.browser,
@@ -35,7 +35,8 @@ def _browse(address, profile, width):
 
 
 @pytest.mark.parametrize('width', [480, 1400])
-def test_the_page(tmp_path, width):
+def test_the_page(tmp_path, width, monkeypatch):
+  monkeypatch.setattr(reading, 'PAUSE', 0)  # The browser's time runs faster.
   runs.make(tmp_path / f'runs/{BAD}', range(1, 2000), total=2000)
   done = runs.make(tmp_path / 'runs/b', range(1, 50))
   runs.log(done, [50], **{'test/accuracy': 0.625, f'{BAD}/loss': 1.0})
