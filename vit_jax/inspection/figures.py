@@ -162,10 +162,8 @@ def filters(images: np.ndarray, *, into: Any = None) -> Any:
     axes.spines[:].set(linewidth=0.3, color='0.6')
   for axes in panels[len(images) :]:
     axes.set_axis_off()
-  figure.suptitle(
-    f'Embedding filters\n(first {len(images)} principal components)',
-    fontsize=10,
-  )
+  title = f'Embedding filters\n(first {len(images)} principal components)'
+  figure.suptitle(title, fontsize=10)
   return figure
 
 
