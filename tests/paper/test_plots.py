@@ -9,7 +9,6 @@ import pytest
 from tests.paper.made import number
 from vit_jax.paper import plots
 from vit_jax.paper.numbers import Value
-from vit_jax.paper.plots import Mark
 from vit_jax.paper.runs import Results
 
 LABELS = {'x_label': 'compute', 'y_label': 'accuracy'}
@@ -48,20 +47,16 @@ def _legend(figure):
   return [text.get_text() for legend in figure.legends for text in legend.texts]
 
 
-def _marks():
-  found = []
-  for series, x, of in (
-    *(('ViT-B/32', 30.0, number(40.0, 42.0)), ('ViT-B/32', 9.0, number(30.0))),
-    *(('BiT-R50x1', 9.0, number(35.0)), ('BiT-R50x1', 9.0, Value(36.0, 0.5))),
-    *(('Axial', 20.0, Value(33.0)), ('ViT-B/32', None, number(1.0))),
-    ('ViT-B/32', 50.0, None),
-  ):
-    found += Mark.of(series, x, of)
-  return found
+POINTS = (
+  *(('ViT-B/32', 30.0, number(40.0, 42.0)), ('ViT-B/32', 9.0, number(30.0))),
+  *(('BiT-R50x1', 9.0, number(35.0)), ('BiT-R50x1', 9.0, Value(36.0, 0.5))),
+  *(('Axial', 20.0, Value(33.0)), ('ViT-B/32', None, number(1.0))),
+  ('ViT-B/32', 50.0, None),
+)
 
 
 def test_lines_have_the_points_error_bars_and_series():
-  figure = plots.lines(_marks(), **LABELS, log_x=True)
+  figure = plots.draw(plots.marks_of(POINTS), **LABELS, log_x=True)
   [axes] = figure.axes
   assert _lines(axes) == {
     'ViT-B/32': [(9, 30), (30, 41)],
@@ -79,13 +74,13 @@ def test_lines_have_the_points_error_bars_and_series():
 
 
 def test_panels_have_their_own_marks_labels_and_titles():
-  marks = [
-    *Mark.of('A', 1.0, number(0.3), 'left', 'run one'),
-    *Mark.of('A', 4.0, number(0.5), 'left', 'run two'),
-    *Mark.of('B', 64.0, number(2000.0), 'right'),
-  ]
-  figure = plots.lines(
-    marks,
+  points = (
+    ('A', 1.0, number(0.3), 'left', 'run one'),
+    ('A', 4.0, number(0.5), 'left', 'run two'),
+    ('B', 64.0, number(2000.0), 'right'),
+  )
+  figure = plots.draw(
+    plots.marks_of(points),
     x_label=('one', 'other'),
     y_label=('up', 'down'),
     panels={'left': 'L', 'right': 'R'},
@@ -107,44 +102,51 @@ def test_panels_have_their_own_marks_labels_and_titles():
 
 
 def test_ticks_are_short_numbers():
-  marks = [m for x in (9e6, 3e7) for m in Mark.of('A', x, number(1.0))]
-  figure = plots.lines(marks, **LABELS, log_x=True, x_ticks=[9e6, 3e7])
+  marks = plots.marks_of(('A', x, number(1.0)) for x in (9e6, 3e7))
+  figure = plots.draw(marks, **LABELS, log_x=True, x_ticks=[9e6, 3e7])
   figure.draw_without_rendering()
   ticks = [t.get_text() for t in figure.axes[0].get_xticklabels()]
   assert ticks == ['9M', '30M']
 
 
-def test_bars_have_a_bar_for_each_model_and_group():
-  marks = [
-    *Mark.of('A', 'all', number(70.0, 74.0), 'all'),
-    *Mark.of('B', 'all', number(60.0), 'all'),
-    *Mark.of('A', 'some', number(80.0), 'some'),
-    *Mark.of('B', 'all', Value(66.0, 1.5), 'all'),
-    *Mark.of('C', 'few', Value(50.0), 'few'),
+def test_series_may_stand_side_by_side():
+  points = (
+    *(('A', 'all', number(70.0, 74.0), 'all'), ('B', '', number(60.0), 'all')),
+    *(('A', 'some', number(80.0), 'some'), ('B', 'all', Value(66.0), 'all')),
+    ('C', 'few', Value(50.0), 'few'),
+  )
+  figure = plots.draw(
+    plots.marks_of(points),
+    y_label='Accuracy (%)',
+    panels={name: name for name in ('all', 'some', 'none', 'few')},
+    scatter=True,
+    abreast=True,
+  )
+  assert [_lines(axes) for axes in figure.axes] == [
+    *({'A': [(0, 72)], 'B': [(1, 60)]}, {'A': [(0, 80)]}, {}, {})
   ]
-  panels = {name: name for name in ('all', 'some', 'none', 'few')}
-  figure = plots.bars(marks, y_label='Accuracy (%)', panels=panels)
-  bars = [
-    [(bar.get_x() + bar.get_width() / 2, bar.get_height()) for bar in a.patches]
-    for a in figure.axes
+  assert [_paper(axes) for axes in figure.axes] == [
+    [(1, 66)],
+    [],
+    [],
+    [(2, 50)],
   ]
-  assert bars == [[(0, 72), (1, 60)], [(0, 80)], [], []]
-  spread = math.sqrt(8)
-  (first, low, high), other = _error_bars(figure.axes[0])
-  assert (first, low, high) == pytest.approx((0, 72 - spread, 72 + spread))
-  # On our bar, the paper's mark is aside.
-  assert 1 < other[0] < 1.4
-  heights = [[y for _, y in _paper(axes)] for axes in figure.axes]
-  assert heights == [[66], [], [], [50]]
   said = [[t.get_text() for t in axes.texts] for axes in figure.axes]
   assert said == [[], [], ['no results yet'], []]
   assert _legend(figure) == ['A', 'B', 'C', 'paper']
 
 
-@pytest.mark.parametrize('make', [plots.lines, plots.bars])
-def test_empty_figures_say_no_results_yet(make):
-  labels = LABELS if make is plots.lines else {'y_label': 'accuracy'}
-  figure = make([], **labels, panels={'a': 'A', 'b': 'B'})
+def test_names_may_stand_on_the_x_axis():
+  marks = plots.marks_of(('A', x, number(1.0)) for x in ('much', 'little'))
+  figure = plots.draw(marks, **LABELS, x_names=['little', 'much'])
+  figure.draw_without_rendering()
+  [axes] = figure.axes
+  assert [t.get_text() for t in axes.get_xticklabels()] == ['little', 'much']
+  assert _lines(axes) == {'A': [(0, 1), (1, 1)]}
+
+
+def test_empty_figures_say_no_results_yet():
+  figure = plots.draw([], **LABELS, panels={'a': 'A', 'b': 'B'})
   said = [[t.get_text() for t in axes.texts] for axes in figure.axes]
   assert said == [['no results yet']] * 2
   assert not figure.legends
@@ -155,9 +157,11 @@ def test_empty_figures_say_no_results_yet(make):
 
 
 def test_rows_are_the_marks_ours_first():
-  marks = Mark.of('B', 9.0, Value(66.0, 1.5, note='Table 2'), x_note='Table 6')
-  marks += Mark.of('A', 'x', number(70.0, 74.0), 'p', 'l')
-  text = plots.rows(marks).to_csv(index=False)
+  points = (
+    ('B', 9.0, Value(66.0, 1.5, note='Table 2'), '', '', 'Table 6'),
+    ('A', 'x', number(70.0, 74.0), 'p', 'l'),
+  )
+  text = plots.rows(plots.marks_of(points)).to_csv(index=False)
   assert text.splitlines() == [
     'source,panel,series,label,x,mean,std,n,note',
     'ours,p,A,l,x,72.0,2.8284271247461903,2,run0; run1',
@@ -166,11 +170,10 @@ def test_rows_are_the_marks_ours_first():
   assert plots.rows([]).to_csv(index=False).count('\n') == 1
 
 
-@pytest.mark.parametrize('scale', ['paper', 'mini'])
-def test_saved_figures_are_not_cropped(tmp_path, scale):
-  figure, folder = plots.lines(_marks(), **LABELS), tmp_path / 'figures'
-  picture = plots.save(
-    'it', 'T', 'C', figure, _marks(), folder, Results([], {}, scale=scale)
+def test_saved_figures_are_not_cropped(tmp_path):
+  folder = tmp_path / 'figures'
+  picture = plots.picture(
+    *('it', 'T', 'C', POINTS, folder, Results([], {}, scale='mini')), **LABELS
   )
   assert (picture.stem, picture.caption) == ('figures/it', 'C')
   for suffix, start in (('png', b'\x89PNG'), ('pdf', b'%PDF'), ('csv', b'sou')):
@@ -178,9 +181,15 @@ def test_saved_figures_are_not_cropped(tmp_path, scale):
   pixels = cv2.imread(str(folder / 'it.png'))
   for edge in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]):
     assert np.all(edge == 255)
-  [legend] = figure.legends
-  top = legend.get_window_extent().y1
-  assert top <= figure.axes[0].get_tightbbox().y0
+  # In miniature, the paper's points are in the file only.
+  assert 'paper' in (folder / 'it.csv').read_text()
+
+
+def test_the_legend_is_below_the_axes():
+  figure = plots.draw(plots.marks_of(POINTS), **LABELS)
+  figure.draw_without_rendering()
+  [legend], [axes] = figure.legends, figure.axes
+  assert legend.get_window_extent().y1 <= axes.get_tightbbox().y0
 
 
 def test_each_series_looks_different():

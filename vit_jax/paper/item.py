@@ -76,7 +76,7 @@ class Item:
 
   def __post_init__(self):
     for field in ('claims', 'notes'):
-      object.__setattr__(self, field, _function(getattr(self, field)))
+      object.__setattr__(self, field, function(getattr(self, field)))
 
   def render(self, results: Results, pictures: pathlib.Path) -> Section:
     """Returns its section, without the answers to its claims."""
@@ -130,7 +130,7 @@ class Item:
     return [*found]
 
 
-def _function(found: Any) -> Callable[[Any], Any]:
+def function(found: Any) -> Callable[[Any], Any]:
   """Returns a function of the scale or the results, which may be constant."""
   return found if callable(found) else lambda _: found
 
@@ -188,7 +188,7 @@ def table(
     extra: runs that it shows beside those of the table.
     **options: further attributes of `Item`.
   """
-  cells, paper = _function(cells), paper or {}
+  cells, paper = function(cells), paper or {}
 
   def blocks(results: Results, pictures: pathlib.Path) -> Iterable[Part]:
     ours = cells(results.scale)
@@ -213,8 +213,8 @@ def table(
 def figure(
   name: str,
   title: str,
-  marks: Callable[[Results], Sequence[plots.Mark]],
-  draw: Callable[[Sequence[plots.Mark], Results], Any],
+  points: Callable[[Results], Iterable[Sequence[Any]]],
+  axes: Callable[[Results], Mapping[str, Any]] | Mapping[str, Any],
   *,
   caption: Callable[[Results], str] | str,
   **options: Any,
@@ -224,15 +224,17 @@ def figure(
   Args:
     name: of the item. This and others are attributes of `Item`.
     title: of the item.
-    marks: returns its points or bars.
-    draw: returns the figure from its marks, by `plots.lines` or `plots.bars`.
+    points: returns its points, see `plots.marks_of`.
+    axes: how they are drawn, see `plots.draw`.
     caption: what to look at, and what the paper found.
     **options: further attributes of `Item`.
   """
 
   def blocks(results: Results, pictures: pathlib.Path) -> Iterable[Part]:
-    found, below = marks(results), _function(caption)(results)
-    drawn = draw(found, results)
-    yield plots.save(name, title, below, drawn, found, pictures, results)
+    yield plots.picture(
+      *(name, title, function(caption)(results), points(results)),
+      *(pictures, results),
+      **function(axes)(results),
+    )
 
   return Item(name, title, blocks, **options)

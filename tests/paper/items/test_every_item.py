@@ -19,7 +19,7 @@ from vit_jax import config as config_lib
 from vit_jax.configs import mini
 from vit_jax.configs.sweeps import reproduce
 from vit_jax.pages import drawing
-from vit_jax.paper import cost, items, plots
+from vit_jax.paper import cost, inside, items, plots
 from vit_jax.paper.items.tables import table6
 from vit_jax.paper.page import texts
 from vit_jax.paper.report import Picture, Table
@@ -78,8 +78,9 @@ def rendered(scale, sweep, folder, tmp_path, monkeypatch):
   monkeypatch.setattr(
     drawing, 'save', lambda figure, stem, rows, mark: saved.update({mark: rows})
   )
-  for kind in ('lines', 'bars'):  # Tests of plots draw them.
-    monkeypatch.setattr(plots, kind, mock.MagicMock())
+  monkeypatch.setattr(plots, 'draw', mock.MagicMock())  # Has its own tests.
+  # So has reading weights, in a process of its own.
+  monkeypatch.setattr(inside, 'draw', lambda *_: ([], ['no weights']))
   monkeypatch.setattr(cost, 'exaflops', lambda start: 1.0)
   # Another Python would look for weights, which no run here has, for seconds.
   monkeypatch.setattr(sys, 'executable', 'false')
@@ -105,13 +106,13 @@ def rendered(scale, sweep, folder, tmp_path, monkeypatch):
     )
     counts = item.counts(scale, 2)
     claims = [mean for claim in item.asked(scale) for mean in claim.means()]
-    inside = {}
+    measured = {}
     for mean in (*item.means(scale), *claims) if nodes else ():
       for start in mean.start.seeds(counts.get(mean.start, 1)):
-        inside.setdefault(start.name, {})[mean.measure.inside] = 1.0
+        measured.setdefault(start.name, {})[mean.measure.inside] = 1.0
     saved.clear()
     section = item.render(
-      results.counting(counts).knowing(inside), tmp_path / 'figures'
+      results.counting(counts).knowing(measured), tmp_path / 'figures'
     )
     texts.check([section])
     assert (section.name, section.title) == (item.name, item.title)

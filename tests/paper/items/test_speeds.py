@@ -8,45 +8,48 @@ import pytest
 
 from vit_jax import accounting
 from vit_jax.inference_speed import networks, store
+from vit_jax.pages import drawing
 from vit_jax.paper.items import speed_claims, speeds
 from vit_jax.paper.items.figures import figure12
 from vit_jax.paper.page import texts
-from vit_jax.paper.report import Claim, Picture
 from vit_jax.paper.runs import Results
 
 SPEED, MEMORY, GROWTH = range(3)
 LARGEST = ('ViT-L/16', 'ViT-H/14')
 
 
-def test_each_measurement_file_becomes_a_figure_12(tmp_path):
-  folder = tmp_path / 'measured'
-  for name, device in (('figure12', 'cpu'), ('figure12_v3', 'TPU v3')):
-    settings = store.Settings(device, 'mini', 'device', 2**30, 'float32')
-    found = store.Measured(settings)
-    for entry in (
-      store.Entry('ViT-B/32', 24, 2000.0, 8, 400),
-      store.Entry('Axial-ViT-B/32', 24, 1000.0, 8, 200),
-    ):
-      found = store.add(folder / f'{name}.json', found, entry)
+def test_measurements_become_figure_12(tmp_path, monkeypatch):
+  drawn = []
+  monkeypatch.setattr(drawing, 'save', lambda *args, mark: drawn.append(args))
+  settings = store.Settings('a cpu', 'mini', 'device', 2**30, 'float32')
+  found = store.Measured(settings)
+  for entry in (
+    store.Entry('ViT-B/32', 40, 1000.0, 8, 200),
+    store.Entry('ViT-B/32', 24, 2000.0, 8, 400),
+    store.Entry('Axial-ViT-B/32', 24, 1000.0, 8, 200),
+  ):
+    found = store.add(tmp_path / 'measured' / speeds.FILE, found, entry)
   results = Results([], {}, scale='mini')
   section = figure12.ITEM.render(results, tmp_path / 'figures')
-  pictures = [b for b in section.blocks if isinstance(b, Picture)]
-  assert [(p.stem, p.title.rpartition(': ')[2]) for p in pictures] == [
-    *(('figures/figure12', 'cpu'), ('figures/figure12_v3', 'TPU v3'))
-  ]
-  # Each device is asked; two models are not enough for an answer.
-  claims = [b.answer for b in section.blocks if isinstance(b, Claim)]
-  assert claims == ['missing'] * 6
+  [picture, *claims] = section.blocks
+  assert picture.title.endswith(': a cpu')
+  # Two models are not enough for an answer.
+  assert [claim.answer for claim in claims] == ['missing'] * 3
   total = len(networks.pairs((), (), 'mini'))
-  details = f'0 of 6 claims, 2 of {total} measurements'
+  details = f'0 of 3 claims, 3 of {total} measurements'
   assert texts.status(section).details == details
+  [(figure, _, rows)] = drawn
   # The axial models are Figure 13's.
-  for picture in pictures:
-    rows = (tmp_path / f'{picture.stem}.csv').read_text().split('\n')
-    assert [row.split(',')[:6] for row in rows[1:-1]] == [
-      ['ours', 'left', 'ViT-B/32', '', '24', '2000.0'],
-      ['ours', 'right', 'ViT-B/32', '', '24', '400.0'],
-    ]
+  assert [(r.panel, r.series, r.x, r.mean, r.n) for r in rows.itertuples()] == [
+    *(('left', 'ViT-B/32', 40, 1000, 1), ('right', 'ViT-B/32', 40, 200, 1)),
+    *(('left', 'ViT-B/32', 24, 2000, 1), ('right', 'ViT-B/32', 24, 400, 1)),
+  ]
+  # Lines go from small to large images.
+  for axes in figure.axes:
+    assert [*axes.lines[0].get_xdata()] == [24, 40]
+  # Other models' files are left out.
+  section = figure12.ITEM.render(Results([], {}), tmp_path / 'figures')
+  assert section.missing
 
 
 @pytest.mark.parametrize(
@@ -54,7 +57,7 @@ def test_each_measurement_file_becomes_a_figure_12(tmp_path):
   [
     ('mini', 'cpu', ['--mini', '--to=a b/figure12.json']),
     ('paper', 'gpu', ['--to=a b/figure12.json']),
-    ('paper', 'cpu', ['--device=v3', '--to=a b/figure12_v3.json']),
+    ('paper', 'cpu', ['--device=v3', '--to=a b/figure12.json']),
   ],
 )
 def test_speed_is_measured_in_another_process(

@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from vit_jax.inference_speed import networks, store
 from vit_jax.paper import answers
@@ -49,7 +49,6 @@ _OF_EACH = (
   ' operations at the size of pre-training differ by a factor of'
   f' {SIMILAR_FACTOR:g} at most.'
 )
-_Pairs = Sequence[tuple[str, str]]
 _SPEED = (
   'The speed of ViTs is comparable to that of similar ResNets (D.5, Figure 12).'
 )
@@ -62,6 +61,8 @@ _GROWTH = (
   " image's side. This begins to show only for the largest models at the"
   ' largest sizes (D.5, Figure 12).'
 )
+_COMPARABLY = f'Comparable is a factor of {_COMPARABLE:g} at most, {_OF_EACH}'
+_MORE = f'Clearly is a factor of {_CLEARLY:g} at least, {_OF_EACH}'
 
 
 def of_measured(measured: store.Measured | None, scale: str) -> list[Claim]:
@@ -73,10 +74,20 @@ def of_measured(measured: store.Measured | None, scale: str) -> list[Claim]:
   """
   pairs = SIMILAR[scale]
   large = [pair for pair in pairs if not pair[0].startswith('ViT-B')]
+
+  def speed() -> _Tested:
+    ratios, said = _ratios(measured, pairs, 'images_per_second')
+    holds = all(1 / _COMPARABLE <= ratio <= _COMPARABLE for ratio in ratios)
+    return holds, f'images a second, {said} {_COMPARABLY}'
+
+  def memory() -> _Tested:
+    ratios, said = _ratios(measured, large, 'largest_batch')
+    return min(ratios) >= _CLEARLY, f'largest batch, {said} {_MORE}'
+
   answered = []
   for statement, models, test in (
-    (_SPEED, itertools.chain(*pairs), lambda: _speed(measured, pairs)),
-    (_MEMORY, itertools.chain(*large), lambda: _memory(measured, large)),
+    (_SPEED, itertools.chain(*pairs), speed),
+    (_MEMORY, itertools.chain(*large), memory),
     (_GROWTH, _VITS, lambda: _growth(measured)),
   ):
     lacking = [
@@ -100,47 +111,30 @@ def of_measured(measured: store.Measured | None, scale: str) -> list[Claim]:
   return answered
 
 
-# Each test returns whether a claim holds and the numbers behind that.
+# Whether a claim holds, and the numbers behind that.
 _Tested = tuple[bool, str]
 
 
-def _speed(measured: store.Measured, pairs: _Pairs) -> _Tested:
-  ratios = _ratios(measured, pairs, 'images_per_second')
-  return all(1 / _COMPARABLE <= r <= _COMPARABLE for r in ratios.values()), (
-    f'images a second, {_listed(ratios)} Comparable is a factor of'
-    f' {_COMPARABLE:g} at most, {_OF_EACH}'
-  )
-
-
-def _memory(measured: store.Measured, pairs: _Pairs) -> _Tested:
-  ratios = _ratios(measured, pairs, 'largest_batch')
-  return all(ratio >= _CLEARLY for ratio in ratios.values()), (
-    f'largest batch, {_listed(ratios)} Clearly is a factor of {_CLEARLY:g} at'
-    f' least, {_OF_EACH}'
-  )
-
-
 def _ratios(
-  measured: store.Measured, pairs: _Pairs, field: str
-) -> dict[str, float]:
-  """Returns each pair's ratio of a field, by the pair's names.
+  measured: store.Measured, pairs: Sequence[tuple[str, str]], field: str
+) -> tuple[list[float], str]:
+  """Returns each pair's ratio of a field, and these in words.
 
   It is a geometric mean over the sizes at which both models fit the memory.
   """
-  found = {}
+  found = []
   for pair in pairs:
     both = [
       [getattr(measured.find(model, size), field) for model in pair]
       for size in networks.SIZES[measured.settings.scale]
     ]
     ratios = (vit / resnet for vit, resnet in both if vit and resnet)
-    found[' by '.join(pair)] = statistics.geometric_mean(ratios)
-  return found
-
-
-def _listed(ratios: Mapping[str, float]) -> str:
-  each = (f'{pair} {ratio:.2f}' for pair, ratio in ratios.items())
-  return f'ViT by ResNet: {"; ".join(each)}.'
+    found.append(statistics.geometric_mean(ratios))
+  each = (
+    f'{vit} by {resnet} {ratio:.2f}'
+    for (vit, resnet), ratio in zip(pairs, found, strict=True)
+  )
+  return found, f'ViT by ResNet: {"; ".join(each)}.'
 
 
 def _growth(measured: store.Measured) -> _Tested:

@@ -4,15 +4,16 @@ import pathlib
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 
 from vit_jax.inference_speed import networks, store
 from vit_jax.paper.runs import Results
 
-MODULE = 'vit_jax.inference_speed'
-# Files in WORKDIR/measured: of the local device, and of the paper's device by
-# its compiler.
-LOCAL, V3 = 'figure12.json', 'figure12_v3.json'
+# In WORKDIR/measured.
+FILE = 'figure12.json'
+
+
+def _command(*words: str) -> list[str]:
+  return ['-m', 'vit_jax.inference_speed', *words]
 
 
 def measure(results: Results, folder: pathlib.Path, data: str) -> None:
@@ -24,90 +25,57 @@ def measure(results: Results, folder: pathlib.Path, data: str) -> None:
   Raises:
     ValueError: measuring failed, or there is neither accelerator nor compiler.
   """
-  words = ['--mini', f'--to={folder / LOCAL}']
-  if results.scale == 'paper':
-    words = [f'--to={folder / LOCAL}']
-    if _platform() == 'cpu':
-      words = ['--device=v3', f'--to={folder / V3}']
-  result = subprocess.run([sys.executable, '-m', MODULE, *words], check=False)
+  words = [f'--to={folder / FILE}']
+  if results.scale != 'paper':
+    words = ['--mini', *words]
+  elif _on_cpu():
+    words = ['--device=v3', *words]
+  command = _command(*words)
+  result = subprocess.run([sys.executable, *command], check=False)
   if result.returncode:
     raise ValueError(
-      f'figure12: {_command(words)} ended with exit code'
+      f'figure12: {shlex.join(["python", *command])} ended with exit code'
       f' {result.returncode}; its output says why. The same command continues'
       ' where it ended.'
     )
 
 
-def _command(words: Sequence[str]) -> str:
-  return shlex.join(['python', '-m', MODULE, *words])
-
-
-def _platform() -> str:
-  """Returns JAX's platform, from another process: this one takes no device."""
+def _on_cpu() -> bool:
+  """Asks another process whether JAX has a CPU only: this takes no device."""
   found = subprocess.run(
     [sys.executable, '-c', 'import jax; print(jax.default_backend())'],
     capture_output=True,
     text=True,
     check=False,
   )
-  words = found.stdout.split()
-  if found.returncode or not words:
-    last = (found.stderr.strip().splitlines() or ['no output.'])[-1]
-    raise ValueError(
-      'figure12: JAX finds no device to measure (exit code'
-      f' {found.returncode}): {last} End the process that holds the device, or'
-      ' set JAX_PLATFORMS=cpu to have the TPU compiler estimate a TPU v3.'
-    )
-  return words[-1]
+  # Where JAX fails, measuring says why.
+  return found.stdout.split()[-1:] == ['cpu']
 
 
-def read(folder: pathlib.Path, scale: str) -> dict[str, store.Measured]:
-  """Returns the measurements of a scale, by file name without suffix.
+def read(folder: pathlib.Path, scale: str) -> store.Measured | None:
+  """Returns the measurements, None if there are none of this scale.
 
   Args:
     folder: WORKDIR/measured.
-    scale: one of `SCALES`; all but the paper's time miniatures. Files of other
-      models are left out.
+    scale: one of `SCALES`.
 
   Raises:
-    ValueError: a file is damaged.
+    ValueError: the file is damaged.
   """
-  return {
-    name.removesuffix('.json'): measured
-    for name in (LOCAL, V3)
-    if (measured := store.read(folder / name))
-    and measured.settings.scale == timed(scale)
-  }
+  measured = store.read(folder / FILE)
+  there = measured and measured.settings.scale == timed(scale)
+  return measured if there else None
 
 
 def progress(scale: str, folder: pathlib.Path) -> tuple[int, int]:
-  """Returns how many measurements the fullest file has, and how many exist."""
-  pairs = networks.pairs((), (), timed(scale))
-  counts = [
-    sum(measured.find(*pair) is not None for pair in pairs)
-    for measured in read(folder, scale).values()
-  ]
-  return max(counts, default=0), len(pairs)
+  """Returns how many measurements are done, and how many exist."""
+  pairs, measured = networks.pairs((), (), timed(scale)), read(folder, scale)
+  return sum(bool(measured and measured.find(*p)) for p in pairs), len(pairs)
 
 
 def timed(scale: str) -> str:
   """Returns the scale that is timed: all but the paper's time miniatures."""
   return 'paper' if scale == 'paper' else 'mini'
-
-
-def at_pretraining_size(
-  folder: pathlib.Path, results: Results
-) -> tuple[store.Settings | None, Mapping[str, float]]:
-  """Returns where it was measured, and model -> images per second.
-
-  The speed is that of the local device, or else the compiler's estimate for the
-  paper's device. If neither exists, there are no numbers.
-  """
-  size = networks.PRETRAINING_SIZE[timed(results.scale)]
-  for measured in read(folder, results.scale).values():
-    if found := measured.speeds(size):
-      return measured.settings, found
-  return None, {}
 
 
 def described(settings: store.Settings) -> str:
@@ -127,11 +95,13 @@ def described(settings: store.Settings) -> str:
 def missing(folder: pathlib.Path, scale: str) -> str:
   """Returns what to do if nothing is measured yet."""
   words = ['--mini'] if timed(scale) == 'mini' else []
+  other, v3 = (
+    shlex.join(['python', *_command(*words, *more)])
+    for more in ([f'--to={FILE}'], ['--device=v3', f'--to={folder / FILE}'])
+  )
   return (
     f'Speeds are not measured yet at the scale {timed(scale)!r}. The item'
     ' figure12 measures them on this machine. To measure on another machine,'
-    f' run {_command([*words, f"--to={LOCAL}"])} there, and copy the file to'
-    f' {folder / LOCAL} here.'
-    f' {_command([*words, "--device=v3", f"--to={folder / V3}"])} lets the TPU'
-    ' compiler estimate a TPU v3.'
+    f' run {other} there, and copy the file to {folder / FILE} here. {v3} lets'
+    ' the TPU compiler estimate a TPU v3.'
   )

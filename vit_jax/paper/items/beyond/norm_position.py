@@ -5,10 +5,10 @@ deep Transformers need it there is a finding of others, on translation: Wang et
 al. 2019 (arXiv:1906.01787) and Xiong et al. 2020 (arXiv:2002.04745).
 """
 
-from vit_jax.paper.claims import Claim, Sum
+from vit_jax.paper.claims import Claim
 from vit_jax.paper.item import Cells, table
 from vit_jax.paper.items import shapes
-from vit_jax.paper.runs import Pretraining, Results
+from vit_jax.paper.runs import Results
 
 _SHALLOW, _DEEP = 8, 64  # Blocks, as in Figure 8.
 _PRE, _POST = 'LayerNorm first', 'LayerNorm last'
@@ -25,29 +25,25 @@ _NOTES = (
 )
 
 
-def _start(position: str, blocks: int) -> Pretraining:
-  """Returns the first run of a place of LayerNorm and a number of blocks."""
-  if position == _PRE:
-    return shapes.depth(blocks)
-  return shapes.shape(
-    f'depth {blocks}, post-LayerNorm', depth=blocks, norm_position='post'
-  )
-
-
-_STARTS = {
-  (position, blocks): _start(position, blocks)
-  for position in (_PRE, _POST)
-  for blocks in (_SHALLOW, _DEEP)
-}
+def _cells(scale: str) -> Cells:
+  measure = shapes.measure(scale)
+  first = {
+    (f'{blocks} blocks', _PRE): measure(shapes.depth(blocks))
+    for blocks in (_SHALLOW, _DEEP)
+  }
+  return first | {
+    (f'{blocks} blocks', _POST): measure(
+      shapes.shape(
+        f'depth {blocks}, post-LayerNorm', depth=blocks, norm_position='post'
+      )
+    )
+    for blocks in (_SHALLOW, _DEEP)
+  }
 
 
 def _claims(scale: str) -> list[Claim]:
-  measure = shapes.measure(scale)
-
-  def lead(blocks: int) -> Sum:
-    return measure(_STARTS[_PRE, blocks]) - measure(_STARTS[_POST, blocks])
-
-  shallow, deep = lead(_SHALLOW), lead(_DEEP)
+  shallow_pre, deep_pre, shallow_post, deep_post = _cells(scale).values()
+  shallow, deep = shallow_pre - shallow_post, deep_pre - deep_post
   half = f'half of the lead at {_DEEP} blocks'
   return [
     Claim(
@@ -76,13 +72,6 @@ def _claims(scale: str) -> list[Claim]:
       'The half is our choice.',
     ),
   ]
-
-
-def _cells(scale: str) -> Cells:
-  return {
-    (f'{blocks} blocks', position): shapes.measure(scale)(start)
-    for (position, blocks), start in _STARTS.items()
-  }
 
 
 def _notes(results: Results) -> list[str]:

@@ -62,9 +62,9 @@ def _claims(scale: str) -> list[Claim]:
 ITEM = from_weights.item(
   'figure10',
   'Position embeddings by hyper-parameters',
-  lambda results: [
+  lambda scale: [
     Panel('position_similarity', title, start)
-    for title, start in STARTS[results.structure].items()
+    for title, start in STARTS[structure(scale)].items()
   ],
   'The same model, trained with other settings: the learning rate (LR), the'
   ' weight decay (WD), and the length of the training. In miniature, the titles'

@@ -21,7 +21,7 @@ _CLAIM = Claim(
 ITEM = item(
   'figure11',
   'Attention distance of a ViT and a hybrid',
-  lambda results: [
+  [
     Panel('attention_distance', start.model, start, IMAGES)
     for start in (LARGE, _HYBRID)
   ],

@@ -1,16 +1,16 @@
 """Figure 12: speed and memory of inference by image size (Appendix D.5).
 
-It needs no runs: files of `vit_jax.inference_speed` answer the claims.
+It needs no runs: a file of `vit_jax.inference_speed` answers the claims.
 """
 
 import pathlib
 from collections.abc import Iterator
 
-from vit_jax.inference_speed import store
+from vit_jax.inference_speed import networks
 from vit_jax.paper import plots
 from vit_jax.paper.item import Item, Part
 from vit_jax.paper.items import speed_claims, speeds
-from vit_jax.paper.report import Missing
+from vit_jax.paper.report import Missing, Number
 from vit_jax.paper.runs import Results
 
 _TITLE = 'Inference speed and largest batch by input size'
@@ -18,40 +18,31 @@ _TITLE = 'Inference speed and largest batch by input size'
 
 def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
   folder = pictures.parent / 'measured'
-  found = speeds.read(folder, results.scale)
-  # Empty axes show that the figure is missing.
-  for stem, measured in (found or {'figure12': None}).items():
-    title, caption = _TITLE, 'Models that do not fit the memory are not drawn.'
-    if measured:
-      title = f'{_TITLE}: {measured.settings.device}'
-      caption += f' {speeds.described(measured.settings)}'
-    figure, marks = _draw(measured)
-    yield plots.save(stem, title, caption, figure, marks, pictures, results)
-  for measured in found.values() or [None]:
-    yield from speed_claims.of_measured(measured, speeds.timed(results.scale))
-  if not found:
-    yield Missing(speeds.missing(folder, results.scale))
-
-
-def _draw(measured: store.Measured | None):
-  """Returns the figure of a device, and its marks.
-
-  Both axes are logarithmic, so models that do not fit the memory are not drawn.
-  """
-  marks = [
-    plots.Mark(entry.model, entry.size, float(number), None, 1, panel)
-    for entry in (measured.entries if measured else ())
+  measured = speeds.read(folder, results.scale)
+  title, caption = _TITLE, 'Models that do not fit the memory are not drawn.'
+  entries, unit = (), 'core'
+  if measured:
+    entries, unit = measured.entries, measured.settings.unit
+    title = f'{_TITLE}: {measured.settings.device}'
+    caption += f' {speeds.described(measured.settings)}'
+  points = [
+    (entry.model, entry.size, Number((float(found),), ('',)), panel)
+    for entry in entries
     # The axial models are Figure 13's, in the same file.
     if 'Axial' not in entry.model
-    for panel, number in (
+    for panel, found in (
       ('left', entry.images_per_second),
       ('right', entry.largest_batch),
     )
-    if number
+    if found  # The y axis is logarithmic.
   ]
-  unit = measured.settings.unit if measured else 'core'
-  figure = plots.lines(
-    marks,
+  yield plots.picture(
+    'figure12',
+    title,
+    caption,
+    points,
+    pictures,
+    results,
     x_label='Input size (px)',
     y_label=(
       f'Peak speed (images/s/{unit})',
@@ -59,10 +50,11 @@ def _draw(measured: store.Measured | None):
     ),
     panels={'left': '', 'right': ''},
     log_y=True,
-    x_ticks=sorted({mark.x for mark in marks}),
-    height=3.5,
+    x_ticks=networks.SIZES[speeds.timed(results.scale)],
   )
-  return figure, marks
+  yield from speed_claims.of_measured(measured, speeds.timed(results.scale))
+  if not measured:
+    yield Missing(speeds.missing(folder, results.scale))
 
 
 ITEM = Item(

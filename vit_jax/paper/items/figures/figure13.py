@@ -3,6 +3,7 @@
 import pathlib
 from collections.abc import Iterator
 
+from vit_jax.inference_speed import networks
 from vit_jax.paper import cost, plots
 from vit_jax.paper.claims import FIVE_SHOT, Claim
 from vit_jax.paper.item import Item, Part
@@ -51,53 +52,51 @@ def _claims(scale: str) -> list[Claim]:
   ]
 
 
-def _printed() -> list[plots.Mark]:
-  """Returns the paper's points in the left panel; x is in exaFLOPs."""
-  found = []
+def _printed() -> Iterator[tuple]:
+  """Yields the paper's points in the left panel; x is in exaFLOPs."""
   for model, (accuracy, where) in _LABELS.items():
-    x, row = _DERIVED.get(model), f'{model}, 7 epochs'
-    x_note = 'derived' if x else ''
+    x, x_note, row = _DERIVED.get(model), 'derived', f'{model}, 7 epochs'
     if row in table6.PAPER.rows:
       x, x_note = table6.PAPER[row, 'exaFLOPs'].value, 'Table 6'
     note = f"approximate: {where}, by the order of the figure's text"
-    found += plots.Mark.of(
-      model, x, Value(accuracy, note=note), 'left', x_note=x_note
-    )
-  return found
+    value = Value(accuracy, note=note)
+    yield model, x, value, 'left', '', x_note if x else ''
 
 
 def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
-  folder = pictures.parent / 'measured'
-  settings, found = speeds.at_pretraining_size(folder, results)
-  marks = []
+  measured = speeds.read(pictures.parent / 'measured', results.scale)
+  size = networks.PRETRAINING_SIZE[speeds.timed(results.scale)]
+  found = measured.speeds(size) if measured else {}
+  points = []
   for model in _LABELS:
     start = _start(results.scale, model)
     number = results.number(results.seeds(start), FEW_SHOT, scale=1.0)
-    compute = cost.compute_of(results, start)
-    for panel, x in (('left', compute), ('right', found.get(model))):
-      marks += plots.Mark.of(model, x, number, panel)
+    points.append((model, cost.compute_of(results, start), number, 'left'))
+    points.append((model, found.get(model), number, 'right'))
   if results.comparable:  # Otherwise they would be in another unit.
-    marks += _printed()
-  figure = plots.lines(
-    marks,
+    points += _printed()
+  unit = measured.settings.unit if measured else 'core'
+  caption = (
+    "The paper's finding: AxialResNet50 is accurate for its compute, but very"
+    ' slow. Speed is the inference speed, measured as for Figure 12'
+    + (f': {measured.settings.device}.' if found else '.')
+  )
+  yield plots.picture(
+    'figure13',
+    _TITLE,
+    caption,
+    points,
+    pictures,
+    results,
     x_label=(
       f'Pre-training compute ({cost.UNITS[results.scale]})',
-      f'Peak speed (images/s/{settings.unit if settings else "core"})',
+      f'Peak speed (images/s/{unit})',
     ),
     y_label='Linear 5-shot ImageNet top-1',
     panels={'left': '', 'right': ''},
     log_x=True,
     scatter=True,
     share_y=True,
-  )
-  caption = (
-    "The paper's finding: AxialResNet50 is accurate for its compute, but very"
-    ' slow. Speed is the inference speed, measured as for Figure 12'
-  )
-  if settings:
-    caption += f': {settings.device}'
-  yield plots.save(
-    'figure13', _TITLE, f'{caption}.', figure, marks, pictures, results
   )
   if unknown := [model for model in _LABELS if model not in found]:
     yield Missing(

@@ -1,9 +1,8 @@
 """Figure 3: fine-tuned accuracy on ImageNet by pre-training data (4.3)."""
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator
 
-from vit_jax.paper import claims, plots
+from vit_jax.paper import claims
 from vit_jax.paper.claims import Claim, Sum, tuned
 from vit_jax.paper.item import figure
 from vit_jax.paper.items.tables import table5
@@ -42,7 +41,6 @@ def _lead(one: str, other: str, data: str) -> Sum:
 
 # The lead of the larger ViT.
 _LITTLE, _MORE, _MUCH = (_lead('ViT-L/16', 'ViT-B/16', data) for data in DATA)
-# Which model is best depends on the amount of data.
 _CLAIMS = [
   Claim(
     'large_is_worse',
@@ -88,43 +86,25 @@ _CLAIMS = [
 ]
 
 
-def _marks(results: Results) -> list[plots.Mark]:
-  ours = {place: mean.by_start(results) for place, mean in _FOUND.items()}
-  printed = {
-    (model, data): value.noted('Table 5')
-    for row, (data, task) in table5.ROWS.items()
-    for model in table5.PAPER.columns
-    if task == IMAGENET and (value := table5.PAPER[row, model])
-  }
-  return plots.marks_of(
-    (*place, number)
-    for numbers in (ours, printed)
-    for place, number in numbers.items()
-  )
-
-
-def _draw(marks: Sequence[plots.Mark], results: Results):
-  """Draws lines over the data sets, from the smallest to the largest."""
-  figure = plots.lines(
-    [
-      dataclasses.replace(mark, x=DATA.index(mark.x))
-      for mark in marks
-      if results.comparable or mark.source == 'ours'
-    ],
-    x_label='Pre-training data',
-    y_label='ImageNet top-1 accuracy (%)',
-    series=[*VITS, *BITS],
-    height=3.7,
-  )
-  figure.axes[0].set_xticks(range(len(DATA)), DATA)
-  return figure
+def _points(results: Results) -> Iterator[tuple]:
+  for place, mean in _FOUND.items():
+    yield *place, mean.by_start(results)
+  for (row, model), value in table5.PAPER.cells.items():
+    data, task = table5.ROWS[row]
+    if task == IMAGENET:
+      yield model, data, value.noted('Table 5')
 
 
 ITEM = figure(
   'figure3',
   'ImageNet accuracy by pre-training data',
-  _marks,
-  _draw,
+  _points,
+  {
+    'x_label': 'Pre-training data',
+    'y_label': 'ImageNet top-1 accuracy (%)',
+    'series': [*VITS, *BITS],
+    'x_names': DATA,
+  },
   caption=lambda results: ERROR_BARS + _BIT_NOTE * results.comparable,
   shown=lambda scale: [Transfer(start, IMAGENET) for start in STARTS.values()],
   claims=claims.not_in_miniature(claims.PLATEAU, _CLAIMS),

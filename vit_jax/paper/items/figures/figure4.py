@@ -1,11 +1,11 @@
 """Figure 4: few-shot accuracy by number of pre-training images (4.3)."""
 
-from vit_jax.paper import claims, plots
+from vit_jax.paper import claims
 from vit_jax.paper.claims import EARLY_STOPPED, Claim, Sum
 from vit_jax.paper.item import figure
 from vit_jax.paper.items import subsets
 from vit_jax.paper.items.subsets import ALL, FEW, MANY, start
-from vit_jax.paper.runs import Pretraining, Results, structure
+from vit_jax.paper.runs import Pretraining, structure
 
 # In miniature, these large models have only the points of claims.
 _LARGE = ('ViT-L/16', 'BiT-R152x2')
@@ -93,27 +93,21 @@ def _starts(scale: str) -> dict[tuple[str, int | None], Pretraining]:
   }
 
 
-def _marks(results: Results) -> list[plots.Mark]:
-  return plots.marks_of(
-    (model, images or 300_000_000, EARLY_STOPPED(one).number(results))
-    for (model, images), one in _starts(results.scale).items()
-  )
-
-
 ITEM = figure(
   'figure4',
   'Few-shot accuracy by number of pre-training images',
-  _marks,
-  lambda marks, results: plots.lines(
-    marks,
-    x_label='Number of JFT-300M images'
+  lambda results: [
+    (model, images or 300_000_000, EARLY_STOPPED(one).number(results))
+    for (model, images), one in _starts(results.scale).items()
+  ],
+  lambda results: {
+    'x_label': 'Number of JFT-300M images'
     if results.comparable
     else 'JFT-300M images\n(pre-training images, in proportion)',
-    y_label='Linear 5-shot ImageNet top-1 (%)',
-    log_x=True,
-    x_ticks=sorted({mark.x for mark in marks}),
-    height=3.5,
-  ),
+    'y_label': 'Linear 5-shot ImageNet top-1 (%)',
+    'log_x': True,
+    'x_ticks': [images or 300_000_000 for images in subsets.IMAGES],
+  },
   caption='Models are pre-trained on random subsets of JFT-300M and on all of'
   ' it, with the same settings. The few-shot accuracy is that of the step that'
   ' was most accurate on held-out pre-training images (early stopping, as in'

@@ -1,21 +1,27 @@
 """Figure 5: accuracy by compute of the pre-training (Section 4.4)."""
 
 import functools
+from collections.abc import Iterator
 
-from vit_jax.paper import claims, cost, plots
+from vit_jax.paper import claims, cost
 from vit_jax.paper.claims import AVERAGE5, Claim, Sum, tuned
 from vit_jax.paper.item import figure
 from vit_jax.paper.items import compute_curves
 from vit_jax.paper.items.figures.figure3 import ERROR_BARS
 from vit_jax.paper.items.tables import table6
-from vit_jax.paper.items.tables.table6 import EXAFLOPS, FAMILIES, STARTS, family
+from vit_jax.paper.items.tables.table6 import EXAFLOPS, STARTS
 from vit_jax.paper.numbers import IMAGENET, Value, average5
 from vit_jax.paper.runs import Results
 
 # The hybrids with the least and the most compute in Table 6.
 _SMALL, _LARGE = 'R50+ViT-B/32, 7 epochs', 'R50+ViT-L/16, 14 epochs'
-_VITS = [r for r, s in STARTS.items() if family(s.model) == 'Transformer']
-_RESNETS = [r for r, s in STARTS.items() if family(s.model) == 'ResNet']
+# Family, as in the legend -> its rows of Table 6, by the names of the models.
+FAMILIES = {
+  'Transformer (ViT)': [row for row in STARTS if row.startswith('ViT')],
+  'ResNet (BiT)': [row for row in STARTS if row.startswith('BiT')],
+  'Hybrid': [row for row in STARTS if '+' in row],
+}
+_VITS, _RESNETS, _ = FAMILIES.values()
 # How much more compute ResNets need at least (4.4: 2 to 4 times).
 _RATIO = 2.0
 
@@ -96,10 +102,10 @@ def _claims(scale: str) -> list[Claim]:
   return claims.not_in_miniature(claims.PLATEAU, found)
 
 
-def _marks(results: Results) -> list[plots.Mark]:
-  ours, papers = [], []
+def _points(results: Results) -> Iterator[tuple]:
+  family = {row: name for name, rows in FAMILIES.items() for row in rows}
   for row, start in STARTS.items():
-    series, printed = FAMILIES[family(start.model)], table6.PAPER.row(row)
+    series, printed = family[row], table6.PAPER.row(row)
     compute = cost.compute_of(results, start)
     exaflops = table6.PAPER[row, EXAFLOPS]
     where = '; '.join(filter(None, ['Table 6', exaflops.note]))
@@ -113,12 +119,9 @@ def _marks(results: Results) -> list[plots.Mark]:
     ):
       if compute is not None:
         number = measure(start).by_start(results)
-        ours += plots.Mark.of(series, compute, number, panel, row)
-      papers += plots.Mark.of(
-        series, exaflops.value, papers_own, panel, row, x_note=where
-      )
-  # In miniature, the paper's points would be in another unit.
-  return ours + papers if results.comparable else ours
+        yield series, compute, number, panel, row
+      if results.comparable:  # Otherwise it would be in another unit.
+        yield series, exaflops.value, papers_own, panel, row, where
 
 
 def _short(run: str) -> str:
@@ -130,18 +133,14 @@ def _short(run: str) -> str:
 ITEM = figure(
   'figure5',
   'Accuracy by compute of the pre-training',
-  _marks,
-  lambda marks, results: plots.lines(
-    marks,
-    x_label=f'Pre-training compute ({cost.UNITS[results.scale]})',
-    y_label='Transfer accuracy (%)',
-    panels={name: name for name in ('Average-5', IMAGENET)},
-    series=[*FAMILIES.values()],
-    log_x=True,
-    scatter=True,
-    names=_short,
-    height=3.2,
-  ),
+  _points,
+  lambda results: {
+    'x_label': f'Pre-training compute ({cost.UNITS[results.scale]})',
+    'y_label': 'Transfer accuracy (%)',
+    'panels': {name: name for name in ('Average-5', IMAGENET)},
+    'series': [*FAMILIES],
+    **{'log_x': True, 'scatter': True, 'names': _short},
+  },
   caption='The compute of a pre-training is the number of operations of a'
   ' forward pass on one image, times 3 to include the backward pass, times the'
   f' number of images seen. {ERROR_BARS}',

@@ -2,24 +2,19 @@
 
 from vit_jax.paper.claims import Claim
 from vit_jax.paper.inside import NUMBERS, Panel
-from vit_jax.paper.items.figures.from_weights import (
-  IMAGES,
-  LARGE,
-  MINI_POSITIONS,
-  item,
-  small_positions,
-)
-from vit_jax.paper.runs import Pretraining, Results, structure
+from vit_jax.paper.items.figures import from_weights
+from vit_jax.paper.items.figures.from_weights import IMAGES, LARGE
+from vit_jax.paper.runs import Pretraining, structure
 
 # Structure -> the run whose filters and positions the figure shows.
 STUDIED = {
   'paper': Pretraining('ViT-L/32', epochs=7),
-  'mini': small_positions(28),
+  'mini': from_weights.small_positions(28),
 }
 
 
-def _panels(results: Results) -> list[Panel]:
-  studied = STUDIED[results.structure]
+def _panels(scale: str) -> list[Panel]:
+  studied = STUDIED[structure(scale)]
   return [
     Panel('filters', studied.model, studied),
     Panel('position_similarity', studied.model, studied),
@@ -28,15 +23,7 @@ def _panels(results: Results) -> list[Panel]:
 
 
 def _claims(scale: str) -> list[Claim]:
-  locality, lines, waves, filters = (
-    NUMBERS[kind](STUDIED[structure(scale)])
-    for kind in (
-      'position_locality',
-      'position_lines',
-      'position_waves',
-      'filter_share',
-    )
-  )
+  studied = STUDIED[structure(scale)]
   return [
     Claim(
       'distance_grows',
@@ -63,21 +50,29 @@ def _claims(scale: str) -> list[Claim]:
       'near_is_similar',
       'Patches that are near each other have similar position embeddings (4.5,'
       ' Figure 7).',
-      {'rank correlation of similarity and nearness': locality},
+      {
+        'rank correlation of similarity and nearness': NUMBERS[
+          'position_locality'
+        ](studied)
+      },
     ),
     Claim(
       'lines',
       'Two patches in the same row or column have more similar position'
       ' embeddings than two patches that share neither, but are as far from'
       ' each other (4.5, Figure 7).',
-      {'excess of similarity': lines},
+      {'excess of similarity': NUMBERS['position_lines'](studied)},
     ),
     Claim(
       'waves',
       'Position embeddings vary smoothly over the image, like waves of a large'
       ' wavelength: such waves describe them better than they describe shuffled'
       ' position embeddings (4.5, D.4, Figure 7).',
-      {'share of slow waves beyond that of shuffled positions': waves},
+      {
+        'share of slow waves beyond that of shuffled positions': NUMBERS[
+          'position_waves'
+        ](studied)
+      },
       'The paper sees sinusoids on larger grids. Slow waves are here the lower'
       ' quarter of the two-dimensional cosine transform of the table.',
     ),
@@ -86,17 +81,21 @@ def _claims(scale: str) -> list[Claim]:
       'A few principal components explain more of the filters that embed'
       ' patches than of random filters: the filters are combinations of a few'
       ' patterns (4.5, Figure 7).',
-      {'share of few components beyond that of random filters': filters},
+      {
+        'share of few components beyond that of random filters': NUMBERS[
+          'filter_share'
+        ](studied)
+      },
       'Few are 28 components, as in the figure, or a tenth if fewer.',
     ),
   ]
 
 
-ITEM = item(
+ITEM = from_weights.item(
   'figure7',
   'Filters, position embeddings and attention distance',
   _panels,
   f'Attention distances are means over {IMAGES} images.',
   claims=_claims,
-  miniature=[MINI_POSITIONS],
+  miniature=[from_weights.MINI_POSITIONS],
 )

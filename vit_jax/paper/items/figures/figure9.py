@@ -1,9 +1,8 @@
 """Figure 9: class token and mean over patches, during pre-training (D.3)."""
 
-from vit_jax.paper import plots
 from vit_jax.paper.claims import FIVE_SHOT, Claim
 from vit_jax.paper.item import figure
-from vit_jax.paper.runs import FEW_SHOT, Pretraining, Results, structure
+from vit_jax.paper.runs import FEW_SHOT, Pretraining, structure
 
 # D.3: the mean over patches had a linear head, unlike the class token.
 _POOLING = (('model.pooling', 'gap'), ('model.representation_size', 0))
@@ -44,23 +43,18 @@ def _claims(scale: str) -> list[Claim]:
   ]
 
 
-def _marks(results: Results) -> list[plots.Mark]:
-  return plots.marks_of(
-    (name, start.epochs * part, number)
-    for name, start in _starts(results.scale).items()
-    for part, number in results.curve(results.seeds(start), FEW_SHOT)
-  )
-
-
 ITEM = figure(
   'figure9',
   'Class token and global average pooling',
-  _marks,
-  lambda marks, results: plots.lines(
-    marks,
-    x_label='Epochs of training',
-    y_label='Linear 5-shot ImageNet top-1 (%)',
-  ),
+  lambda results: [
+    (name, start.epochs * part, number)
+    for name, start in _starts(results.scale).items()
+    for part, number in results.curve(results.seeds(start), FEW_SHOT)
+  ],
+  {
+    'x_label': 'Epochs of training',
+    'y_label': 'Linear 5-shot ImageNet top-1 (%)',
+  },
   caption="The paper's finding: the mean over patches (GAP) with a linear head"
   ' works as well as a class token with a hidden layer, but needs a lower rate.'
   ' In miniature, the class token has a linear head, too.',

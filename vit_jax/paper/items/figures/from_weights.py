@@ -10,7 +10,7 @@ from typing import Any
 
 from vit_jax.paper import inside
 from vit_jax.paper.inside import Panel
-from vit_jax.paper.item import Item
+from vit_jax.paper.item import Item, function
 from vit_jax.paper.report import Missing, Picture
 from vit_jax.paper.runs import Pretraining, Results
 
@@ -63,7 +63,7 @@ def picture(
 def item(
   name: str,
   title: str,
-  panels: Callable[[Results], Sequence[Panel]],
+  panels: Callable[[str], Sequence[Panel]] | Sequence[Panel],
   caption: str,
   **options: Any,
 ) -> Item:
@@ -72,22 +72,17 @@ def item(
   Args:
     name: of the item.
     title: of the item.
-    panels: returns the panels, see `inside.draw`; of the same runs, whether
-      these are finished or not.
+    panels: scale -> the panels, see `inside.draw`; or those of all scales.
     caption: below the picture.
     **options: further attributes of `Item`.
   """
-
-  def shown(scale: str) -> list[Pretraining]:
-    nodes = (panel.node for panel in panels(Results([], {}, scale=scale)))
-    return [*dict.fromkeys(nodes)]
-
+  panels = function(panels)
   return Item(
     name,
     title,
     lambda results, folder: picture(
-      name, title, panels(results), caption, results, folder
+      name, title, panels(results.scale), caption, results, folder
     ),
-    shown,
+    lambda scale: [*dict.fromkeys(panel.node for panel in panels(scale))],
     **options,
   )

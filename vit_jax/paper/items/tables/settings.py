@@ -6,7 +6,8 @@ in the current folder. All models of a row must agree; if they do not, the cell
 lists their settings.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -15,9 +16,7 @@ import ml_collections
 from vit_jax.paper.item import Item, Part
 from vit_jax.paper.numbers import Printed, Value
 from vit_jax.paper.report import Setting, Settings
-from vit_jax.runtime import command_line
 
-Configs = Sequence[ml_collections.ConfigDict]
 Read = Callable[[Any], Any]
 
 
@@ -27,11 +26,6 @@ def side(config: ml_collections.ConfigDict) -> int | str:
   return height if height == width else f'{height}x{width}'
 
 
-def _of_optimizer(key: str) -> Read:
-  """Returns what reads a key that only some optimizers have."""
-  return lambda config: config.optimizer.get(key, 'none')
-
-
 # How settings of all rows are read from a config.
 COMMON: dict[str, Read] = {
   'batch size': attrgetter('data.batch_size'),
@@ -39,15 +33,11 @@ COMMON: dict[str, Read] = {
   'image size': side,
   'gradient clip': attrgetter('optimizer.clip_norm'),
   'weight decay': attrgetter('optimizer.weight_decay'),
-  'Adam beta1': _of_optimizer('beta1'),
-  'Adam beta2': _of_optimizer('beta2'),
-  'momentum': _of_optimizer('momentum'),
+  # Only some optimizers have these.
+  'Adam beta1': lambda config: config.optimizer.get('beta1', 'none'),
+  'Adam beta2': lambda config: config.optimizer.get('beta2', 'none'),
+  'momentum': lambda config: config.optimizer.get('momentum', 'none'),
 }
-
-
-def config(name: str) -> ml_collections.ConfigDict:
-  """Returns the config that `--config=NAME` gives a run."""
-  return command_line.load_config(name)
 
 
 def common(those: Iterable[Any], read: Read, paper: Value) -> Setting:
@@ -72,23 +62,45 @@ def text(value: Any) -> str:
   return f'{value:.12g}' if isinstance(value, int | float) else str(value)
 
 
+def of_rows(
+  paper: Printed,
+  found: Mapping[str, Iterable[Any]],
+  reads: Mapping[str, Read],
+  others: Mapping[tuple[str, str], Setting],
+) -> Settings:
+  """Tables the settings of each row.
+
+  Args:
+    paper: the table as printed.
+    found: row -> its modules or configs.
+    reads: column -> returns the setting of one.
+    others: the cells of other columns.
+  """
+  cells = {
+    (row, column): common(those, read, paper[row, column])
+    for row, those in found.items()
+    for column, read in reads.items()
+  }
+  return Settings(paper.title, paper.rows, paper.columns, cells | {**others})
+
+
 def of_all_rows(
   title: str,
   paper: Mapping[str, Value],
-  configs: Configs,
-  special: Mapping[str, tuple[Configs, Read]],
+  found: Mapping[str, Iterable[ml_collections.ConfigDict]],
+  special: Mapping[str, tuple[Iterable[Any], Read]],
 ) -> Settings:
   """Tables the settings of all rows.
 
   Args:
     title: of the table.
     paper: setting -> as printed.
-    configs: of all rows.
+    found: row -> its configs.
     special: setting -> other configs and another reader.
   """
-  cells = {}
+  every, cells = [*itertools.chain(*found.values())], {}
   for name, value in paper.items():
-    those, read = special.get(name) or (configs, COMMON[name])
+    those, read = special.get(name) or (every, COMMON[name])
     cells[name, 'All rows'] = common(those, read, value)
   return Settings(title, [*paper], ['All rows'], cells)
 

@@ -28,30 +28,27 @@ MODELS = {
   'ViT-L': ('ViT-L/16', 'ViT-L/32'),
   'ViT-H': ('ViT-H/14',),
 }
-# Column -> a module's field.
 _FIELDS = {
-  **{'Layers': 'depth', 'Hidden size': 'width'},
-  **{'MLP size': 'mlp_dim', 'Heads': 'heads'},
+  'Layers': attrgetter('depth'),
+  'Hidden size': attrgetter('width'),
+  'MLP size': attrgetter('mlp_dim'),
+  'Heads': attrgetter('heads'),
 }
 
 
 def _sizes() -> list[Settings | str]:
-  cells, counted = {}, []
+  built, params, counted = {}, {}, []
   for row, names in MODELS.items():
-    modules = {name: models.build(name, num_classes=1000) for name in names}
-    for column, field in _FIELDS.items():
-      cells[row, column] = settings.common(
-        modules.values(), attrgetter(field), PAPER[row, column]
-      )
-    counts = {name: _parameters(module) for name, module in modules.items()}
-    whole = counts[names[0]]
+    built[row] = [models.build(name, num_classes=1000) for name in names]
+    whole, *_ = counts = [*map(_parameters, built[row])]
     printed = PAPER[row, 'Params']
-    cells[row, 'Params'] = Setting(
+    params[row, 'Params'] = Setting(
       f'{whole:,}', printed, accepted=abs(whole - printed.value) < 1_000_000
     )
-    counted += [f'{name} {count:,}' for name, count in counts.items()]
+    for name, count in zip(names, counts, strict=True):
+      counted.append(f'{name} {count:,}')
   return [
-    Settings(PAPER.title, PAPER.rows, PAPER.columns, cells),
+    settings.of_rows(PAPER, built, _FIELDS, params),
     'We count the parameters of each model with its smallest patch, for images'
     ' of 224 px, with a linear head of 1,000 classes. A count has a ✓ if'
     ' rounding it up or down to whole millions gives the number of the paper.'

@@ -1,6 +1,5 @@
 """Table 3: the settings of pre-training (B.1), of configs/pretrain.py."""
 
-import itertools
 from operator import attrgetter
 
 import ml_collections
@@ -10,6 +9,7 @@ from vit_jax.paper.items.tables import settings
 from vit_jax.paper.numbers import IMAGENET, Value, read_table
 from vit_jax.paper.report import Settings
 from vit_jax.paper.runs import DATASETS
+from vit_jax.runtime import command_line
 
 # Three runs of Tables 5 and 6 are not in Table 3: BiT-R152x2 and BiT-R200x3 for
 # 14 epochs, and ViT-H/14 on ImageNet-21k.
@@ -77,26 +77,20 @@ _COLUMNS: dict[str, settings.Read] = {
 
 
 def _pretraining() -> list[Settings | str]:
-  cells, everything = {}, {}
+  found, of_data = {}, {}
   for row in PAPER.rows:
     names, data = models_of(row)
-    found = [
-      settings.config(f'configs/pretrain.py:{name},{DATASETS[data]}')
+    found[row] = [
+      command_line.load_config(f'configs/pretrain.py:{name},{DATASETS[data]}')
       for name in names
     ]
-    for column, read in _COLUMNS.items():
-      cells[row, column] = settings.common(found, read, PAPER[row, column])
-    everything.setdefault(data, []).extend(found)
+    of_data.setdefault(data, []).extend(found[row])
   clip = settings.COMMON['gradient clip']
-  clipped = [data for data, of in everything.items() if any(map(clip, of))]
+  clipped = [data for data, of in of_data.items() if any(map(clip, of))]
+  special = {'gradient clip': (of_data[IMAGENET], clip)}
   return [
-    Settings(PAPER.title, PAPER.rows, PAPER.columns, cells),
-    settings.of_all_rows(
-      'What all rows share',
-      ALL,
-      [*itertools.chain(*everything.values())],
-      {'gradient clip': (everything[IMAGENET], clip)},
-    ),
+    settings.of_rows(PAPER, found, _COLUMNS, {}),
+    settings.of_all_rows('What all rows share', ALL, found, special),
     'Where the paper prints two numbers of epochs, the table shows the one that'
     ' configs/pretrain.py has by default; the option epochs=N selects the'
     ' other. ResNets have no dropout, which the table shows as a rate of 0.',

@@ -2,10 +2,13 @@
 
 from operator import attrgetter
 
+import ml_collections
+
 from vit_jax.paper import numbers
 from vit_jax.paper.items.tables import settings, table2
 from vit_jax.paper.numbers import VTAB, Value
 from vit_jax.paper.report import Setting, Settings
+from vit_jax.runtime import command_line
 from vit_jax.sweep import reading
 
 PAPER = numbers.read_table(
@@ -48,21 +51,17 @@ TASKS = {
 
 
 def _finetuning() -> list[Settings | str]:
-  cells, everything = {}, []
-  for row in PAPER.rows:
-    found = _runs(row)
-    [ours, *others] = rates = dict.fromkeys(c.schedule.peak for c in found)
+  found, rates = {row: _runs(row) for row in PAPER.rows}, {}
+  for row, configs in found.items():
+    [ours, *others] = tried = dict.fromkeys(c.schedule.peak for c in configs)
     if others:
-      ours = '{' + ', '.join(map(settings.text, rates)) + '}'
-    cells[row, 'Base LR'] = Setting(ours, PAPER[row, 'Base LR'])
-    cells[row, 'Steps'] = settings.common(
-      found, attrgetter('total_steps'), PAPER[row, 'Steps']
-    )
-    everything += found
+      ours = '{' + ', '.join(map(settings.text, tried)) + '}'
+    rates[row, 'Base LR'] = Setting(ours, PAPER[row, 'Base LR'])
+  steps = {'Steps': attrgetter('total_steps')}
   title = 'What all rows share, and what only Table 2 has'
   return [
-    Settings(PAPER.title, PAPER.rows, PAPER.columns, cells),
-    settings.of_all_rows(title, ALL, everything, _table2()),
+    settings.of_rows(PAPER, found, steps, rates),
+    settings.of_all_rows(title, ALL, found, _table2()),
     'The table shows the rates that configs/sweeps/finetune.py tries for'
     " ViT-B/16. On ImageNet, 0.06 is one of them, although the paper's text has"
     ' it only for ResNets and hybrids. For ResNets, the sweep also tries the'
@@ -70,26 +69,26 @@ def _finetuning() -> list[Settings | str]:
   ]
 
 
-def _runs(row: str) -> settings.Configs:
+def _runs(row: str) -> list[ml_collections.ConfigDict]:
   """Returns all runs of a row, for all candidate rates."""
   if row == VTAB:
-    config = settings.config('configs/vtab.py:ViT-B/16,all')
+    config = command_line.load_config('configs/vtab.py:ViT-B/16,all')
     return [*config.stages.values()]
   sweep = reading.load(f'configs/sweeps/finetune.py:ViT-B/16,{TASKS[row]}')
   [study] = sweep.studies
   return [reading.read_config(run) for run in study.all_runs()]
 
 
-def _table2() -> dict[str, tuple[settings.Configs, settings.Read]]:
+def _table2() -> dict[str, tuple[list, settings.Read]]:
   """Returns the settings that only Table 2's runs on ImageNet have."""
-  text = 'configs/finetune.py:{},imagenet2012,resolution={}'
-  found = {
-    f'image size, {model} in Table 2': settings.config(text.format(model, size))
-    for model, size in table2.RESOLUTION.items()
+  found, shown = [], {}
+  for model, size in table2.RESOLUTION.items():
+    text = f'configs/finetune.py:{model},imagenet2012,resolution={size}'
+    found.append(command_line.load_config(text))
+    shown[f'image size, {model} in Table 2'] = ([found[-1]], settings.side)
+  return shown | {
+    'Polyak factor in Table 2': (found, attrgetter('polyak.decay'))
   }
-  shown = {name: ([one], settings.side) for name, one in found.items()}
-  decay = attrgetter('polyak.decay')
-  return shown | {'Polyak factor in Table 2': ([*found.values()], decay)}
 
 
 ITEM = settings.item(PAPER, _finetuning)

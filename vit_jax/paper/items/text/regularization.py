@@ -84,41 +84,35 @@ def _claims(scale: str) -> list[Claim]:
 
 def _notes(results: Results) -> list[str]:
   """Returns what a reader must know about the settings."""
-  smaller = _SMALLER.get(results.scale)
+  scale, smaller = results.scale, _SMALLER.get(results.scale)
   found = [
     'The strong regularization is that of Table 3. The paper does not say what'
     ' dropout rate and weight decay a weak regularization has. We take the'
     ' weakest that configs/sweeps/regularisation.py tries.'
   ]
   for name, options in _SETTINGS.items():
-    dropout, decay = (
-      smaller.option(key, value) if smaller else value
-      for key, value in options.items()
-    )
+    dropout, decay = options.values()
+    decay = smaller.decay(decay) if smaller else decay
     found.append(
       f'Here, {name} regularization is a dropout rate of {dropout:g} and a'
       f' weight decay of {decay:.3g}.'
     )
-  if smaller is None:
+  if not smaller:
     return [
       *found,
       'The paper does not say how it trained ResNets on ImageNet. Here, we use'
       ' the settings of the BiT authors, as in Figure 3: 90 epochs of SGD with'
       ' a weight decay of 0.0001.',
     ]
-  if smaller.decay(1) != 1:
-    found.append(
-      f"Every weight decay is the paper's times {smaller.decay(1):.2g}."
-    )
   return [
     *found,
-    f'Table 3 has no ResNets on ImageNet. So {_RESNETS[results.scale]} takes'
-    ' the weight decay of ResNets on JFT-300M. Here, it is'
-    f' {smaller.weight_decay:g}. No run of this table clips gradients; in the'
-    ' paper, pre-training on ImageNet does.',
-    f'These runs have about {_STEPS[results.scale]:,} steps, more than other'
-    ' miniatures on ImageNet, so that a model overfits the few images:'
-    ' otherwise, regularization could not help.',
+    f'Table 3 has no ResNets on ImageNet. So {_RESNETS[scale]} takes the weight'
+    f' decay of ResNets on JFT-300M. Here, it is {smaller.weight_decay:g}. No'
+    ' run of this table clips gradients; in the paper, pre-training on ImageNet'
+    ' does.',
+    f'These runs have about {_STEPS[scale]:,} steps, more than other miniatures'
+    ' on ImageNet, so that a model overfits the few images: otherwise,'
+    ' regularization could not help.',
   ]
 
 
