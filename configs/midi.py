@@ -60,6 +60,8 @@ MIDI = Scale(
   augment='inception_crop(min_area=0.25)|flip',
   tuning_steps=320,
 )
+# The scales that are smaller than the paper's.
+SMALLER = {'mini': mini.MINI, 'midi': MIDI}
 
 
 def get_config(argument=None):

@@ -88,7 +88,8 @@ def study(
       test images, are only for reported runs.
     seeds: how many runs to report.
     rates: learning rates; () is Table 4's, or `DEFAULT_RATES`.
-    overrides: config key -> value, for all runs.
+    overrides: config key -> value, for all runs; reported runs count their
+      seeds from its `seed`.
   """
   name = name or dataset
   folder = folder or name
@@ -108,11 +109,12 @@ def study(
     return f'configs/finetune.py:{text},{model},{dataset}'
 
   def finals(winner: Run) -> list[Run]:
+    first = winner.overrides.get('seed', 0)
     return [
       make_run(
         folder,
         config('all', winner.labels.get('setup', 'table4')),
-        {**winner.overrides, 'seed': seed},
+        {**winner.overrides, 'seed': first + seed},
         **winner.labels,
         seed=seed,
       )

@@ -14,8 +14,8 @@ public; `SPEC@TRAIN@HELD_OUT` also gives their splits.
 pre-training run and task, as claims compare pre-training runs of several seeds.
 `data=SPEC` replaces its scenes by your own data.
 `scale=midi`: configs/midi.py on your photographs, `data=SPEC`.
-`seeds=N` makes N pre-trainings of each mean that a claim tests; all seeds count
-from `first_seed=N`.
+`seeds=N` makes N pre-trainings of each mean that a claim tests; all seeds of a
+miniature count from `first_seed=N`.
 `clean=DIR`, for scale=paper, tests the fine-tuning runs of the item
 near_duplicates a second time, without the images in DIR's lists
 (`duplicate_lists`).
@@ -36,7 +36,7 @@ from vit_jax.paper.items.beyond import near_duplicates
 from vit_jax.paper.items.tables import table4
 from vit_jax.paper.runs import Node, Pretraining, Transfer, Vtab
 from vit_jax.sweep import Study, Sweep, make_run
-from vit_jax.sweep.spec import Run, Value
+from vit_jax.sweep.spec import Value
 from vit_jax.vtab import tasks
 
 USAGE = (
@@ -58,27 +58,16 @@ VTAB = {task.title: task.name for task in tasks.TASKS.values()}
 VTAB_SEEDS = 3
 # The default of configs/sweeps/finetune.py.
 _TUNING_SEEDS = 3
-# Scale -> the config file of its runs, and what is smaller in them.
-MINIATURES = {
-  'mini': ('configs/mini.py', mini.MINI),
-  'midi': ('configs/midi.py', midi.MIDI),
-}
-
-
-# Scale -> the options that only some scales have.
-_OPTIONS = {
-  'paper': ('jft', 'imagenet21k', 'clean'),
-  'mini': ('data',),
-  'midi': ('data',),
-}
 
 
 def get_sweep(argument=None) -> Sweep:
   """Returns the sweep of `ITEM[+ITEM...][,scale=SCALE]`."""
   args = config_lib.parse_argument(argument, USAGE)
   scale = args.get('scale', 'paper')
-  general = {'item', 'scale', 'seeds', 'first_seed'}
-  for option in args.keys() - general - {*_OPTIONS[scale]}:
+  others = {'jft', 'imagenet21k', 'clean'}
+  if scale == 'paper':
+    others = {'data', 'first_seed'}
+  for option in args.keys() & others:
     raise ValueError(
       f'{option}={args[option]} does not go with scale={scale}: leave it out.'
       f' {USAGE}'
@@ -106,35 +95,21 @@ def get_sweep(argument=None) -> Sweep:
     studies = [at_paper_scale(node, specs, lists) for node in nodes]
   else:
     studies = [in_miniature(node, data, scale) for node in nodes]
-  first = args.get('first_seed', 0)
-  return Sweep([_shifted(study, first) for study in studies if study])
+  studies = [study for study in studies if study]
+  if 'first_seed' in args:
+    studies = [_counted(study, args['first_seed']) for study in studies]
+  return Sweep(studies)
 
 
-def _shifted(study: Study, first: int) -> Study:
-  """Returns a study whose runs count their seeds from `first`."""
-
-  def shifted(several: Sequence[Run]) -> list[Run]:
-    return [
-      dataclasses.replace(
-        run,
-        overrides={
-          **run.overrides,
-          'seed': run.overrides.get('seed', 0) + first,
-        },
-      )
-      for run in several
-    ]
-
-  if not first:
-    return study
-  finals = study.finals
-  return dataclasses.replace(
-    study,
-    candidates=shifted(study.candidates),
-    finals=(lambda winner: shifted(finals(winner)))
-    if callable(finals)
-    else shifted(finals),
-  )
+def _counted(study: Study, first: int) -> Study:
+  """Returns a miniature's study with seeds that count from `first`."""
+  finals = [
+    dataclasses.replace(
+      run, overrides={**run.overrides, 'seed': run.overrides['seed'] + first}
+    )
+    for run in study.finals
+  ]
+  return dataclasses.replace(study, finals=finals)
 
 
 def _folder(node: Node) -> str:
@@ -203,16 +178,17 @@ def at_paper_scale(
   path = lists.get((node.pretraining.data, node.task))
   if asked and path:
     options['clean'] = path
-  study = finetune.study(
+  overrides = {'init.checkpoint': _weights(node), **dict(node.options)}
+  if node.pretraining.seed:  # As in `_tuned`, no two may share seeds.
+    overrides['seed'] = _TUNING_SEEDS * node.pretraining.seed
+  return finetune.study(
     node.pretraining.model,
     TASKS[node.task],
     name=node.name,
     folder=_folder(node),
     options=options,
-    overrides={'init.checkpoint': _weights(node), **dict(node.options)},
+    overrides=overrides,
   )
-  # As in `_tuned`: several pre-trainings must not share seeds.
-  return _shifted(study, _TUNING_SEEDS * node.pretraining.seed)
 
 
 def _papers_pretraining(node: Pretraining, spec: str) -> Study:
@@ -259,9 +235,9 @@ def in_miniature(
   Args:
     node: the node to run.
     data: the spec of data that replace the scenes; '' keeps the scenes.
-    scale: a key of `MINIATURES`.
+    scale: 'mini' or 'midi'.
   """
-  file, smaller = MINIATURES[scale]
+  file, smaller = f'configs/{scale}.py', midi.SMALLER[scale]
   own = [f'of={data}'] if data else []
   # For TFDS data, `data.data_dir` is the user's to set.
   scenes = {} if data.startswith('tfds:') else _SCENES
@@ -293,9 +269,8 @@ def _followed(scale: str) -> frozenset[Node]:
     if item.curves:
       found.update(item.shown(scale))
     asked = [mean for claim in item.claims(scale) for mean in claim.means()]
-    for mean in (*item.means(scale), *asked):
-      if mean.measure.curves:
-        found.add(mean.start)
+    means = (*item.means(scale), *asked)
+    found.update(mean.start for mean in means if mean.measure.curves)
   return frozenset(found)
 
 
@@ -305,7 +280,7 @@ def _mini_pretraining(
   scenes: Mapping[str, Value],
   scale: str,
 ) -> Study:
-  file, smaller = MINIATURES[scale]
+  file, smaller = f'configs/{scale}.py', midi.SMALLER[scale]
   words = [node.model, runs.DATASETS[node.data], *own]
   if node.epochs is not None:
     words.append(f'epochs={node.epochs:g}')

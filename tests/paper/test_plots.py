@@ -56,7 +56,7 @@ POINTS = (
 
 
 def test_lines_have_the_points_error_bars_and_series():
-  figure = plots.draw(plots.marks_of(POINTS), **LABELS, log_x=True)
+  figure = plots.draw(plots.frame(POINTS), **LABELS, log_x=True)
   [axes] = figure.axes
   assert _lines(axes) == {
     'ViT-B/32': [(9, 30), (30, 41)],
@@ -80,7 +80,7 @@ def test_panels_have_their_own_marks_labels_and_titles():
     ('B', 64.0, number(2000.0), 'right'),
   )
   figure = plots.draw(
-    plots.marks_of(points),
+    plots.frame(points),
     x_label=('one', 'other'),
     y_label=('up', 'down'),
     panels={'left': 'L', 'right': 'R'},
@@ -102,7 +102,7 @@ def test_panels_have_their_own_marks_labels_and_titles():
 
 
 def test_ticks_are_short_numbers():
-  marks = plots.marks_of(('A', x, number(1.0)) for x in (9e6, 3e7))
+  marks = plots.frame(('A', x, number(1.0)) for x in (9e6, 3e7))
   figure = plots.draw(marks, **LABELS, log_x=True, x_ticks=[9e6, 3e7])
   figure.draw_without_rendering()
   ticks = [t.get_text() for t in figure.axes[0].get_xticklabels()]
@@ -116,7 +116,7 @@ def test_series_may_stand_side_by_side():
     ('C', 'few', Value(50.0), 'few'),
   )
   figure = plots.draw(
-    plots.marks_of(points),
+    plots.frame(points),
     y_label='Accuracy (%)',
     panels={name: name for name in ('all', 'some', 'none', 'few')},
     scatter=True,
@@ -137,7 +137,7 @@ def test_series_may_stand_side_by_side():
 
 
 def test_names_may_stand_on_the_x_axis():
-  marks = plots.marks_of(('A', x, number(1.0)) for x in ('much', 'little'))
+  marks = plots.frame(('A', x, number(1.0)) for x in ('much', 'little'))
   figure = plots.draw(marks, **LABELS, x_names=['little', 'much'])
   figure.draw_without_rendering()
   [axes] = figure.axes
@@ -146,7 +146,7 @@ def test_names_may_stand_on_the_x_axis():
 
 
 def test_empty_figures_say_no_results_yet():
-  figure = plots.draw([], **LABELS, panels={'a': 'A', 'b': 'B'})
+  figure = plots.draw(plots.frame([]), **LABELS, panels={'a': 'A', 'b': 'B'})
   said = [[t.get_text() for t in axes.texts] for axes in figure.axes]
   assert said == [['no results yet']] * 2
   assert not figure.legends
@@ -161,13 +161,13 @@ def test_rows_are_the_marks_ours_first():
     ('B', 9.0, Value(66.0, 1.5, note='Table 2'), '', '', 'Table 6'),
     ('A', 'x', number(70.0, 74.0), 'p', 'l'),
   )
-  text = plots.rows(plots.marks_of(points)).to_csv(index=False)
+  text = plots.frame(points).to_csv(index=False)
   assert text.splitlines() == [
     'source,panel,series,label,x,mean,std,n,note',
     'ours,p,A,l,x,72.0,2.8284271247461903,2,run0; run1',
     'paper,,B,,9.0,66.0,1.5,,Table 2; x: Table 6',
   ]
-  assert plots.rows([]).to_csv(index=False).count('\n') == 1
+  assert plots.frame([]).to_csv(index=False).count('\n') == 1
 
 
 def test_saved_figures_are_not_cropped(tmp_path):
@@ -186,7 +186,7 @@ def test_saved_figures_are_not_cropped(tmp_path):
 
 
 def test_the_legend_is_below_the_axes():
-  figure = plots.draw(plots.marks_of(POINTS), **LABELS)
+  figure = plots.draw(plots.frame(POINTS), **LABELS)
   figure.draw_without_rendering()
   [legend], [axes] = figure.legends, figure.axes
   assert legend.get_window_extent().y1 <= axes.get_tightbbox().y0

@@ -224,7 +224,7 @@ def figure(
   Args:
     name: of the item. This and others are attributes of `Item`.
     title: of the item.
-    points: returns its points, see `plots.marks_of`.
+    points: returns its points, see `plots.frame`.
     axes: how they are drawn, see `plots.draw`.
     caption: what to look at, and what the paper found.
     **options: further attributes of `Item`.

@@ -1,10 +1,9 @@
-"""The paper's figures of numbers: lines and points from marks.
+"""The paper's figures of numbers: lines and points.
 
-A `Mark` is a point, of ours or of the paper. `draw` draws marks, and `picture`
-writes the picture with its marks as a CSV file.
+`frame` tables points of ours and of the paper, `draw` draws them, and `picture`
+writes the picture with its points as a CSV file.
 """
 
-import dataclasses
 import itertools
 import math
 import pathlib
@@ -14,7 +13,6 @@ from typing import Any
 import pandas as pd
 
 from vit_jax.pages import drawing
-from vit_jax.paper.numbers import Value
 from vit_jax.paper.report import Number, Picture
 from vit_jax.paper.runs import Results
 
@@ -45,81 +43,35 @@ _BESIDE = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Mark:
-  """A point.
-
-  Attributes:
-    series: what the legend says.
-    x: where it is; None if unknown: then it is not drawn.
-    y: its height.
-    std: half the length of its error bar; None if it has none.
-    n: number of runs that it is the mean of; None if unknown.
-    panel: key of the panel, in figures with several.
-    label: the run, if each point of the series has its own.
-    note: where it is from: our runs, or a place in the paper.
-    source: 'ours' or 'paper'.
-  """
-
-  series: str
-  x: float | str | None
-  y: float
-  std: float | None = None
-  n: int | None = None
-  panel: str = ''
-  label: str = ''
-  note: str = ''
-  source: str = 'ours'
-
-
-def mark_of(
-  series: str,
-  x: float | str | None,
-  found: Number | Value,
-  panel: str = '',
-  label: str = '',
-  x_note: str = '',
-) -> Mark:
-  """Returns the mark of a number of ours or of the paper.
+def frame(points: Iterable[Sequence[Any]]) -> pd.DataFrame:
+  """Returns a row for each point that has a number, ours first.
 
   Args:
-    series: as the attribute; so are `x`, `panel` and `label`.
-    x: where it is.
-    found: the number.
-    panel: key of the panel.
-    label: the run.
-    x_note: where the paper's x is from.
+    points: each is a series, as the legend names it; x, None if unknown; the
+      number; and, as far as they are needed, the key of the panel, the name of
+      the run, and where the paper's x is from.
+
+  Returns:
+    The columns of `COLUMNS`. `source` is 'ours' or 'paper'; `std` is half of
+    the error bar; `n` is the number of runs; `note` says where the number is
+    from: our runs, or a place in the paper. Unknown values are empty.
   """
-  if isinstance(found, Value):
-    y, n, source = float(found.value), None, 'paper'
-    note = '; x: '.join(filter(None, [found.note, x_note]))
-  else:
-    y, n, source = found.mean, len(found.values), 'ours'
-    note = '; '.join(found.runs)
-  return Mark(series, x, y, found.std, n, panel, label, note, source)
-
-
-def marks_of(several: Iterable[Sequence[Any]]) -> list[Mark]:
-  """Returns the marks of several numbers, as far as they are there.
-
-  Args:
-    several: arguments of `mark_of`; where the number is None, there is none.
-  """
-  return [mark_of(*one) for one in several if one[2] is not None]
-
-
-def rows(marks: Sequence[Mark]) -> pd.DataFrame:
-  """Returns a row for each mark, with the columns of `COLUMNS`; ours are first.
-
-  Unknown values are empty.
-  """
-  lines_ = [
-    {'mean': mark.y, **dataclasses.asdict(mark)}
-    for mark in sorted(marks, key=lambda mark: mark.source)
-  ]
-  frame = pd.DataFrame(lines_, columns=list(COLUMNS))
+  rows = []
+  for series, x, found, *more in points:
+    panel, label, x_note = (*more, '', '', '')[:3]
+    if isinstance(found, Number):
+      y, n, source = found.mean, len(found.values), 'ours'
+      note = '; '.join(found.runs)
+    elif found:
+      y, n, source = float(found.value), None, 'paper'
+      note = '; x: '.join(filter(None, [found.note, x_note]))
+    else:
+      continue
+    rows.append((source, panel, series, label, x, y, found.std, n, note))
+  rows.sort(key=lambda row: row[0])
   # Int64: counts stay whole numbers although some are unknown.
-  return frame.astype({'n': 'Int64', 'std': float, 'x': object})
+  types = {'mean': float, 'std': float, 'n': 'Int64', 'x': object}
+  return pd.DataFrame(rows, columns=[*COLUMNS]).astype(types)
 
 
 def picture(
@@ -137,21 +89,21 @@ def picture(
     name: of the files.
     title: what it shows.
     caption: what to look at, and what the paper found.
-    points: see `marks_of`.
+    points: see `frame`.
     pictures: the folder.
     results: the paper's points are in the file, but drawn only beside results
       that are comparable.
     **axes: see `draw`.
   """
-  marks = marks_of(points)
-  shown = [m for m in marks if results.comparable or m.source == 'ours']
+  marks = frame(points)
+  shown = marks if results.comparable else marks[marks.source == 'ours']
   figure = draw(shown, **axes)
-  drawing.save(figure, pictures / name, rows(marks), mark=results.mark)
+  drawing.save(figure, pictures / name, marks, mark=results.mark)
   return Picture(title, f'{pictures.name}/{name}', caption)
 
 
 def draw(
-  marks: Sequence[Mark],
+  marks: pd.DataFrame,
   *,
   x_label: str | Sequence[str] = '',
   y_label: str | Sequence[str],
@@ -172,7 +124,7 @@ def draw(
   larger than ours and below them: equal points look like a ring.
 
   Args:
-    marks: the points.
+    marks: see `frame`; points without x are not drawn.
     x_label: of the x axis, or of each panel's.
     y_label: of the left panel's y axis, or of each panel's.
     panels: panel of the marks -> title; None: one panel without a name.
@@ -190,17 +142,16 @@ def draw(
   """
   from matplotlib import style
 
-  marks = [mark for mark in marks if mark.x is not None]
+  marks = marks[marks.x.notna()]
   panels = panels or {'': ''}
   count = len(panels)
   x_labels = [x_label] * count if isinstance(x_label, str) else x_label
   y_labels = [y_label] + [''] * count if isinstance(y_label, str) else y_label
-  looks = styles([*series, *(mark.series for mark in marks)])
+  looks = styles([*series, *marks.series])
   if abreast:
-    order = [*looks]
-    marks = [dataclasses.replace(m, x=order.index(m.series)) for m in marks]
+    marks = marks.assign(x=marks.series.map([*looks].index))
   if x_names:
-    marks = [dataclasses.replace(m, x=x_names.index(m.x)) for m in marks]
+    marks = marks.assign(x=marks.x.map(x_names.index))
   if scatter:
     looks = {name: look | _POINT for name, look in looks.items()}
   with drawing.in_style(), style.context(_STYLE):
@@ -208,8 +159,8 @@ def draw(
     axes = figure.subplots(1, count, squeeze=False, sharey=share_y)[0]
     for one, panel, x, y in zip(axes, panels, x_labels, y_labels, strict=False):
       one.set(title=panels[panel], xlabel=x, ylabel=y)
-      here = [mark for mark in marks if mark.panel == panel]
-      if not here:
+      here = marks[marks.panel == panel]
+      if here.empty:
         _say_empty(one)
         continue
       _ticks(one, x_ticks, log_x)
@@ -218,13 +169,13 @@ def draw(
       if log_y:
         one.set_yscale('log')
       for name, look in looks.items():
-        _draw(one, [m for m in here if m.series == name], look)
+        _draw(one, here[here.series == name].sort_values('x'), look)
       if abreast:
         one.set(xticks=[], xlim=(-1, len(looks)))
     _legend(figure, looks, marks)
     for one, panel in zip(axes if names else (), panels, strict=False):
-      ours = [m for m in marks if m.source == 'ours' and m.panel == panel]
-      _label_points(one, ours, names)
+      ours = (marks.source == 'ours') & (marks.panel == panel)
+      _label_points(one, marks[ours], names)
   return figure
 
 
@@ -249,20 +200,18 @@ def styles(series: Iterable[str]) -> dict[str, dict[str, Any]]:
   }
 
 
-def _draw(axes: Any, marks: Sequence[Mark], look: Mapping[str, Any]) -> None:
-  """Draws a series, from left to right."""
-  marks = sorted(marks, key=lambda mark: mark.x)
+def _draw(axes: Any, marks: pd.DataFrame, look: Mapping[str, Any]) -> None:
+  """Draws a series."""
   for source, more in (('paper', _HOLLOW), ('ours', {'zorder': 3})):
-    own = [mark for mark in marks if mark.source == source]
-    if not own:
-      continue
-    places = [mark.x for mark in own], [mark.y for mark in own]
-    axes.plot(*places, **{**look, **more}, label=own[0].series)
-    bars = [(m.x, m.y, m.std) for m in own if m.std is not None]
-    if bars:
+    own = marks[marks.source == source]
+    bars = own[own['std'].notna()]
+    if len(own):
+      label = own.series.iloc[0]
+      axes.plot([*own.x], own['mean'], **{**look, **more}, label=label)
+    if len(bars):
       width = {'elinewidth': 0.9, 'capthick': 0.9}
       axes.errorbar(
-        *zip(*bars, strict=True),
+        *([*bars.x], bars['mean'], bars['std']),
         **{'fmt': 'none', 'ecolor': look['color'], 'zorder': 2.5, **width},
       )
 
@@ -293,20 +242,18 @@ def _say_empty(axes: Any) -> None:
 
 
 def _legend(
-  figure: Any, looks: Mapping[str, Mapping[str, Any]], marks: Sequence[Mark]
+  figure: Any, looks: Mapping[str, Mapping[str, Any]], marks: pd.DataFrame
 ) -> None:
   """Puts a legend of all axes below them, where it hides nothing."""
   from matplotlib.lines import Line2D
 
+  sources = marks.groupby('series').source.agg(set)
   shown = {
-    name: look
+    name: look if 'ours' in sources[name] else look | _HOLLOW
     for name, look in looks.items()
-    if name in {mark.series for mark in marks}
+    if name in sources
   }
-  ours = {mark.series for mark in marks if mark.source == 'ours'}
-  for name in shown.keys() - ours:
-    shown[name] = looks[name] | _HOLLOW
-  if any(mark.source == 'paper' for mark in marks):
+  if 'paper' in {*marks.source}:
     shown['paper'] = {'color': GREY, 'marker': 'o', **_HOLLOW}
   if not shown:
     return
@@ -321,19 +268,20 @@ def _legend(
 
 
 def _label_points(
-  axes: Any, marks: Sequence[Mark], names: Callable[[str], str]
+  axes: Any, marks: pd.DataFrame, names: Callable[[str], str]
 ) -> None:
   """Writes a name beside each mark, where it hides least.
 
   Call it last: the places depend on the limits and the size of the axes.
   """
   axes.figure.draw_without_rendering()  # Settles the layout.
-  points = axes.transData.transform([(m.x, m.y) for m in marks] or [(0, 0)])
+  places = [*zip(marks.x, marks['mean'], strict=True)]
+  points = axes.transData.transform(places or [(0, 0)])
   taken: list[Any] = []
-  for mark in marks:
+  for label, place in zip(marks.label, places, strict=True):
     text = axes.annotate(
-      names(mark.label),
-      (mark.x, mark.y),
+      names(label),
+      place,
       (0, 0),
       textcoords='offset points',
       fontsize=5.5,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vit_jax.configs import midi, mini
+from vit_jax.configs import midi
 from vit_jax.paper.items.tables import table5
 from vit_jax.paper.numbers import IMAGENET, IMAGENET21K, JFT, Value
 from vit_jax.paper.runs import Pretraining, pretraining
@@ -46,7 +46,7 @@ def on_imagenet(scale: str) -> Pretraining:
   """Returns a pre-training of as many steps on ImageNet's images."""
   if scale == 'paper':
     return _masked(IMAGENET, None)
-  datasets = (mini.MINI if scale == 'mini' else midi.MIDI).datasets
+  datasets = midi.SMALLER[scale].datasets
   jft = datasets['jft300m']
   steps = 14 * jft.steps / jft.epochs
   return _masked(IMAGENET, datasets['imagenet2012'].epochs_of(steps))

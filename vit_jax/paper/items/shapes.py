@@ -1,6 +1,6 @@
 """The ViTs of Figure 8, which vary one dimension at a time (D.2)."""
 
-from vit_jax.configs import midi, mini
+from vit_jax.configs import midi
 from vit_jax.paper import claims
 from vit_jax.paper.claims import Measure
 from vit_jax.paper.runs import Pretraining
@@ -12,8 +12,7 @@ SHAPE = {'depth': 8, 'width': 1024, 'mlp_dim': 2048, 'heads': 16}
 # Scale -> the paper's number of blocks -> ours.
 DEPTHS = {
   'paper': {blocks: blocks for blocks in (4, SHAPE['depth'], 16, 32, 64)},
-  'mini': mini.MINI.depths,
-  'midi': midi.MIDI.depths,
+  **{scale: smaller.depths for scale, smaller in midi.SMALLER.items()},
 }
 
 

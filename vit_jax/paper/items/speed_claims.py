@@ -61,58 +61,57 @@ _GROWTH = (
   " image's side. This begins to show only for the largest models at the"
   ' largest sizes (D.5, Figure 12).'
 )
-_COMPARABLY = f'Comparable is a factor of {_COMPARABLE:g} at most, {_OF_EACH}'
-_MORE = f'Clearly is a factor of {_CLEARLY:g} at least, {_OF_EACH}'
+# Whether a claim holds, and the numbers behind that.
+_Tested = tuple[bool, str]
 
 
 def of_measured(measured: store.Measured | None, scale: str) -> list[Claim]:
-  """Returns the answers to the three claims.
+  """Returns the answers to the three claims, which need all measurements.
 
   Args:
     measured: the measurements of a device; None: there are none.
     scale: 'paper' or 'mini', the scale of the measured models.
   """
-  pairs = SIMILAR[scale]
-  large = [pair for pair in pairs if not pair[0].startswith('ViT-B')]
-
-  def speed() -> _Tested:
-    ratios, said = _ratios(measured, pairs, 'images_per_second')
-    holds = all(1 / _COMPARABLE <= ratio <= _COMPARABLE for ratio in ratios)
-    return holds, f'images a second, {said} {_COMPARABLY}'
-
-  def memory() -> _Tested:
-    ratios, said = _ratios(measured, large, 'largest_batch')
-    return min(ratios) >= _CLEARLY, f'largest batch, {said} {_MORE}'
-
-  answered = []
-  for statement, models, test in (
-    (_SPEED, itertools.chain(*pairs), speed),
-    (_MEMORY, itertools.chain(*large), memory),
-    (_GROWTH, _VITS, lambda: _growth(measured)),
+  lacking = [
+    f'{model} at {size} px'
+    for model in networks.MODELS
+    for size in networks.SIZES[scale]
+    if measured is None or measured.find(model, size) is None
+  ]
+  found = []
+  for statement, test in (
+    *((_SPEED, _speed), (_MEMORY, _memory), (_GROWTH, _growth)),
   ):
-    lacking = [
-      f'{model} at {size} px'
-      for model in dict.fromkeys(models)
-      for size in networks.SIZES[scale]
-      if measured is None or measured.find(model, size) is None
-    ]
     answer = answers.MISSING
-    said = (
-      f'Not measured yet: {len(lacking)} of the speeds that it needs, such as'
-      f' {"".join(lacking[:1])}.'
-    )
-    if not lacking:
+    if lacking:
+      said = f'Not measured yet: {len(lacking)} speeds, such as {lacking[0]}.'
+    else:
       said = f'{measured.settings.device}: too few models fit the memory.'
       with contextlib.suppress(statistics.StatisticsError):  # A mean of none.
-        holds, numbers = test()
+        holds, numbers = test(measured)
         answer = answers.SEEN if holds else answers.NOT_SEEN
         said = f'{measured.settings.device}, one sample: {numbers}'
-    answered.append(Claim(statement, answer, said))
-  return answered
+    found.append(Claim(statement, answer, said))
+  return found
 
 
-# Whether a claim holds, and the numbers behind that.
-_Tested = tuple[bool, str]
+def _speed(measured: store.Measured) -> _Tested:
+  pairs = SIMILAR[measured.settings.scale]
+  ratios, said = _ratios(measured, pairs, 'images_per_second')
+  return all(1 / _COMPARABLE <= ratio <= _COMPARABLE for ratio in ratios), (
+    f'images a second, {said} Comparable is a factor of {_COMPARABLE:g} at'
+    f' most, {_OF_EACH}'
+  )
+
+
+def _memory(measured: store.Measured) -> _Tested:
+  pairs = SIMILAR[measured.settings.scale]
+  large = [pair for pair in pairs if not pair[0].startswith('ViT-B')]
+  ratios, said = _ratios(measured, large, 'largest_batch')
+  return min(ratios) >= _CLEARLY, (
+    f'largest batch, {said} Clearly is a factor of {_CLEARLY:g} at least,'
+    f' {_OF_EACH}'
+  )
 
 
 def _ratios(

@@ -86,8 +86,8 @@ def described(settings: store.Settings) -> str:
     if settings.correction != 1:
       how += f', times {settings.correction:g}'
   return (
-    f'{how}, in {settings.dtype}, at the fastest batch size. A batch fits if,'
-    ' by the compiler, its program takes at most'
+    f'{how} for one {settings.unit}, in {settings.dtype}, at the fastest batch'
+    ' size. A batch fits if, by the compiler, its program takes at most'
     f' {settings.memory_bytes / 2**30:.2f} GiB.'
   )
 

@@ -11,7 +11,11 @@ from vit_jax.paper.items import shapes
 from vit_jax.paper.runs import Results
 
 _SHALLOW, _DEEP = 8, 64  # Blocks, as in Figure 8.
-_PRE, _POST = 'LayerNorm first', 'LayerNorm last'
+# What a column shows -> what a run's label ends with, and its options.
+_POSITIONS = {
+  'LayerNorm first': ('', {}),
+  'LayerNorm last': (', post-LayerNorm', {'norm_position': 'post'}),
+}
 _NOTES = (
   '"LayerNorm first" is the design of the paper: in each block, one before'
   ' attention and one before the MLP. "LayerNorm last" is that of the original'
@@ -26,17 +30,11 @@ _NOTES = (
 
 
 def _cells(scale: str) -> Cells:
-  measure = shapes.measure(scale)
-  first = {
-    (f'{blocks} blocks', _PRE): measure(shapes.depth(blocks))
-    for blocks in (_SHALLOW, _DEEP)
-  }
-  return first | {
-    (f'{blocks} blocks', _POST): measure(
-      shapes.shape(
-        f'depth {blocks}, post-LayerNorm', depth=blocks, norm_position='post'
-      )
+  return {
+    (f'{blocks} blocks', position): shapes.measure(scale)(
+      shapes.shape(f'depth {blocks}{label}', depth=blocks, **options)
     )
+    for position, (label, options) in _POSITIONS.items()
     for blocks in (_SHALLOW, _DEEP)
   }
 

@@ -26,26 +26,19 @@ _CLAIM = (
 
 def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
   compiled = memory.read(pictures.parent / 'measured', results.scale)
-  found = {}
+  found = {model: memory.per_image(plans) for model, plans in compiled.items()}
+  cells = {(model, column): Cell() for model in MODELS for column in _COLUMNS}
   for model, plans in compiled.items():
-    plan = next(iter(plans.values()))
-    numbers = (plan['params'] / 1e6, plan['forward_gmacs'])
-    found[model] = (*numbers, memory.per_image(plans))
-  cells = {
-    (model, column): Cell(
-      Number((found[model][i],), (f'plan: {model}',))
-      if model in found
-      else None
-    )
-    for model in MODELS
-    for i, column in enumerate(_COLUMNS)
-  }
+    plan, _ = plans.values()
+    shown = (plan['params'] / 1e6, plan['forward_gmacs'], found[model])
+    for column, number in zip(_COLUMNS, shown, strict=True):
+      cells[model, column] = Cell(Number((number,), (f'plan: {model}',)))
   # Miniatures take a hundredth.
   digits = 4 if results.comparable else 6
   yield Table(_TITLE, MODELS, _COLUMNS, cells, digits)
   # A miniature's ResNets have other proportions of compute (configs/mini.py).
   if results.comparable:
-    yield _claim({model: numbers[2] for model, numbers in found.items()})
+    yield _claim(found)
   if found:
     yield _note(compiled, timed(results.scale))
   if missing := ', '.join(model for model in MODELS if model not in found):

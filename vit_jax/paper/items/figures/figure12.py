@@ -20,14 +20,12 @@ def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
   folder = pictures.parent / 'measured'
   measured = speeds.read(folder, results.scale)
   title, caption = _TITLE, 'Models that do not fit the memory are not drawn.'
-  entries, unit = (), 'core'
   if measured:
-    entries, unit = measured.entries, measured.settings.unit
     title = f'{_TITLE}: {measured.settings.device}'
     caption += f' {speeds.described(measured.settings)}'
   points = [
     (entry.model, entry.size, Number((float(found),), ('',)), panel)
-    for entry in entries
+    for entry in (measured.entries if measured else ())
     # The axial models are Figure 13's, in the same file.
     if 'Axial' not in entry.model
     for panel, found in (
@@ -44,10 +42,7 @@ def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
     pictures,
     results,
     x_label='Input size (px)',
-    y_label=(
-      f'Peak speed (images/s/{unit})',
-      f'Largest batch that fits a {unit}',
-    ),
+    y_label=('Peak speed (images/s)', 'Largest batch that fits'),
     panels={'left': '', 'right': ''},
     log_y=True,
     x_ticks=networks.SIZES[speeds.timed(results.scale)],

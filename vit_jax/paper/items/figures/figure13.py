@@ -75,7 +75,6 @@ def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
     points.append((model, found.get(model), number, 'right'))
   if results.comparable:  # Otherwise they would be in another unit.
     points += _printed()
-  unit = measured.settings.unit if measured else 'core'
   caption = (
     "The paper's finding: AxialResNet50 is accurate for its compute, but very"
     ' slow. Speed is the inference speed, measured as for Figure 12'
@@ -90,7 +89,7 @@ def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
     results,
     x_label=(
       f'Pre-training compute ({cost.UNITS[results.scale]})',
-      f'Peak speed (images/s/{unit})',
+      'Peak speed (images/s)',
     ),
     y_label='Linear 5-shot ImageNet top-1',
     panels={'left': '', 'right': ''},

@@ -3,7 +3,7 @@
 The paper calls attention distance the analogue of a CNN's receptive field.
 """
 
-from vit_jax.paper.claims import Claim, inside
+from vit_jax.paper.claims import Claim, Mean, inside
 from vit_jax.paper.inside import NUMBERS, maps
 from vit_jax.paper.item import table
 from vit_jax.paper.items.figures.from_weights import LARGE
@@ -22,23 +22,18 @@ def last_stage(workdir: str) -> float:
   return maps.receptive_field(workdir, None)
 
 
-_FIELDS, _DISTANCES = (
-  'BiT-R50x1, receptive field',
-  'ViT-L/16, attention distance',
-)
+def _field(which: str) -> Mean:
+  name = f'effective receptive field after the {which} stage, in px'
+  return inside(f'{__name__}:{which}_stage', name, 1)(_RESNET)
+
+
+_FIELDS = 'BiT-R50x1, receptive field'
+_DISTANCES = 'ViT-L/16, attention distance'
 _CELLS = {
-  **{
-    (_FIELDS, column): inside(
-      f'{__name__}:{which}_stage',
-      f'effective receptive field after the {which} stage, in px',
-      1,
-    )(_RESNET)
-    for column, which in (('early', 'first'), ('late', 'last'))
-  },
-  **{
-    (_DISTANCES, column): NUMBERS[f'{column}_distance'](LARGE)
-    for column in ('early', 'late')
-  },
+  (_FIELDS, 'early'): _field('first'),
+  (_FIELDS, 'late'): _field('last'),
+  (_DISTANCES, 'early'): NUMBERS['early_distance'](LARGE),
+  (_DISTANCES, 'late'): NUMBERS['late_distance'](LARGE),
 }
 _CLAIM = Claim(
   'grows_with_depth',

@@ -1,6 +1,6 @@
 """Regularization in pre-training on ImageNet alone (Sections 1 and B.1)."""
 
-from vit_jax.configs import midi, mini, pretrain
+from vit_jax.configs import midi, pretrain
 from vit_jax.configs.sweeps import regularisation
 from vit_jax.paper.claims import Claim, tuned
 from vit_jax.paper.item import Cells, grid, table
@@ -26,7 +26,6 @@ _SETTINGS = {
 # Of Table 6's ResNets, those whose compute for the same images is nearest to
 # that of the ViT. A miniature's models have other proportions.
 _RESNETS = {'paper': 'BiT-R50x2', 'mini': 'BiT-R200x3', 'midi': 'BiT-R152x2'}
-_SMALLER = {'mini': mini.MINI, 'midi': midi.MIDI}
 # A model can overfit only images that it sees often: here about 250 times (in
 # midi, if there are 50,000 photographs), and 300 times at the paper's scale.
 _STEPS = {'mini': 800, 'midi': 1_800}
@@ -45,14 +44,15 @@ PAPER = {
 def _cells(scale: str) -> Cells:
   epochs = None  # As in Figure 3.
   if scale != 'paper':
-    epochs = _SMALLER[scale].datasets['imagenet2012'].epochs_of(_STEPS[scale])
-  starts = {
-    f'{_MODEL}, {label}': Pretraining(
+    epochs = (
+      midi.SMALLER[scale].datasets['imagenet2012'].epochs_of(_STEPS[scale])
+    )
+  starts = {}
+  for name, options in _SETTINGS.items():
+    label = f'{name} regularization'
+    starts[f'{_MODEL}, {label}'] = Pretraining(
       _MODEL, IMAGENET, epochs, options=tuple(options.items()), label=label
     )
-    for name, options in _SETTINGS.items()
-    for label in [f'{name} regularization']
-  }
   if scale == 'paper':
     starts[f'{_MODEL}, strong regularization'] = pretraining(_MODEL, IMAGENET)
   bit = _RESNETS[scale]
@@ -84,7 +84,7 @@ def _claims(scale: str) -> list[Claim]:
 
 def _notes(results: Results) -> list[str]:
   """Returns what a reader must know about the settings."""
-  scale, smaller = results.scale, _SMALLER.get(results.scale)
+  scale, smaller = results.scale, midi.SMALLER.get(results.scale)
   found = [
     'The strong regularization is that of Table 3. The paper does not say what'
     ' dropout rate and weight decay a weak regularization has. We take the'

@@ -1,6 +1,6 @@
 """Fine-tuning at a higher resolution than pre-training helps (3.2)."""
 
-from vit_jax.configs import midi, mini
+from vit_jax.configs import midi
 from vit_jax.paper import numbers
 from vit_jax.paper.claims import Claim, Measure, tuned
 from vit_jax.paper.item import Cells, table
@@ -12,8 +12,7 @@ _START = Pretraining('ViT-B/32', epochs=7)
 _SIZES = {'paper': (224, 384), 'mini': (384, 512), 'midi': (384, 512)}
 PIXELS = {
   'paper': _SIZES['paper'],
-  'mini': (mini.MINI.image_size, mini.MINI.larger),
-  'midi': (midi.MIDI.image_size, midi.MIDI.larger),
+  **{scale: (of.image_size, of.larger) for scale, of in midi.SMALLER.items()},
 }
 
 
