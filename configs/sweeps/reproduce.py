@@ -23,7 +23,6 @@ near_duplicates a second time, without the images in DIR's lists
 
 import dataclasses
 import functools
-import types
 from collections.abc import Mapping, Sequence
 
 from vit_jax import config as config_lib
@@ -155,7 +154,7 @@ def _tuned(
 def at_paper_scale(
   node: Node,
   specs: Mapping[str, str],
-  lists: Mapping[tuple[str, str], str] = types.MappingProxyType({}),
+  lists: Mapping[tuple[str, str], str],
 ) -> Study:
   """Returns the runs of a node with the paper's own models and data.
 

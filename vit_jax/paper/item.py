@@ -135,13 +135,6 @@ def function(found: Any) -> Callable[[Any], Any]:
   return found if callable(found) else lambda _: found
 
 
-def cell(shown: Mean | None, printed: Value | None, results: Results) -> Cell:
-  """Returns the cell of a table; None: only the paper has a number there."""
-  if shown is None:
-    return Cell(None, printed, expected=False)
-  return Cell(shown.number(results), printed, shown.expected(results))
-
-
 def grid(rows: Mapping[str, Any], columns: Mapping[str, Measure]) -> Cells:
   """Returns each column's measure of each row's pre-training."""
   return {
@@ -191,11 +184,11 @@ def table(
   cells, paper = function(cells), paper or {}
 
   def blocks(results: Results, pictures: pathlib.Path) -> Iterable[Part]:
-    ours = cells(results.scale)
-    found = {
-      place: cell(ours.get(place), paper.get(place), results)
-      for place in (*paper, *ours)
-    } | computed(results)
+    found = {place: Cell(None, paper[place], expected=False) for place in paper}
+    for place, mean in cells(results.scale).items():
+      number, expected = mean.number(results), mean.expected(results)
+      found[place] = Cell(number, paper.get(place), expected)
+    found |= computed(results)
     rows, columns = (dict.fromkeys(place[i] for place in found) for i in (0, 1))
     yield Table(heading or title, [*rows], [*columns], found, digits)
     yield from more(results, pictures)

@@ -33,7 +33,7 @@ NARROW, WIDE, _HEIGHT = 3.9, 7.0, 3.5
 _POINT = {'linestyle': 'none', 'markersize': 6}
 # Of the paper: larger than ours and below them.
 _HOLLOW = {
-  **{'linestyle': 'none', 'markerfacecolor': 'white', 'markersize': 8},
+  **{'linestyle': 'none', 'markerfacecolor': 'white', 'markersize': 7},
   'zorder': 2.4,
 }
 # Places of a name beside its point, as (right, up), the best first.
@@ -222,6 +222,7 @@ def _ticks(axes: Any, places: Sequence[float], log: bool) -> None:
 
   if log:
     axes.set_xscale('log')
+    axes.margins(x=0.1)
     axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
     axes.xaxis.set_minor_formatter(ticker.NullFormatter())

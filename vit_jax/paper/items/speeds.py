@@ -83,8 +83,6 @@ def described(settings: store.Settings) -> str:
   how = 'Speed is measured'
   if settings.correction is not None:
     how = "Speed is the TPU compiler's estimate"
-    if settings.correction != 1:
-      how += f', times {settings.correction:g}'
   return (
     f'{how} for one {settings.unit}, in {settings.dtype}, at the fastest batch'
     ' size. A batch fits if, by the compiler, its program takes at most'
@@ -95,13 +93,9 @@ def described(settings: store.Settings) -> str:
 def missing(folder: pathlib.Path, scale: str) -> str:
   """Returns what to do if nothing is measured yet."""
   words = ['--mini'] if timed(scale) == 'mini' else []
-  other, v3 = (
-    shlex.join(['python', *_command(*words, *more)])
-    for more in ([f'--to={FILE}'], ['--device=v3', f'--to={folder / FILE}'])
-  )
+  command = shlex.join(['python', *_command(*words, f'--to={FILE}')])
   return (
     f'Speeds are not measured yet at the scale {timed(scale)!r}. The item'
     ' figure12 measures them on this machine. To measure on another machine,'
-    f' run {other} there, and copy the file to {folder / FILE} here. {v3} lets'
-    ' the TPU compiler estimate a TPU v3.'
+    f' run {command} there, and copy the file to {folder / FILE} here.'
   )

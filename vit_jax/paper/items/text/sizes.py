@@ -39,15 +39,14 @@ def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Table]:
   cells, values = {}, answers.lookup(results)
   for row, (size, printed) in _ROWS.items():
     found = answers.test(size, values)
-    low, high = (found and found.interval) or (None, None)
     paper = Value(printed, note='Section 4.6', printed=f'{printed}%')
-    for column, number, theirs in (
-      ('points', found and found.estimate, paper),
-      ('from', low, None),
-      ('to', high, None),
-    ):
-      ours = None if number is None else Number((number,), (row,))
-      cells[row, column] = Cell(ours, theirs, expected=column == 'points')
+    cells[row, 'points'] = Cell(
+      found and Number((found.estimate,), (row,)), paper
+    )
+    ends = (found and found.interval) or (None, None)
+    for column, end in zip(('from', 'to'), ends, strict=True):
+      ours = None if end is None else Number((end,), (row,))
+      cells[row, column] = Cell(ours, expected=False)
   heading = 'Points of accuracy on ImageNet, and their 95% interval'
   yield Table(heading, [*_ROWS], ['points', 'from', 'to'], cells)
 
