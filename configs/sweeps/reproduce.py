@@ -154,7 +154,7 @@ def _tuned(
 def at_paper_scale(
   node: Node,
   specs: Mapping[str, str],
-  lists: Mapping[tuple[str, str], str],
+  lists: Mapping[tuple[str, str], str] | None = None,
 ) -> Study:
   """Returns the runs of a node with the paper's own models and data.
 
@@ -174,7 +174,7 @@ def at_paper_scale(
   if node.task == numbers.IMAGENET:
     options['real'] = 'true'
   asked = runs.first(node) in near_duplicates.nodes().values()
-  path = lists.get((node.pretraining.data, node.task))
+  path = (lists or {}).get((node.pretraining.data, node.task))
   if asked and path:
     options['clean'] = path
   overrides = {'init.checkpoint': _weights(node), **dict(node.options)}

@@ -17,9 +17,7 @@ def _run(study):
 
 
 def _paper(node, specs=None):
-  return reading.read_config(
-    _run(reproduce.at_paper_scale(node, specs or {}, {}))
-  )
+  return reading.read_config(_run(reproduce.at_paper_scale(node, specs or {})))
 
 
 def _mini(node, data=''):

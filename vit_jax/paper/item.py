@@ -162,7 +162,6 @@ def table(
   digits: int = 2,
   computed: Callable[[Results], Mapping[tuple[str, str], Cell]] = lambda _: {},
   more: Callable[[Results, pathlib.Path], Iterable[Part]] = lambda *_: (),
-  extra: Sequence[Node] = (),
   **options: Any,
 ) -> Item:
   """Makes an item that is a table of means over runs.
@@ -178,7 +177,6 @@ def table(
     digits: after the decimal point.
     computed: returns cells that follow without runs.
     more: returns further blocks, as `Item.blocks`.
-    extra: runs that it shows beside those of the table.
     **options: further attributes of `Item`.
   """
   cells, paper = function(cells), paper or {}
@@ -197,7 +195,7 @@ def table(
     name,
     title,
     blocks,
-    lambda scale: [*extra, *nodes_of(cells(scale).values())],
+    lambda scale: nodes_of(cells(scale).values()),
     means=lambda scale: [*cells(scale).values()],
     **options,
   )

@@ -8,7 +8,6 @@ Figure 5. Only its fine-tuning on ImageNet belongs to Table 2 alone.
 
 import copy
 import dataclasses
-import re
 import statistics
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -292,20 +291,6 @@ class Results:
   def has(self, node: Node) -> bool:
     """Whether a node has runs at this scale, finished or not."""
     return node.name in self._studies
-
-  def asks(self, node: Node, option: str) -> bool:
-    """Whether a node's runs, finished or not, have an option of their config.
-
-    Args:
-      node: the node.
-      option: such as `clean` in `configs/finetune.py:clean=FILE,...`.
-    """
-    study = self._studies.get(node.name)
-    return any(
-      word.startswith(f'{option}=')
-      for run in (study.all_runs() if study else ())
-      for word in re.split('[:,]', run.config)
-    )
 
   # Numbers. -------------------------------------------------------------------
 

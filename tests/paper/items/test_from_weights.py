@@ -6,7 +6,7 @@ from tests.paper import made
 from vit_jax.paper import inside, items
 from vit_jax.paper.items.text import masked_patch
 from vit_jax.paper.numbers import IMAGENET, IMAGENET21K, JFT
-from vit_jax.paper.runs import Pretraining, Results, Transfer
+from vit_jax.paper.runs import Results, Transfer
 
 LARGE = 'ViT-L/16, JFT-300M, 14 epochs'
 SHOWN = {
@@ -109,37 +109,3 @@ def test_each_run_is_compared_with_its_own_baseline():
   found = mean.measure.by_start(results, starts)
   # Each run is right 1 point more than twice as often as its baseline.
   assert found.values == pytest.approx((1, 1, 1))
-
-
-@pytest.mark.parametrize('scale', ['paper', 'mini'])
-def test_translation_shows_answers_to_shifted_images(scale, tmp_path):
-  item = items.ITEMS['translation']
-  kinds = {
-    **{'shift_quarter': 20, 'shift_eighth': 8},
-    **{'shift_accuracy': 60, 'shift_loss': 3},
-  }
-  results = made.of_item(item, lambda *_: None, scale=scale, count=2)
-  results = results.knowing(
-    {
-      node.name: {kind: value + node.seed for kind, value in kinds.items()}
-      for node in item.nodes(scale, 2)
-    }
-  )
-  [table] = item.render(results, tmp_path).blocks
-  resnet = 'BiT-R50x1' if scale == 'paper' else 'BiT-R50x2'
-  assert table.rows == [
-    *('ViT-B/32, 9M images', 'ViT-B/32, all images'),
-    *(f'{resnet}, 9M images', f'{resnet}, all images'),
-  ]
-  shown = {
-    column: table.cells[table.rows[0], column].ours.values
-    for column in table.columns
-  }
-  assert shown == {
-    '5-shot accuracy': (60, 61),
-    'lost by 1/4 patch': (3, 4),
-    'changed by 1/8 patch': (8, 9),
-    'changed by 1/4 patch': (20, 21),
-  }
-  start = Pretraining('ViT-B/32', epochs=7, images=9_000_000, seed=1)
-  assert start in item.nodes(scale, 2)

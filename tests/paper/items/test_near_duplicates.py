@@ -31,8 +31,7 @@ def test_accuracies_with_and_without_and_how_many(tmp_path):
   studies, finished = [], {}
   for node in ITEM.shown('paper'):
     listed = node.task == 'CIFAR-10'
-    config = f'configs/finetune.py:train=all{",clean=/a" * listed},M,D'
-    runs = [Run(f'{node.name}/{i}', config) for i in range(2)]
+    runs = [Run(f'{node.name}/{i}', 'configs/finetune.py') for i in range(2)]
     studies.append(Study(node.name, finals=runs))
     for seed, run in enumerate(runs):
       whole = 0.9 + 0.01 * seed

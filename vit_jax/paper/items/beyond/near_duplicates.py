@@ -14,12 +14,7 @@ from vit_jax.paper.items import duplicate_lists
 from vit_jax.paper.items.tables import table5
 from vit_jax.paper.numbers import REAL
 from vit_jax.paper.report import Cell, Missing, Table
-from vit_jax.paper.runs import (
-  ACCURACY,
-  Results,
-  Transfer,
-  pretraining,
-)
+from vit_jax.paper.runs import ACCURACY, Results, Transfer, pretraining
 
 NAME = 'near_duplicates'
 MODEL = 'ViT-L/16'
@@ -69,20 +64,20 @@ def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
     yield Missing("Not in miniature: it is about the paper's own data sets.")
     return
   tuned = nodes()
-  asked = {row for row, node in tuned.items() if results.asks(node, 'clean')}
+  clean = {r for r, n in tuned.items() if _CLEAN_COUNT.number(results, [n])}
   for title, (columns, digits) in _TABLES.items():
     cells = {
       (row, column): Cell(
         of.number(results, [node]),
         table5.PAPER[row, MODEL] if column == _ALL else None,
-        expected=column == _ALL or row in asked,
+        expected=column == _ALL or row in clean,
       )
       for row, node in tuned.items()
       for column, of in columns.items()
     }
     yield Table(title, tuple(tuned), tuple(columns), cells, digits)
   yield _NOTE
-  if not asked:
+  if not clean:
     yield Missing(duplicate_lists.HOW)
 
 

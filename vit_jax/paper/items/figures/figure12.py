@@ -35,12 +35,7 @@ def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
     if found  # The y axis is logarithmic.
   ]
   yield plots.picture(
-    'figure12',
-    title,
-    caption,
-    points,
-    pictures,
-    results,
+    *('figure12', title, caption, points, pictures, results),
     x_label='Input size (px)',
     y_label=('Peak speed (images/s)', 'Largest batch that fits'),
     panels={'left': '', 'right': ''},

@@ -81,12 +81,7 @@ def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
     + (f': {measured.settings.device}.' if found else '.')
   )
   yield plots.picture(
-    'figure13',
-    _TITLE,
-    caption,
-    points,
-    pictures,
-    results,
+    *('figure13', _TITLE, caption, points, pictures, results),
     x_label=(
       f'Pre-training compute ({cost.UNITS[results.scale]})',
       'Peak speed (images/s)',

@@ -109,13 +109,11 @@ def _points(results: Results) -> Iterator[tuple]:
     compute = cost.compute_of(results, start)
     exaflops = table6.PAPER[row, EXAFLOPS]
     where = '; '.join(filter(None, ['Table 6', exaflops.note]))
+    average = Value(average5(printed), note='derived from Table 6')
+    on_imagenet = table6.PAPER[row, IMAGENET].noted('Table 6')
     for panel, measure, papers_own in (
-      (
-        'Average-5',
-        AVERAGE5,
-        Value(average5(printed), note='derived from Table 6'),
-      ),
-      (IMAGENET, tuned(IMAGENET), table6.PAPER[row, IMAGENET].noted('Table 6')),
+      ('Average-5', AVERAGE5, average),
+      (IMAGENET, tuned(IMAGENET), on_imagenet),
     ):
       if compute is not None:
         number = measure(start).by_start(results)

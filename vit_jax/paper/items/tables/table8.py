@@ -80,17 +80,13 @@ def _claims(scale: str) -> list[Claim]:
   }
   none, usual = found.pop('None, stem'), found['1-D, stem']
   matter = {f'lead of {name} over none': x - none for name, x in found.items()}
-  close = {}
-  for name, other in found.items():
-    if other != usual:
-      # |other - usual| < (usual - none) / 2, as two tests.
-      close |= {
-        f'{name} minus the middle of none and 1-D': other
-        - 0.5 * (usual + none),
-        f'1-D plus half its lead over none, minus {name}': usual
-        + 0.5 * (usual - none)
-        - other,
-      }
+  middle, half, close = 0.5 * (usual + none), 0.5 * (usual - none), {}
+  for name, x in found.items():
+    if x != usual:
+      # |x - usual| < (usual - none) / 2, as two tests.
+      close[f'{name} minus the middle of none and 1-D'] = x - middle
+      most = f'1-D plus half its lead over none, minus {name}'
+      close[most] = usual + half - x
   return [
     Claim(
       'positions_matter',

@@ -124,5 +124,4 @@ ITEM = table(
     ' Table 5. In miniature, only few images stand for ImageNet. With rendered'
     ' scenes, these are 200 images.'
   ],
-  extra=[masked.MASKED],
 )

@@ -69,8 +69,9 @@ def _evaluate(results: Results, measured: pathlib.Path, path: str) -> None:
   data, folder = os.fspath(absolute(path)), measured / NAME
   argument = f'{table2.HUGE.model},{NAME},resolution={_NODE.resolution}'
   failures = []
-  for run, workdir, kept in _runs(results, folder):
+  for run, workdir in _runs(results):
     wanted = workdir and {NAME: _identity(workdir, data)}
+    kept = _kept(folder, run)
     if not wanted or eval_only.results(kept, wanted):
       continue
     flags = commands.config_flags(run)
@@ -80,20 +81,21 @@ def _evaluate(results: Results, measured: pathlib.Path, path: str) -> None:
       folder,
       *(flag for flag in flags if flag.startswith(_FITTING)),
     )
-    failures.append(
-      eval_only.evaluate(run.name, kept, wanted, words, _METRICS.values())
-    )
-  if any(failures):
-    raise ValueError('\n'.join(filter(None, failures)))
+    why = eval_only.evaluate(run.name, kept, wanted, words, _METRICS.values())
+    failures += [why] if why else []
+  if failures:
+    raise ValueError('\n'.join(failures))
 
 
-def _runs(
-  results: Results, folder: pathlib.Path
-) -> Iterator[tuple[Run, epath.Path | None, pathlib.Path]]:
-  """Yields the fine-tuning runs, and the file of each one's result."""
-  for start in results.seeds(_NODE.pretraining):
-    for run, workdir in results.reported(with_start(_NODE, start)):
-      yield run, workdir, folder / f'{run.name.replace("/", ",")}.json'
+def _runs(results: Results) -> list[tuple[Run, epath.Path | None]]:
+  """Returns the fine-tuning runs, see `Results.reported`."""
+  starts = results.seeds(_NODE.pretraining)
+  nodes = (with_start(_NODE, start) for start in starts)
+  return [found for node in nodes for found in results.reported(node)]
+
+
+def _kept(folder: pathlib.Path, run: Run) -> pathlib.Path:
+  return folder / f'{run.name.replace("/", ",")}.json'
 
 
 def _identity(workdir: epath.Path, data: str) -> dict[str, Any]:
@@ -123,8 +125,8 @@ def _found(
   The page need not know where the data are, so it shows results on any.
   """
   found = {}
-  for run, workdir, file in _runs(results, folder):
-    kept = eval_only.read(file).get(NAME)
+  for run, workdir in _runs(results):
+    kept = eval_only.read(_kept(folder, run)).get(NAME)
     if workdir is None or kept is None:
       return {}
     if kept['of'] != _identity(workdir, kept['of']['data']):

@@ -8,18 +8,13 @@ from collections.abc import Iterator
 
 from vit_jax.paper import answers, claims
 from vit_jax.paper.claims import Claim, tuned
-from vit_jax.paper.item import Item
-from vit_jax.paper.items.masked import MASKED
-from vit_jax.paper.numbers import IMAGENET, JFT, Value
+from vit_jax.paper.item import Item, nodes_of
+from vit_jax.paper.items import masked
+from vit_jax.paper.numbers import IMAGENET, Value
 from vit_jax.paper.report import Cell, Number, Table
-from vit_jax.paper.runs import Results, Transfer, pretraining
+from vit_jax.paper.runs import Results
 
-_STARTS = (
-  MASKED,
-  pretraining('ViT-B/16', IMAGENET),
-  pretraining('ViT-B/16', JFT),
-)
-_MASKED, _SCRATCH, _SUPERVISED = map(tuned(IMAGENET), _STARTS)
+_MASKED, _SCRATCH, _, _SUPERVISED = map(tuned(IMAGENET), masked.ROWS.values())
 _GAIN, _DEFICIT = _MASKED - _SCRATCH, _SUPERVISED - _MASKED
 # Row -> the difference in points of ImageNet accuracy, and the paper's.
 _ROWS = {
@@ -55,6 +50,6 @@ ITEM = Item(
   'sizes',
   'Sizes of effects that the paper prints',
   _blocks,
-  lambda scale: [Transfer(start, IMAGENET) for start in _STARTS],
+  lambda scale: nodes_of((_MASKED, _SCRATCH, _SUPERVISED)),
   claims.not_in_miniature(claims.PLATEAU, [_CLAIM]),
 )
