@@ -1,8 +1,8 @@
 """The type of an item of the reproduction, and its usual kinds.
 
-`table` shows means over runs, `figure` draws marks. What is given as `claims`,
-`notes`, `cells` or `caption` is either a function or, where nothing depends on
-its argument, what that would return.
+`table` shows means over runs, `figure` draws points. What is given as `claims`,
+`notes`, `miniature`, `cells`, `axes` or `caption` is either a function or,
+where nothing depends on its argument, what that would return.
 """
 
 import dataclasses
@@ -65,7 +65,7 @@ class Item:
   shown: Callable[[str], Sequence[Node]] = lambda scale: ()
   claims: Callable[[str], Sequence[Claim]] | Sequence[Claim] = ()
   notes: Callable[[Results], Sequence[str]] | Sequence[str] = ()
-  miniature: Sequence[str] = ()
+  miniature: Callable[[Results], Sequence[str]] | Sequence[str] = ()
   curves: bool = False
   means: Callable[[str], Sequence[Mean]] = lambda scale: ()
   measure: Callable[[Results, pathlib.Path, str], None] | None = None
@@ -75,7 +75,7 @@ class Item:
   scales: tuple[str, ...] = SCALES
 
   def __post_init__(self):
-    for field in ('claims', 'notes'):
+    for field in ('claims', 'notes', 'miniature'):
       object.__setattr__(self, field, function(getattr(self, field)))
 
   def render(self, results: Results, pictures: pathlib.Path) -> Section:
@@ -86,7 +86,7 @@ class Item:
     )
     notes = [*self.notes(results)]
     if not results.comparable:
-      notes += self.miniature
+      notes += self.miniature(results)
     notes += [part for part in found if isinstance(part, str)]
     return Section(
       self.name,

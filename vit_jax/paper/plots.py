@@ -115,7 +115,6 @@ def draw(
   x_names: Sequence[str] = (),
   scatter: bool = False,
   abreast: bool = False,
-  share_y: bool = False,
   names: Callable[[str], str] | None = None,
 ) -> Any:
   """Draws marks as lines or points; ResNets are dashed, the paper hollow.
@@ -136,7 +135,6 @@ def draw(
     x_names: from left to right, where marks have these names as x.
     scatter: points without lines.
     abreast: whether series stand side by side in each panel, whatever their x.
-    share_y: whether panels share the y axis.
     names: returns what stands beside each of our points from its label; None:
       nothing does.
   """
@@ -156,7 +154,7 @@ def draw(
     looks = {name: look | _POINT for name, look in looks.items()}
   with drawing.in_style(), style.context(_STYLE):
     figure = drawing.new_figure((WIDE if count > 1 else NARROW, _HEIGHT))
-    axes = figure.subplots(1, count, squeeze=False, sharey=share_y)[0]
+    axes = figure.subplots(1, count, squeeze=False)[0]
     for one, panel, x, y in zip(axes, panels, x_labels, y_labels, strict=False):
       one.set(title=panels[panel], xlabel=x, ylabel=y)
       here = marks[marks.panel == panel]
@@ -234,10 +232,7 @@ def _ticks(axes: Any, places: Sequence[float], log: bool) -> None:
 
 def _say_empty(axes: Any) -> None:
   """Writes "no results yet" into axes without a mark."""
-  # Hidden, not removed: a panel that is not empty may share the ticks.
-  sides = ('bottom', 'left', 'labelbottom', 'labelleft')
-  axes.tick_params(which='both', **dict.fromkeys(sides, False))
-  axes.grid(visible=False)
+  axes.set(xticks=[], yticks=[])
   middle = {'ha': 'center', 'va': 'center', 'transform': axes.transAxes}
   axes.text(0.5, 0.5, 'no results yet', color=GREY, **middle)
 

@@ -10,15 +10,8 @@ from vit_jax.paper.item import Item
 
 # Folder -> its items, in the order of the page.
 _FILES = {
-  'tables': (
-    *('table1', 'table2', 'table3', 'table4', 'table5', 'table6', 'table7'),
-    *('table8', 'table9'),
-  ),
-  'figures': (
-    *('figure2', 'figure3', 'figure4', 'figure5', 'figure6', 'figure7'),
-    *('figure8', 'figure9', 'figure10', 'figure11', 'figure12', 'figure13'),
-    'figure14',
-  ),
+  'tables': tuple(f'table{number}' for number in range(1, 10)),
+  'figures': tuple(f'figure{number}' for number in range(2, 15)),
   'text': (
     *('masked_patch', 'regularization', 'objectnet', 'resolution', 'head'),
     *('weight_decay', 'extremes', 'overfitting', 'tuned_regularization'),

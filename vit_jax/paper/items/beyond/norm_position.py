@@ -72,12 +72,9 @@ def _claims(scale: str) -> list[Claim]:
   ]
 
 
-def _notes(results: Results) -> list[str]:
-  if results.comparable:
-    return [*_NOTES]
+def _miniature(results: Results) -> list[str]:
   shallow, deep = (shapes.DEPTHS[results.scale][n] for n in (_SHALLOW, _DEEP))
   return [
-    *_NOTES,
     f'Here, {_SHALLOW} and {_DEEP} blocks become {shallow} and {deep}. On text,'
     ' models with LayerNorm last became unstable from about ten blocks on'
     ' (Takase et al. 2022).',
@@ -90,6 +87,7 @@ ITEM = table(
   _cells,
   heading='5-shot accuracy in percent',
   claims=_claims,
-  notes=_notes,
+  notes=_NOTES,
+  miniature=_miniature,
   beyond=True,
 )

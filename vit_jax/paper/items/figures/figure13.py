@@ -90,7 +90,6 @@ def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
     panels={'left': '', 'right': ''},
     log_x=True,
     scatter=True,
-    share_y=True,
   )
   if unknown := [model for model in _LABELS if model not in found]:
     yield Missing(

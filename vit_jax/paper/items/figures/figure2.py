@@ -17,43 +17,38 @@ _STARTS = {_VIT: HUGE, _BIT: RESNET}
 # Key of `vtab` and `vtab_means` -> title of its panel.
 _GROUPS = {
   'mean': 'VTAB (19 tasks)',
-  'natural': 'Natural',
-  'specialized': 'Specialized',
-  'structured': 'Structured',
+  **{group: group.capitalize() for group in VTAB_GROUPS},
 }
 # Top-1 accuracy of Sup-Rotation-100% in VTAB's published results, over all
 # tasks and by group, in percent. We guess that Figure 2 calls this model S4L.
 _S4L = {'mean': 68.0, 'natural': 73.6, 'specialized': 83.1, 'structured': 55.5}
 _S4L_NOTE = "approximate: VTAB's Sup-Rotation-100%, if that is S4L"
-
-
 _MEANS = vtab_means(table9.PAPER.column(_VIT))
-# Model, key of a panel, and the paper's number, as far as it is known.
-_PRINTED = [
-  (_VIT, 'mean', table2.PAPER[VTAB, _VIT].noted('Table 2')),
-  *(
-    (_VIT, group, Value(_MEANS[group], note='derived from Table 9'))
+# Model, group -> the paper's number, as far as it is known.
+_PRINTED = {
+  (_VIT, 'mean'): table2.PAPER[VTAB, _VIT].noted('Table 2'),
+  **{
+    (_VIT, group): Value(_MEANS[group], note='derived from Table 9')
     for group in VTAB_GROUPS
+  },
+  (_BIT, 'mean'): table2.PAPER[VTAB, _BIT].noted('Table 2'),
+  ('VIVI-Ex-100%, R50x3', 'mean'): Value(
+    70.5, note='from the BiT paper, arXiv:1912.11370'
   ),
-  (_BIT, 'mean', table2.PAPER[VTAB, _BIT].noted('Table 2')),
-  (
-    *('VIVI-Ex-100%, R50x3', 'mean'),
-    Value(70.5, note='from the BiT paper, arXiv:1912.11370'),
-  ),
-  *(
-    ('S4L, R50x1', group, Value(number, note=_S4L_NOTE))
+  **{
+    ('S4L, R50x1', group): Value(number, note=_S4L_NOTE)
     for group, number in _S4L.items()
-  ),
-]
+  },
+}
 
 
 def _points(results: Results) -> Iterator[tuple]:
-  ours = [
-    (model, group, vtab(group)(start).number(results))
+  ours = {
+    (model, group): vtab(group)(start).number(results)
     for model, start in _STARTS.items()
     for group in _GROUPS
-  ]
-  for model, group, found in (*ours, *_PRINTED):
+  }
+  for (model, group), found in (*ours.items(), *_PRINTED.items()):
     yield model, _GROUPS[group], found, _GROUPS[group]
 
 

@@ -98,20 +98,16 @@ def _points(results: Results) -> Iterator[tuple]:
           yield dimension, compute / base, number, panel
 
 
-def _notes(results: Results) -> list[str]:
-  if results.comparable:
-    return [*_NOTES]
+def _miniature(results: Results) -> list[str]:
   depths = ', '.join(
     f'{ours} for {papers}'
     for papers, ours in shapes.DEPTHS[results.scale].items()
   )
-  return [
-    *_NOTES,
+  note = (
     'Elsewhere in miniature, the depths of all ViTs are divided by the same'
     f' number. Here, the numbers of blocks are: {depths}.'
-    + _WHY_DEPTHS
-    * (results.scale == 'mini'),
-  ]
+  )
+  return [note + _WHY_DEPTHS * (results.scale == 'mini')]
 
 
 ITEM = figure(
@@ -129,5 +125,6 @@ ITEM = figure(
     one for starts in shapes.SERIES.values() for one in starts
   ],
   claims=_claims,
-  notes=_notes,
+  notes=_NOTES,
+  miniature=_miniature,
 )

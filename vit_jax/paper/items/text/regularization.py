@@ -9,19 +9,13 @@ from vit_jax.paper.numbers import IMAGENET, Value
 from vit_jax.paper.runs import Pretraining, Results, pretraining
 
 _MODEL = 'ViT-B/16'
-_DROPOUT, _DECAY = (regularisation.KEYS[k] for k in ('dropout', 'weight_decay'))
+_KEYS = [regularisation.KEYS[of] for of in ('dropout', 'weight_decay')]
 # Strong is Table 3's row for ImageNet; its clipping of gradients is no
 # regularization, so both have it. The paper prints no weak settings; these are
 # the weakest of a sweep.
 _SETTINGS = {
-  'strong': {
-    _DROPOUT: pretrain.IMAGENET.dropout_rate,
-    _DECAY: pretrain.IMAGENET.weight_decay,
-  },
-  'weak': {
-    _DROPOUT: min(regularisation.AXES['dropout']),
-    _DECAY: min(regularisation.AXES['weight_decay']),
-  },
+  'strong': (pretrain.IMAGENET.dropout_rate, pretrain.IMAGENET.weight_decay),
+  'weak': [min(regularisation.AXES[of]) for of in ('dropout', 'weight_decay')],
 }
 # Of Table 6's ResNets, those whose compute for the same images is nearest to
 # that of the ViT. A miniature's models have other proportions.
@@ -48,10 +42,10 @@ def _cells(scale: str) -> Cells:
       midi.SMALLER[scale].datasets['imagenet2012'].epochs_of(_STEPS[scale])
     )
   starts = {}
-  for name, options in _SETTINGS.items():
-    label = f'{name} regularization'
+  for name, values in _SETTINGS.items():
+    label, options = f'{name} regularization', zip(_KEYS, values, strict=True)
     starts[f'{_MODEL}, {label}'] = Pretraining(
-      _MODEL, IMAGENET, epochs, options=tuple(options.items()), label=label
+      _MODEL, IMAGENET, epochs, options=tuple(options), label=label
     )
   if scale == 'paper':
     starts[f'{_MODEL}, strong regularization'] = pretraining(_MODEL, IMAGENET)
@@ -90,8 +84,7 @@ def _notes(results: Results) -> list[str]:
     ' dropout rate and weight decay a weak regularization has. We take the'
     ' weakest that configs/sweeps/regularisation.py tries.'
   ]
-  for name, options in _SETTINGS.items():
-    dropout, decay = options.values()
+  for name, (dropout, decay) in _SETTINGS.items():
     decay = smaller.decay(decay) if smaller else decay
     found.append(
       f'Here, {name} regularization is a dropout rate of {dropout:g} and a'

@@ -11,19 +11,16 @@ _WAVES = NUMBERS['position_waves']
 
 def _starts(scale: str) -> dict[str, Pretraining]:
   """Returns the first run on the smaller and on the larger grid."""
-  if structure(scale) == 'paper':
-    small, large = (7, 14) if scale == 'paper' else (4, 8)
-    return {
-      f'{small}x{small} patches': Pretraining('ViT-L/32', epochs=7),
-      f'{large}x{large} patches': Pretraining('ViT-L/16', epochs=7),
-    }
+  grids = (7, 14) if scale == 'paper' else (4, 8)
+  starts = [Pretraining(name, epochs=7) for name in ('ViT-L/32', 'ViT-L/16')]
+  if structure(scale) == 'mini':
+    starts = [
+      small_positions(28, options=options, label=f'{size} px patches')
+      for size in (6, 3)
+      for options in [(('model.patch_size', (size, size)),)]
+    ]
   return {
-    f'{24 // size}x{24 // size} patches': small_positions(
-      28,
-      options=(('model.patch_size', (size, size)),),
-      label=f'{size} px patches',
-    )
-    for size in (6, 3)
+    f'{n}x{n} patches': start for n, start in zip(grids, starts, strict=True)
   }
 
 
