@@ -432,19 +432,10 @@ def _few_shots(text):
       for name in FEW_SHOT
       for section in _few_shots(name).values()
     }
-  if text not in FEW_SHOT:
-    return {
-      'few_shot': config_lib.evaluation(
-        'test', 'few_shot', train_split='train', dataset=text, every=5_000
-      )
-    }
-  spec, train, test = FEW_SHOT[text]
+  spec, train, test = FEW_SHOT.get(text, (text, 'train', 'test'))
   section = config_lib.evaluation(
-    test,
-    'few_shot',
-    train_split=train,
-    dataset=spec,
-    preprocess='resize(256)|central_crop',
-    every=5_000,
+    test, 'few_shot', train_split=train, dataset=spec, every=5_000
   )
+  if text in FEW_SHOT:
+    section.preprocess = 'resize(256)|central_crop'
   return {'few_shot': section}

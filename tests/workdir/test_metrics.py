@@ -5,7 +5,8 @@ import resource
 
 import pytest
 
-from vit_jax.workdir import metrics
+from vit_jax.runtime import errors
+from vit_jax.workdir import files, metrics
 
 
 def _writer(workdir, start_step=0, tensorboard=False):
@@ -66,7 +67,10 @@ def test_a_full_disk_is_an_error_and_leaves_no_wrong_row(tmp_path):
   # The next line fits in part.
   resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5, old[1]))
   try:
-    with pytest.raises(OSError, match=r'metrics\.jsonl'):
+    with (
+      pytest.raises(errors.SaveError, match=f'^{tmp_path}: File too large'),
+      files.disk_full_named(tmp_path),  # As in a run.
+    ):
       writer.write(2, {'a': 2.0})
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, old)

@@ -202,11 +202,11 @@ def resolve(
       )
     section.examples_per_epoch = whole
   if not section.batch_size:
-    batch = _batch_size(
-      # A run on a subset gets the batch size of the whole data set.
-      section.examples_per_epoch or num_examples,
-      fine_tuning=bool(config.init.checkpoint),
-    )
+    # The largest power of two, see `data.batch_size` in `keys.py`. A run on a
+    # subset gets the batch size of the whole data set.
+    share, most = (8, 512) if config.init.checkpoint else (256, 4096)
+    part = (section.examples_per_epoch or num_examples) // share
+    batch = min(most, max(16, 2 ** (part.bit_length() - 1)))
     # A plan is for other devices than these, and checks its mesh itself.
     devices = 1 if platform else jax.device_count()
     section.batch_size = -(-batch // devices) * devices
@@ -258,9 +258,3 @@ def fill_in(config: ml_collections.ConfigDict) -> None:
   for evaluation in config.evals.values():
     if evaluation.every == -1 and steps:
       evaluation.every = max(1, steps // 10)
-
-
-def _batch_size(num_examples: int, *, fine_tuning: bool) -> int:
-  """Returns a power of two, see `data.batch_size` in `keys.py`."""
-  share, most = (8, 512) if fine_tuning else (256, 4096)
-  return min(most, max(16, 2 ** ((num_examples // share).bit_length() - 1)))

@@ -1,6 +1,5 @@
 """Writes a run's metrics: `metrics.jsonl`, TensorBoard's files, wandb."""
 
-import errno
 import json
 import math
 import os
@@ -117,11 +116,8 @@ class MetricWriter:
       return
     values = {k: float(v) for k, v in values.items() if math.isfinite(v)}
     line = (json.dumps({'step': step} | values) + '\n').encode()
-    with open(self._path, 'ab', buffering=0) as file:
-      if file.write(line) < len(line):  # The disk had room for a part.
-        raise OSError(
-          errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(self._path)
-        )
+    with open(self._path, 'ab') as file:
+      file.write(line)
     if self._events:
       self._events.add(step, values)
     if self._tracker:
