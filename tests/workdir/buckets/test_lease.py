@@ -58,8 +58,13 @@ def test_a_dead_owner_is_waited_for(bucket):
     assert json.loads(bucket.read(NAME))['process'] == os.getpid()
 
 
-def test_a_run_that_lost_the_lease_cannot_go_on(bucket, monkeypatch):
-  monkeypatch.setattr(lease, 'EVERY', 60)
+# The first is noticed by the next write, the second in the background.
+@pytest.mark.parametrize(('every', 'stale'), [(60, 2.0), (0.3, 60)])
+def test_a_run_that_lost_the_lease_cannot_go_on(
+  bucket, monkeypatch, every, stale
+):
+  monkeypatch.setattr(lease, 'EVERY', every)
+  monkeypatch.setattr(lease, 'STALE', stale)
   with ownership.held(RUN) as check:
     _write_other_lease()
     check()  # No request is needed soon after a sign of life.

@@ -8,6 +8,7 @@ dead.
 
 import contextlib
 import json
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -131,6 +132,7 @@ class Lease:
       try:
         self._generation = self._write(self._generation)
       except FileExistsError:
+        self._renewed = -math.inf  # So each later check finds the same.
         raise errors.TakenOverError(
           f'{self._path.parent} was taken over by'
           f' {self._described(self._look()[1])}: this run gave no sign of life'
