@@ -18,7 +18,7 @@ from tests.tiny_run import tiny_config
 from vit_jax import data
 from vit_jax.config import inputs
 from vit_jax.data import ops, pipeline
-from vit_jax.data.batches import cache
+from vit_jax.data.batches import cache, loader
 from vit_jax.data.batches.rows import Generators
 from vit_jax.data.source import Record
 from vit_jax.runtime import errors
@@ -478,7 +478,8 @@ batches.close()
 
 
 @pytest.mark.parametrize('remote', [False, True])
-def test_only_buckets_are_read_ahead_unless_told(remote):
+def test_only_buckets_are_read_ahead_unless_told(remote, monkeypatch):
+  monkeypatch.setattr(loader, '_READ_AHEAD', 16)
   view = SlowView()
   view.split = 'train'
   view.source = types.SimpleNamespace(

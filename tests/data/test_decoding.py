@@ -52,7 +52,7 @@ def test_decode_array_converts_channels():
     ops.decode(encode(noise(2, 2), '.png'), 4)
 
 
-def jpeg_of_scans(scans, *, marker=0xC2, side=1024, between=b''):
+def jpeg_of_scans(scans, *, marker=0xC2, side=256, between=b''):
   """Builds a flat grey JPEG that is stored in many scans, byte by byte.
 
   Args:
@@ -84,7 +84,7 @@ def jpeg_of_scans(scans, *, marker=0xC2, side=1024, between=b''):
 def test_scans_are_counted_before_decoding(marker, monkeypatch):
   few = jpeg_of_scans(90, marker=marker)
   decoded = ops.decode(few, 3)
-  np.testing.assert_array_equal(decoded, np.full((1024, 1024, 3), 128))
+  np.testing.assert_array_equal(decoded, np.full((256, 256, 3), 128))
   # Bytes that look like a scan in a film after the picture, or a comment.
   comment = b'\xff\xfe' + struct.pack('>H', 302) + b'\xff\xda' * 150
   many = b'\xff\xda' * 200

@@ -109,10 +109,17 @@ def decode_in_a_worker(parent, most, batch, row):
 
 
 def test_a_worker_with_many_threads_for_reads_decodes_with_few():
+  """And it outlasts the signals of a step; one that is killed is an error."""
   load = functools.partial(decode_in_a_worker, os.getpid(), [])
   batches = until_ready(make(load, workers=1, threads=None, read_ahead=4))
+  [worker] = batches.worker_ids()
+  for number in (signal.SIGINT, signal.SIGHUP):
+    os.kill(worker, number)
+  time.sleep(0.1)
   collections.deque((next(batches) for _ in range(20)), maxlen=0)
-  batches.close()
+  os.kill(worker, signal.SIGKILL)
+  with pytest.raises(RuntimeError, match=r'--config\.data\.workers=N'):
+    collections.deque(batches, maxlen=0)
 
 
 def raise_in_a_worker(parent, batch, row):
@@ -124,7 +131,7 @@ def raise_in_a_worker(parent, batch, row):
 def test_an_error_of_a_worker_that_cannot_be_pickled():
   load = functools.partial(raise_in_a_worker, os.getpid())
   with pytest.raises(ValueError, match='it is locked'):
-    collections.deque(make(load, workers=1), maxlen=0)
+    collections.deque(until_ready(make(load, workers=1)), maxlen=0)
 
 
 class Elsewhere:
@@ -140,7 +147,7 @@ class Elsewhere:
 def test_a_worker_that_cannot_open_the_data_says_why(capfd):
   batches = make(Elsewhere(), workers=1)
   with pytest.raises(RuntimeError, match='did not start, or ended early'):
-    collections.deque(batches, maxlen=0)
+    until_ready(batches)
   assert "No such file or directory: '/nowhere/data'" in capfd.readouterr().err
 
 
@@ -172,15 +179,3 @@ def test_workers_start_only_if_the_loop_waits(monkeypatch):
   assert not waiting(1, monkeypatch, load_sec=0.002, step_sec=0)
   # An evaluation would be over before they were ready.
   assert not waiting(8, monkeypatch, load_sec=0.002, step_sec=0, count=60)
-
-
-def test_workers_outlast_the_signals_of_a_step_and_one_killed_is_an_error():
-  batches = until_ready(make(workers=1))
-  [worker] = batches.worker_ids()
-  for number in (signal.SIGINT, signal.SIGHUP):
-    os.kill(worker, number)
-  time.sleep(0.1)
-  collections.deque((next(batches) for _ in range(20)), maxlen=0)
-  os.kill(worker, signal.SIGKILL)
-  with pytest.raises(RuntimeError, match=r'--config\.data\.workers=N'):
-    collections.deque(batches, maxlen=0)

@@ -50,7 +50,7 @@ def expected(tmp_path_factory):
   return found
 
 
-@pytest.mark.parametrize('done', [1, 5, 7])
+@pytest.mark.parametrize('done', [1, 7])
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch, expected, done):
   """Dies after a number of files, and is started again."""
 
@@ -75,15 +75,14 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch, expected, done):
   assert len(list(tmp_path.rglob('*.npz'))) == 4 + 4 + 3
 
 
-@pytest.mark.parametrize('order', [(0, 1, 2), (2, 0, 1)])
-def test_parts_share_the_work(tmp_path, expected, order):
+def test_parts_share_the_work(tmp_path, expected):
   missing = []
-  for part in order:
+  for part in (2, 0, 1):
     job = _job(tmp_path / 'run')
     job.run(part, 3)
     missing.append(job.missing())
   assert job.pairs().equals(expected)
-  assert missing == ([2, 1, 0] if order[0] == 0 else [3, 1, 0])
+  assert missing == [3, 1, 0]
 
 
 @pytest.mark.parametrize('block_size', [3, 100])
@@ -107,10 +106,10 @@ def test_another_comparison_is_refused(tmp_path):
 
 def test_blocks_without_pairs_change_nothing(tmp_path, caplog):
   caplog.set_level('INFO', logger='absl')
-  job = _job(tmp_path, block_size=1)
+  job = _job(tmp_path, block_size=2)
   job.run()
   # The time left is told after each block.
-  assert len(re.findall(r'\d:\d\d:\d\d', caplog.text)) >= 14 + 10
+  assert len(re.findall(r'\d:\d\d:\d\d', caplog.text)) >= 7 + 5
   found = report.judge(job.pairs(), 0.8)
   assert len(found) == 4
   report.write(job, found)

@@ -139,9 +139,9 @@ def test_imagenet21k_comes_out_as_its_generator_knows_it(tmp_path, nested):
 
 @pytest.fixture(scope='module')
 def many(tmp_path_factory):
-  """Returns tar files of 1,000 images."""
+  """Returns tar files of 500 images."""
   root = tmp_path_factory.mktemp('many') / 'many'
-  imagenet21k.write(root, classes=20, images=50, corrupt=0.01, shared=0.05)
+  imagenet21k.write(root, classes=10, images=50, corrupt=0.01, shared=0.05)
   return root
 
 
