@@ -14,12 +14,10 @@ from vit_jax.accounting import traces
 # Appendix Table 6 of arXiv:2010.11929, at 224 px with JFT's 18,291 classes.
 TABLE_6 = [
   ('ViT-B/16', 7, 224),
-  ('ViT-L/32', 7, 196),
   ('ViT-L/16', 14, 1567),
   ('ViT-H/14', 14, 4262),
   ('BiT-R50x1', 7, 50),
   ('R50+ViT-B/16', 7, 274),
-  ('R50+ViT-L/16', 14, 1668),
 ]
 
 _ATTENTION = 'MultiHeadDotProductAttention_0'

@@ -38,10 +38,9 @@ def test_a_program_takes_time_and_at_least_its_arguments_memory():
   held = sum(
     4 * leaf.size for leaf in jax.tree.leaves(tiny.params(model, (32, 32)))
   )
-  small, large = (device.compile(model, 32, n) for n in (4, 8))
-  assert small.bytes >= held + 4 * 32 * 32 * 3 + 4 * 10 * 4
-  assert large.bytes > small.bytes
-  assert 0 < small.seconds() < 10
+  program = device.compile(model, 32, 4)
+  assert program.bytes >= held + 4 * 32 * 32 * 3 + 4 * 10 * 4
+  assert 0 < program.seconds() < 10
 
 
 def test_the_program_computes_the_models_logits():

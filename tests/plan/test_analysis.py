@@ -31,9 +31,7 @@ def test_l_16_on_jft():
   'argument, days',
   [
     ('ViT-H/14,jft300m', 2500),
-    ('ViT-L/16,jft300m', None),  # 7 epochs.
     ('ViT-L/16,imagenet21k', 230),
-    ('ViT-L/16,imagenet2012', None),
   ],
 )
 def test_the_papers_core_days(argument, days):

@@ -45,7 +45,7 @@ def compiler(monkeypatch):
 def _run(batch_size=512, **changes):
   config = pretrain.get_config('ViT-L/16,jft300m')
   config.data.batch_size = batch_size
-  config.model.depth = 2
+  config.model.depth = 1
   # Each device holds the whole state, which a search may split.
   config.mesh.data, config.mesh.fsdp = -1, 1
   return search.Run('L', config).changed(changes)
@@ -210,7 +210,7 @@ def test_a_state_is_split_further_only_in_valid_ways(
 
 
 def test_known_memory_before_compilation(compiler):
-  # L/16 of depth 2 in float32, and Adam's two moments. CPUs stand in for the
+  # L/16 of depth 1 in float32, and Adam's two moments. CPUs stand in for the
   # slice; they would sum gradients in float32, so the run asks for bfloat16.
   run = _run(**{'mesh.reduce_dtype': 'bfloat16'})
   given = search.describe({}, run, SLICE)
@@ -263,7 +263,7 @@ def test_what_is_frozen_has_neither_state_nor_gradient(compiler):
     ).gradients
     for targets in (('out',), ('out', 'mlp'))
   )
-  kernels = 2 * 2 * 1024 * 4096  # In two blocks.
+  kernels = 2 * 1024 * 4096
   assert many - few == pytest.approx(2 * kernels, rel=0.01)
 
 
@@ -281,8 +281,6 @@ def _auto(compiler, fits_from, run, **options):
   [
     (1, {}, 'v5e:1x1'),
     (8, {}, 'v5e:2x4'),
-    # This mesh needs at least four devices.
-    (1, {'mesh.data': -1, 'mesh.fsdp': 4}, 'v5e:2x2'),
     # Two devices share an image, but 1x1 has only one.
     (1, {'mesh.data': -1, 'mesh.tensor': 2}, 'v5e:2x2'),
     # This mesh needs exactly eight devices.
