@@ -150,7 +150,9 @@ def test_units_leave_their_branch_out_or_double_it():
   [
     ('ViT-B/4', tiny.SIZES | {'scan': True}),
     ('BiT-R50x1', {'blocks': (1, 1)}),
-    ('AxialResNet50', {'blocks': (1, 1)}),
+    pytest.param(
+      *('AxialResNet50', {'blocks': (1, 1)}), marks=pytest.mark.gate
+    ),
   ],
 )
 def test_evaluations_and_a_rate_of_0_change_nothing(name, options):
