@@ -3,7 +3,6 @@
   all --list                           lists the items and their state in DIR
   all --scale=mini --parallel=2        runs in miniature, on two CPU cores
   table6 --plan                        prints the runs, their cost and state
-  table6 --plan --topology=v3:16x16    also estimates core-days; takes hours
   table6 --render                      draws and prints the results so far
   released --weights=DIR               from the authors' weights, untrained
 
@@ -30,19 +29,21 @@ and how to fetch them.
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Sequence
 
+import jax
 from absl import flags
 
 from vit_jax.pages import drawing
-from vit_jax.paper import items, making, registered
+from vit_jax.paper import items, making, planning, registered
 from vit_jax.paper.item import Item
 from vit_jax.paper.items import duplicate_lists
 from vit_jax.paper.items.beyond import near_duplicates
 from vit_jax.paper.items.text import objectnet
 from vit_jax.paper.making import Workplace
 from vit_jax.paper.numbers import IMAGENET21K, JFT
-from vit_jax.paper.released import command
+from vit_jax.paper.released import pages as released
 from vit_jax.paper.runs import SCALES, Node, Pretraining, first
 from vit_jax.runtime import command_line
 from vit_jax.sweep import reading, running, state
@@ -109,12 +110,6 @@ _PLAN = flags.DEFINE_bool(
 )
 _RENDER = flags.DEFINE_bool(
   'render', False, 'Draw and print the results so far.'
-)
-_TOPOLOGY = flags.DEFINE_string(
-  'topology',
-  '',
-  'With --plan: a slice, such as v3:16x16. Compiles the steps that'
-  ' DIR/plan.json lacks for it and estimates the core-days. Needs no TPU.',
 )
 _OBJECTNET = flags.DEFINE_string(
   'objectnet',
@@ -253,8 +248,6 @@ def _registered(chosen: Sequence[Item], seeds: int) -> str:
 
 def _check_flags() -> None:
   """Raises ValueError for flags that exclude each other."""
-  if _TOPOLOGY.value and not _PLAN.value:
-    raise ValueError('--topology works only with --plan; give both.')
   asked = {
     '--plan': _PLAN.value,
     '--dry_run': running.DRY_RUN.value,
@@ -266,10 +259,33 @@ def _check_flags() -> None:
     raise ValueError(f'{given} exclude each other; give one of them.')
 
 
+def _check_released(words: Sequence[str]) -> None:
+  """Raises ValueError if `released` is not alone, or a flag is not for it."""
+  if [*words] != [released.WORD]:
+    raise ValueError(
+      f'--weights and the word {released.WORD} make pages of their own, without'
+      f' other items: python -m vit_jax.reproduce {released.WORD} --weights=DIR'
+      ' --workdir=DIR'
+    )
+  taken = {'workdir', 'weights', 'data', 'set', 'list', 'render'}
+  known = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+  refused = sorted(
+    f'--{f.name}' for f in known if f.present and f.name not in taken
+  )
+  if refused:
+    raise ValueError(
+      f'{released.WORD} starts no sweep and does not take {", ".join(refused)};'
+      f' it takes {", ".join(f"--{name}" for name in sorted(taken))}.'
+    )
+
+
 def main(words: Sequence[str]) -> None:
+  # Runs and measurements are other processes, which need the accelerators.
+  jax.config.update('jax_platforms', 'cpu')
   where = running.folders()
-  if command.is_asked(words, _WEIGHTS.value):
-    command.run(
+  if released.WORD in words or _WEIGHTS.value:
+    _check_released(words)
+    released.run(
       _WEIGHTS.value,
       where.local,
       data=_DATA.value,
@@ -290,12 +306,8 @@ def main(words: Sequence[str]) -> None:
   _check_objectnet(chosen)
   _check_flags()
   if _PLAN.value:
-    # Imported here, because only --plan needs the planner.
-    from vit_jax.paper import costs
-
     sweep = _same_runs(read(chosen, seeds), where)
-    own = {'papers_own': scale == 'paper', 'topology': _TOPOLOGY.value}
-    print(costs.text(place.nodes(*chosen), sweep, where, **own))
+    print(planning.text(place.nodes(*chosen), sweep, where, scale=scale))
     return
   # Without its data, an item needs no runs.
   data = {objectnet.NAME: _OBJECTNET.value}

@@ -7,14 +7,12 @@ from etils import epath
 
 from vit_jax import accounting, models
 from vit_jax.configs import midi, mini
-from vit_jax.paper import cost, costs, planning
+from vit_jax.configs.sweeps import reproduce
+from vit_jax.paper import cost, planning
 from vit_jax.paper.numbers import CIFAR10
 from vit_jax.paper.runs import Pretraining, Transfer, with_needs
-from vit_jax.sweep import reading
 from vit_jax.sweep.commands import Folders
-from vit_jax.sweep.spec import Run
-
-SWEEP = 'configs/sweeps/reproduce.py'
+from vit_jax.sweep.spec import Run, Sweep
 
 # Operations. ------------------------------------------------------------------
 
@@ -45,8 +43,8 @@ def test_device_hours_cover_all_devices_but_no_restarts():
 
 # Counting all models takes a minute.
 _SMALL = {
-  'paper': ('ViT-B/32', 'BiT-R50x1'),
-  'mini': ('ViT-B/32', 'R50+ViT-B/32'),
+  'paper': ('BiT-R50x1',),
+  'mini': ('ViT-B/32',),
   'midi': ('ViT-B/32',),
 }
 
@@ -75,7 +73,7 @@ def test_kept_counts_are_those_of_the_models(scale, model):
 
 LONG = Pretraining('ViT-L/16', epochs=14)
 SHORT = Pretraining('ViT-L/32', epochs=7)
-NODES = with_needs([Transfer(LONG, CIFAR10), Transfer(SHORT, CIFAR10)])
+NODES = with_needs([Transfer(SHORT, CIFAR10), Transfer(LONG, CIFAR10)])
 
 
 def _leave(where, name, lines, *, done=False):
@@ -98,62 +96,60 @@ def _words(text):
 
 
 def test_costs_and_states_of_runs_at_the_papers_scale(where):
-  sweep = reading.load(f'{SWEEP}:table6,scale=paper')
-  runs = planning.pretraining_runs(NODES, sweep)
-  _leave(where, runs[LONG.name].name, '{"step": 1200}\n')
-  config = 'configs/pretrain.py:ViT-L/32,jft300m,epochs=7'
-  (where.local / 'plan.json').write_text(json.dumps([_plan(181.0, config)]))
-  head, *rows = _words(costs.text(NODES, sweep, where, papers_own=True))
-  assert head == [
-    *('Pre-training', 'exaFLOPs', 'Steps', 'Core-days', "Paper's", 'State')
-  ]
+  tuned = Transfer(Pretraining('ViT-B/32', epochs=7), CIFAR10)
+  nodes = with_needs([LONG, tuned])
+  sweep = Sweep([reproduce.at_paper_scale(node, {}) for node in nodes])
+  first = planning.pretraining_runs(nodes, sweep)
+  _leave(where, first[LONG.name].name, '{"step": 1200}\n')
+  plan = _plan(7.5, B16.replace('16', '32'))
+  (where.local / 'plan.json').write_text(json.dumps([plan]))
+  head, *rows = _words(planning.text(nodes, sweep, where, scale='paper'))
+  assert head == ['Runs', 'exaFLOPs', 'Steps', 'Core-days']
   # 14 epochs of 303 million images in batches of 4096.
-  assert rows[0][4:] == ['1,566.7', '1,035,644', '—', '0.68k', 'begun']
-  assert rows[1][4:] == [*('195.7', '517,822', '181.0', '—', 'not', 'begun')]
-  # Four rates and three seeds of 10,000 steps of 512 images for each ViT.
-  assert ' '.join(rows[4][:7]) == 'Fine-tuning: 2 studies of 14 runs, 50.8'
+  assert rows[0][4:] == ['1,566.7', '1,035,644', '—', 'begun']
+  assert rows[1][4:] == ['56.1', '517,822', '7.5', 'not', 'begun']
+  # Four rates and three seeds of 10,000 steps of 512 images of 145 tokens.
+  block = 145 * (4 * 768**2 + 2 * 768 * 3072) + 2 * 145**2 * 768
+  macs = 12 * block + 144 * 3072 * 768
+  exaflops = 6 * macs * 512 * 70_000 / 1e18
+  assert rows[2][:2] == ['7', 'runs']
+  assert rows[2][4] == f'{exaflops:.1f}'
+  assert rows[4][:2] == ['9', 'runs']
 
 
 def test_a_miniature_has_compute_and_the_hours_that_are_left(where):
-  sweep = reading.load(f'{SWEEP}:table6,scale=mini')
+  sweep = Sweep([reproduce.in_miniature(node) for node in NODES])
   runs = planning.pretraining_runs(NODES, sweep)
   times = {'goodput/steps_seconds': 1800.0, 'goodput/devices': 2.0}
   last = json.dumps({'step': 2000} | times) + '\n'
   _leave(where, runs[LONG.name].name, last, done=True)
-  [study] = [s for s in sweep.studies if s.name == NODES[-1].name]
+  [study] = [s for s in sweep.studies if s.name == NODES[2].name]
   _leave(where, study.finals_of(None)[0].name, last, done=True)
-  text = costs.text(NODES, sweep, where, papers_own=False)
-  *rows, tuned, left = text.splitlines()
+  text = planning.text(NODES, sweep, where, scale='mini')
+  _, *rows, _, total, left = text.splitlines()
   # 80 steps of fine-tuning 24 px, like 400 or 800 of pre-training.
   long, short = 9.44, 1.26
-  total = long * (1 + 80 / 800) + short * (1 + 80 / 400)
+  every = long * (1 + 80 / 800) + short * (1 + 80 / 400)
   # The finished ones are the long pre-training and the short one's fine-tuning.
   done = long + short * 80 / 400
-  assert f'{total:.1f} teraFLOPs' in left
-  assert f'{1000 * done / (2 * 3600):.1f} GFLOP/s' in left
-  assert f'{2 * (total - done) / done:.1f} device hours are left' in left
-  assert '2 runs, 1 finished, 1.00 device hours' in tuned
-  assert [line.split()[-5:] for line in rows[1:3]] == [
-    *(['epochs', '9.4', '800', '1.00', 'finished'],),
+  assert f'{2 * (every - done) / done:.2f} device hours are left' in left
+  assert [line.split()[-5:] for line in rows] == [
     *(['1.3', '400', '—', 'not', 'begun'],),
+    *(['epochs', '9.4', '800', '1.00', 'finished'],),
+    *(['1.00', '1', 'of', '2', 'finished'],),
   ]
-  assert rows[-1].split()[2:] == ['10.7', '1,200', '1.00', '1', 'finished']
-  with pytest.raises(ValueError, match=r'v3:2x2 is for --scale=paper'):
-    costs.text(NODES, sweep, where, papers_own=False, topology='v3:2x2')
+  assert total.split()[2:] == [
+    *(f'{every:.1f}', '1,360', '2.00', '2', 'of', '4', 'finished')
+  ]
 
 
 # Plans of the compiler. -------------------------------------------------------
 
 B16 = 'configs/pretrain.py:ViT-B/16,jft300m,epochs=7'
-V3 = 'v3:16x16'
+SHORTER = B16.replace('B/16', 'L/32')
 
 
-def _run(config=B16, **overrides):
-  overrides = {key.replace('__', '.'): v for key, v in overrides.items()}
-  return Run('a/run=pretraining', config, overrides)
-
-
-def _plan(core_days=10.0, config=B16, topology=V3, **others):
+def _plan(core_days=10.0, config=B16, topology='v3:16x16', **others):
   return {
     **{'config': config, 'topology': topology, 'fits': True, 'error': None},
     # Older plans divide these by a correction.
@@ -162,19 +158,19 @@ def _plan(core_days=10.0, config=B16, topology=V3, **others):
   }
 
 
-def _days(plans, topology='', **runs):
-  found = planning.with_days(plans, runs, topology)
-  return {name: planning.days(plan) for name, plan in found.items()}
+def _days(folder, plans, config=B16, **overrides):
+  (folder / 'plan.json').write_text(json.dumps(plans))
+  run = Run('a/run=pretraining', config, overrides)
+  return planning.core_days({'a': run}, folder).get('a')
 
 
-def test_plans_ignore_settings_that_do_not_affect_the_step():
-  run = _run(
-    'configs/pretrain.py:ViT-B/16,jft300m,few_shot=imagenet2012,epochs=7',
-    **{'seed': 3, 'data__dataset': 'folder:/jft', 'data__data_dir': '/data'},
-    **{'evals__few_shot__every': 10, 'log__every': 5, 'model__remat': 'full'},
-  )
-  found = planning.planned(run)
-  assert (found.config, found.overrides) == (B16, {'model.remat': 'full'})
+def test_plans_ignore_settings_that_do_not_affect_the_step(tmp_path):
+  config = B16.replace(',epochs', ',few_shot=imagenet2012,epochs')
+  free = {'seed': 3, 'data.dataset': 'folder:/jft', 'data.data_dir': '/data'}
+  free |= {'evals.few_shot.every': 10, 'log.every': 5}
+  assert _days(tmp_path, _plan(), config, **free) == 10
+  other = free | {'model.remat': 'full'}
+  assert _days(tmp_path, _plan(), config, **other) is None
 
 
 @pytest.mark.parametrize(
@@ -183,62 +179,21 @@ def test_plans_ignore_settings_that_do_not_affect_the_step():
     *((_plan(), 10), (_plan(topology='v3:2x2'), 10)),
     # Plans for other cores, for no slice, for other runs, and a failed one.
     *((_plan(topology='v5e:16x16'), None), (_plan(topology=None), None)),
-    (_plan(config=B16.replace('16', '32')), None),
-    (_plan(overrides={'seed': '0'}), None),
-    (_plan(error='out of memory'), None),
+    (_plan(config=SHORTER), None),
+    (_plan(overrides={'model.scan': 'true'}), None),
+    (_plan(core_days_raw=None, error='out of memory'), None),
     # A run that does not fit needs a fix, whose core-days count instead.
     (_plan(fits=False, fix=None), None),
     (_plan(fits=False, fix={'core_days_raw': 12.0}), 12),
   ],
 )
-def test_core_days_need_a_tpu_v3_plan_that_fits(plan, found):
-  assert _days([plan], name=_run()) == ({'name': found} if found else {})
+def test_core_days_need_a_tpu_v3_plan_that_fits(tmp_path, plan, found):
+  assert _days(tmp_path, [plan]) == found
 
 
-def test_the_newest_plan_of_the_requested_slice_counts():
-  plans = [_plan(1.0), _plan(2.0), _plan(3.0, topology='v3:2x2')]
-  for topology, days in (('', 3), (V3, 2), ('v5e:16x16', None)):
-    assert _days(plans, topology, name=_run()).get('name') == days
-
-
-def test_missing_plans_are_made_once_and_kept(tmp_path):
-  (tmp_path / 'plan.json').write_text(json.dumps([_plan()]))
-  other = 'configs/pretrain.py:ViT-B/32,jft300m'
-  full = {'model__remat': 'full'}
-  runs = [_run(seed=0), _run(seed=0, **full), _run(seed=1, **full), _run(other)]
-  called = []
-
-  def planner(words):
-    called.append(words)
-    # The earlier plans are on disk already.
-    assert len(planning.read(tmp_path)) == len(called)
-    return _plan(5.0, words[0].removeprefix('--config='))
-
-  for _ in range(2):
-    planning.compile_missing(runs, tmp_path, 'v3-512', str, planner)
-  flags = [f'--topology={V3}', '--json']
-  assert called == [
-    [f'--config={B16}', '--config.model.remat=full', *flags],
-    [f'--config={other}', *flags],
-  ]
-  found = _days(planning.read(tmp_path), **dict(zip('abcd', runs, strict=True)))
-  assert found == {'a': 10, 'b': 5, 'c': 5, 'd': 5}
-  # Another slice needs another plan.
-  planning.compile_missing(runs[:1], tmp_path, 'v3:2x2', str, planner)
-  assert called[-1][-2] == '--topology=v3:2x2'
-
-
-def test_runs_that_cannot_be_planned_are_reported_at_the_end(tmp_path):
-  def planner(words):
-    if len(words) == 3:
-      raise ValueError('no such model')
-    return _plan()
-
-  runs = [_run(), _run(model__scan=True)]
-  with pytest.raises(ValueError, match=f'1 of 2 not planned:\n{B16}: no such'):
-    planning.compile_missing(runs, tmp_path / 'new', V3, str, planner)
-  [plan] = planning.read(tmp_path / 'new')
-  assert plan['overrides'] == {'model.scan': 'true'}
+def test_the_newest_plan_counts(tmp_path):
+  plans = [_plan(1.0), _plan(3.0, topology='v3:2x2'), _plan(4.0, SHORTER)]
+  assert _days(tmp_path, plans) == 3
 
 
 @pytest.mark.parametrize('text', ['[{"config"', '[5]'])

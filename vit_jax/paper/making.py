@@ -80,8 +80,7 @@ class Workplace:
     part = [study for study in self.studies if study.name in names]
     if self.scale == 'paper':
       runs = planning.pretraining_runs(nodes, Sweep(part))
-      plans = planning.with_days(planning.read(self.where.local), runs)
-      days = {name: planning.days(plan) for name, plan in plans.items()}
+      days = planning.core_days(runs, self.where.local)
     return Results(
       self.studies,
       bring_to_end.read_finished(Sweep(part), self.where),

@@ -1,39 +1,122 @@
-"""The cost of pre-training runs on TPUs, as the TPU's compiler estimates it.
+"""What `vit_jax.reproduce --plan` prints: runs, their cost and their progress.
 
-`WORKDIR/plan.json` is a list of the objects that `python -m vit_jax.plan
---json` prints, each with the `overrides` of its config.
-`vit_jax.reproduce --plan --topology=v3:16x16` adds them one by one, so that it
-continues where it was stopped. You may add objects of `vit_jax.plan` yourself.
+Core-days are those in `WORKDIR/plan.json`: an object, or a list of objects,
+which `python -m vit_jax.plan --json` prints.
 """
 
-import json
+import functools
 import pathlib
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import ml_collections
+
+from vit_jax.paper import cost
+from vit_jax.paper.page.texts import DASH, number, plural
 from vit_jax.paper.runs import Node, Pretraining
-from vit_jax.runtime import json_text, printable
-from vit_jax.sweep import commands, state
+from vit_jax.plan import analysis
+from vit_jax.runtime import json_text, text_table
+from vit_jax.sweep import bring_to_end, reading, schedule
+from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run, Sweep
-from vit_jax.workdir import files
 
 FILE = 'plan.json'
-# Seconds to wait for another process that writes the file.
-_WAIT = 60.0
-
 # The paper's unit is the core of a TPUv3.
 _GENERATION = 'v3:'
-# Config keys that a step's time does not depend on. Without the location of the
-# data, the planner takes their size from the config.
-_WITHOUT = ('seed', 'data.dataset', 'data.data_dir')
-_WITHOUT_SECTIONS = ('evals.', 'log.', 'checkpoint.', 'guard.', 'profile.')
+# Config keys, and beginnings of keys, that change neither the operations of a
+# step nor its time. Without the location of the data, the config has its size.
+_FREE = (
+  *('seed', 'schedule.peak', 'init.checkpoint', 'data.dataset'),
+  *('data.data_dir', 'evals.', 'log.', 'checkpoint.', 'guard.', 'profile.'),
+)
 
-Plan = Mapping[str, Any]
-# Takes the flags of vit_jax.plan, returns its JSON.
-Planner = Callable[[Sequence[str]], dict[str, Any]]
+
+def text(
+  nodes: Sequence[Node], sweep: Sweep, where: Folders, *, scale: str
+) -> str:
+  """Returns a line for each pre-training, one for fine-tuning, and the sums.
+
+  Args:
+    nodes: of the items, see `runs.with_needs`.
+    sweep: their runs.
+    where: the folders of the runs.
+    scale: one of `runs.SCALES`.
+
+  Raises:
+    ValueError: the file of plans is damaged.
+  """
+  finished = bring_to_end.read_finished(sweep, where)
+  runs = schedule.expected(sweep, finished)
+  first, papers_own = pretraining_runs(nodes, sweep), scale == 'paper'
+  days = core_days(first, where.local) if papers_own else {}
+  sizes = {name: _settings(run) for name, run in runs.items()}
+  steps = {name: _config(*size).total_steps for name, size in sizes.items()}
+  # Table 6 counts pre-trainings with the heads of the paper.
+  known = {first[n.name].name: n for n in nodes if n.name in first}
+  compute = {
+    name: cost.exaflops(known[name])
+    if papers_own and name in known
+    else _teraflops(*size) / (1e6 if papers_own else 1)
+    for name, size in sizes.items()
+  }
+  hours = {name: cost.device_hours(finished.get(name, {})) for name in runs}
+
+  def row(label: str, names: Sequence[str], days: Iterable[float | None]):
+    return (
+      label,
+      number(sum(compute[name] for name in names), 1),
+      number(sum(steps[name] for name in names), 0),
+      _sum(days, 1),
+      _sum([hours[name] for name in names], 2),
+      _state(names, where, finished),
+    )
+
+  rows = [('Runs', cost.UNITS[scale], 'Steps', 'Core-days', 'Device hours', '')]
+  rows += [row(n, [run.name], [days.get(n)]) for n, run in first.items()]
+  if tuned := sorted({*runs} - {run.name for run in first.values()}):
+    rows.append(row(f'{plural(len(tuned), "run")} of fine-tuning', tuned, ()))
+  rows.append(row(plural(len(runs), 'run'), [*runs], days.values()))
+  # Columns without a value are left out.
+  columns = [c for c in zip(*rows, strict=True) if {*c[1:]} != {DASH}]
+  *body, last = text_table.aligned([*zip(*columns, strict=True)]).splitlines()
+  lines = [*body, '-' * max(map(len, body)), last]
+  if spent := {name: found for name, found in hours.items() if found}:
+    done = sum(compute[name] for name in spent)
+    left = (sum(compute.values()) - done) * sum(spent.values()) / done
+    lines.append(
+      f'At the speed of the finished runs, {number(left, 2)} device hours are'
+      ' left.'
+    )
+  if papers_own:
+    lines.append(_about(len(first) - len(days), where.local))
+  return '\n'.join(lines)
+
+
+def _sum(values: Iterable[float | None], digits: int) -> str:
+  known = [value for value in values if value is not None]
+  return number(sum(known), digits) if known else DASH
+
+
+def _state(
+  names: Sequence[str], where: Folders, finished: schedule.Finished
+) -> str:
+  done = sum(name in finished for name in names)
+  if len(names) > 1:
+    return f'{done:,} of {len(names):,} finished'
+  [name] = names
+  begun = 'begun' if where.workdir(name).exists() else 'not begun'
+  return 'finished' if done else begun
+
+
+def _about(unknown: int, folder: pathlib.Path) -> str:
+  """Returns where core-days come from, and how many runs have none."""
+  return (
+    f'Core-days are those of TPUv3 in {folder / FILE}, without evaluations and'
+    f' restarts. {analysis.RESTS_ON} They are unknown for'
+    f' {plural(unknown, "pre-training")}: python -m vit_jax.plan'
+    ' --topology=v3:16x16 --json --config=CONFIG [--also=CONFIG ...] prints the'
+    ' contents of that file.'
+  )
 
 
 def pretraining_runs(nodes: Iterable[Node], sweep: Sweep) -> dict[str, Run]:
@@ -46,30 +129,40 @@ def pretraining_runs(nodes: Iterable[Node], sweep: Sweep) -> dict[str, Run]:
   }
 
 
-def planned(run: Run) -> Run:
-  """Returns a run without the settings that its steps' time does not depend on.
-
-  So runs that differ only in their seed are planned once.
-  """
+def _settings(run: Run) -> tuple[str, tuple]:
+  """Returns the config and the overrides that a step's time depends on."""
   path, colon, argument = run.config.partition(':')
-  words = [
-    word for word in argument.split(',') if not word.startswith('few_shot=')
-  ]
+  words = [w for w in argument.split(',') if not w.startswith('few_shot=')]
   overrides = {
     key: value
     for key, value in run.overrides.items()
-    if key not in _WITHOUT and not key.startswith(_WITHOUT_SECTIONS)
+    if not key.startswith(_FREE)
   }
-  return Run(run.name, path + colon + ','.join(words), overrides)
+  return path + colon + ','.join(words), (*overrides.items(),)
 
 
-def read(directory: pathlib.Path) -> list[dict[str, Any]]:
-  """Returns the plans of a directory, [] if there are none.
+# Cached: reading and counting are slow, and many runs are alike.
+@functools.cache
+def _config(config: str, overrides: tuple) -> ml_collections.ConfigDict:
+  """Returns a config with the number of its steps; see `_settings`."""
+  found = reading.read_config(Run('', config, dict(overrides)))
+  return found if found.total_steps else analysis.resolve(found, 'tpu')
+
+
+@functools.cache
+def _teraflops(config: str, overrides: tuple) -> float:
+  """Returns a run's operations; its head counts for one class."""
+  sized = _config(config, overrides).to_dict() | {'num_classes': 1}
+  return cost.teraflops(sized)
+
+
+def read(folder: pathlib.Path) -> list[dict[str, Any]]:
+  """Returns the plans of a folder, [] if there are none.
 
   Raises:
     ValueError: the file is not a list of plans.
   """
-  path = directory / FILE
+  path = folder / FILE
   if not path.exists():
     return []
   try:
@@ -85,152 +178,32 @@ def read(directory: pathlib.Path) -> list[dict[str, Any]]:
   return plans
 
 
-def find(plans: Iterable[Plan], run: Run, topology: str = '') -> Plan | None:
-  """Returns the newest plan of a run, without those whose compilation failed.
-
-  Args:
-    plans: see `read`.
-    run: as in the sweep.
-    topology: a slice such as `v3:16x16`; '': any slice of TPUv3.
-  """
-  wanted = _key(planned(run))
-  newest = None
-  for plan in plans:
-    where = plan.get('topology') or ''
-    if plan.get('error'):
-      continue
-    if not (where == topology if topology else where.startswith(_GENERATION)):
-      continue
-    if (plan['config'], plan.get('overrides') or {}) == wanted:
-      newest = plan
-  return newest
-
-
-def days(plan: Plan) -> float | None:
-  """Returns core-days of a plan, or of its fix if it does not fit, or None.
+def core_days(
+  runs: Mapping[str, Run], folder: pathlib.Path
+) -> dict[str, float]:
+  """Returns name -> core-days, of the runs that have a plan for TPUv3.
 
   They stand beside the paper's, so they are those that no speed of the paper's
-  own runs corrects.
-  """
-  if plan.get('fits') is False:
-    plan = plan.get('fix') or {}
-  return plan.get('core_days_raw')
-
-
-def with_days(
-  plans: Sequence[Plan], runs: Mapping[str, Run], topology: str = ''
-) -> dict[str, Plan]:
-  """Returns the plans of the runs whose core-days are known, by name.
-
-  Args:
-    plans: see `read`.
-    runs: see `pretraining_runs`.
-    topology: see `find`.
-  """
-  found = {name: find(plans, run, topology) for name, run in runs.items()}
-  return {
-    name: plan
-    for name, plan in found.items()
-    if plan and days(plan) is not None
-  }
-
-
-def compile_missing(
-  runs: Iterable[Run],
-  directory: pathlib.Path,
-  topology: str,
-  say: Callable[[str], None],
-  planner: Planner | None = None,
-) -> str:
-  """Plans the runs that have no plan for a slice, one after another.
-
-  Each plan is written at once, so the same call continues after a stop.
+  own runs corrects. The last plan of a config counts; if the run does not fit,
+  its fix.
 
   Args:
     runs: see `pretraining_runs`.
-    directory: of `plan.json`.
-    topology: one slice, such as `v3:16x16` or `v3-512`.
-    say: receives lines on the progress.
-    planner: None: `vit_jax.plan`, in a separate process for each run.
-
-  Returns:
-    The slice, as plans name it.
+    folder: of the file of plans.
 
   Raises:
-    ValueError: the slice is unknown or a GPU; a plan is missing and there is no
-      TPU compiler; or some runs could not be planned: raised after all others
-      are.
+    ValueError: the file is damaged.
   """
-  # Imported late: it imports JAX.
-  from vit_jax.plan import devices
-
-  target = devices.parse(topology)
-  if target.platform != 'tpu':
-    raise ValueError(
-      f"--topology={topology}: the paper's runs are planned for TPU slices,"
-      ' such as v3:16x16.'
-    )
-  topology = str(target)
-  plans = read(directory)
-  missing = {}
-  for run in runs:
-    if find(plans, run, topology) is None:
-      run = planned(run)
-      missing.setdefault(json.dumps(_key(run), sort_keys=True), run)
-  if missing and planner is None and not devices.have_compiler():
-    raise ValueError(f'--topology={topology}: {devices.INSTALL}')
-  planner = planner or plan
-  directory.mkdir(parents=True, exist_ok=True)
-  failed, start = [], time.monotonic()
-  for index, run in enumerate(missing.values()):
-    left = ''
-    if index:
-      seconds = (time.monotonic() - start) / index * (len(missing) - index)
-      left = f', about {printable.duration(seconds)} left'
-    say(f'{index} of {len(missing)} planned{left}: {run.config}')
-    words = [*commands.config_flags(run), f'--topology={topology}', '--json']
-    try:
-      made = planner(words)
-    except ValueError as error:
-      failed.append(f'{run.config}: {error}')
-      say(f'failed: {error}')
-      continue
-    # Another process may plan other items here.
-    with state.lock(directory, 'plan.lock', holder='planner', wait=_WAIT):
-      plans = [*read(directory), {**made, 'overrides': _key(run)[1]}]
-      with files.atomic(directory / FILE) as temporary:
-        temporary.write_text(json.dumps(plans, indent=1) + '\n')
-  if failed:
-    raise ValueError(
-      '\n'.join([f'{len(failed)} of {len(missing)} not planned:', *failed])
-    )
-  return topology
-
-
-def _key(run: Run) -> tuple[str, dict[str, str]]:
-  """Returns what identifies a plan: config, and overrides as JSON has them."""
-  flags = commands.config_flags(run)[1:]
-  words = (flag.removeprefix('--config.').partition('=') for flag in flags)
-  return run.config, {key: value for key, _, value in words}
-
-
-def plan(words: Sequence[str]) -> dict[str, Any]:
-  """Calls vit_jax.plan in a process, as its compiler may crash.
-
-  Args:
-    words: its flags.
-
-  Raises:
-    ValueError: it failed; the message is its error.
-  """
-  found = subprocess.run(
-    [sys.executable, '-m', 'vit_jax.plan', *words],
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  if found.returncode:
-    # The command's own error, or else the end of what a crash printed.
-    why = f'\n{found.stderr}'.rpartition('\nerror: ')[2].strip()[-1000:]
-    raise ValueError(why or f'exit {found.returncode}')
-  return json.loads(found.stdout.strip().splitlines()[-1])
+  known = {}
+  for plan in read(folder):
+    fits = plan if plan.get('fits') is not False else plan.get('fix') or {}
+    on_v3 = (plan.get('topology') or '').startswith(_GENERATION)
+    # Files of earlier versions also have plans of other settings.
+    if on_v3 and fits.get('core_days_raw') and not plan.get('overrides'):
+      known[plan['config']] = fits['core_days_raw']
+  found = {}
+  for name, run in runs.items():
+    config, overrides = _settings(run)
+    if config in known and not overrides:
+      found[name] = known[config]
+  return found

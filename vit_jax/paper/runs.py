@@ -196,7 +196,7 @@ class Results:
       scale: one of `SCALES`.
       workdir: run -> its work directory; None if only numbers are known.
       core_days: name of a pre-training -> estimated TPUv3-core-days, see
-        `planning.days`.
+        `planning.core_days`.
     """
     self._studies = {study.name: study for study in studies}
     self.finished = finished

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vit_jax.paper.inside import NUMBERS, measuring
+from vit_jax.paper.inside import measuring
 
 
 def _cosines(table):
@@ -23,10 +23,6 @@ def _smooth():
   places = np.stack(np.indices((6, 6)), -1).reshape(-1, 2)
   distance = np.linalg.norm(places[:, None] - places[None], axis=-1)
   return np.exp(-(distance**2) / 8).reshape(6, 6, 6, 6)
-
-
-def test_claims_know_all_kinds():
-  assert {*measuring.KINDS} == {*NUMBERS}
 
 
 @pytest.mark.parametrize(
@@ -82,16 +78,12 @@ def test_slow_waves_alone_are_all_on_any_grid(side):
   assert measuring.position_waves(cosines) == pytest.approx(1)
 
 
-def test_a_number_that_is_not_finite_is_a_failure():
+@pytest.mark.parametrize('run', ['nan', 'inf'])
+def test_a_number_that_is_not_finite_is_a_failure(run):
   kind = 'builtins:float'  # Of a work directory whose name is a number.
-  request = {
-    run: {'workdir': run, 'kinds': [kind]} for run in ('3', 'nan', 'inf')
-  }
-  found = measuring.answer(request)
-  assert found['3'] == {'numbers': {kind: 3.0}, 'failures': []}
-  for run in ('nan', 'inf'):
-    assert not found[run]['numbers']
-    assert len(found[run]['failures']) == 1
+  assert measuring.number(kind, '3') == 3
+  with pytest.raises(ValueError, match=run):
+    measuring.number(kind, run)
 
 
 def test_filters_of_few_components_stand_out():

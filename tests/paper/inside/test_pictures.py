@@ -1,7 +1,5 @@
 """Guards: pictures of weights are right, from real runs of two steps."""
 
-import json
-
 import flax.traverse_util
 import numpy as np
 import pandas as pd
@@ -50,23 +48,19 @@ def masked(tmp_path_factory):
   return str(folder)
 
 
-def _answer(folder, *panels):
-  """Draws panels (kind, title, workdir, images); returns stamp and table."""
+def _draw(folder, *panels):
+  """Draws panels (kind, title, workdir, images).
+
+  Returns the titles that are drawn, the failures, and the table.
+  """
   keys = ('kind', 'title', 'workdir', 'images')
-  request = {
-    'version': 7,
-    'mark': '',
-    'panels': [
-      dict(zip(keys, panel, strict=True)) | {'run': f'run of {panel[1]}'}
-      for panel in panels
-    ],
-    'stem': str(folder / 'figure'),
-    'stamp': str(folder / 'stamp.json'),
-  }
-  pictures.answer(request)
-  stamp = json.loads((folder / 'stamp.json').read_text())
+  wanted = [
+    dict(zip(keys, panel, strict=True)) | {'run': f'run of {panel[1]}'}
+    for panel in panels
+  ]
+  found = pictures.draw(wanted, folder / 'figure', '')
   path = folder / 'figure.csv'
-  return stamp, pd.read_csv(path) if path.exists() else None
+  return *found, pd.read_csv(path) if path.exists() else None
 
 
 def test_images_are_those_of_the_first_classification(run):
@@ -82,14 +76,13 @@ def test_images_are_those_of_the_first_classification(run):
 
 
 def test_figure_7_has_three_parts(run, tmp_path):
-  stamp, table = _answer(
+  drawn, failures, table = _draw(
     tmp_path,
     ('filters', 'A', run, 0),
     ('position_similarity', 'A', run, 0),
     ('attention_distance', 'B', run, 4),
   )
-  assert (stamp['drawn'], stamp['failures']) == (['A', 'B'], [])
-  assert stamp['version'] == 7
+  assert (drawn, failures) == (['A', 'B'], [])
   for end in ('png', 'pdf'):
     assert (tmp_path / f'figure.{end}').stat().st_size > 1000
 
@@ -125,8 +118,8 @@ def test_figure_7_has_three_parts(run, tmp_path):
 
 
 def test_rollout_has_images_and_their_places(run, tmp_path):
-  stamp, table = _answer(tmp_path, ('rollout', 'A', run, 4))
-  assert stamp['failures'] == []
+  _, failures, table = _draw(tmp_path, ('rollout', 'A', run, 4))
+  assert failures == []
   assert table['image'].unique().tolist() == [1, 2, 3, 4]
   assert table['place_in_split'].unique().tolist() == [5, 15, 25, 35]
   sums = table.groupby('image')['value'].sum()
@@ -134,8 +127,8 @@ def test_rollout_has_images_and_their_places(run, tmp_path):
 
 
 def test_predicted_colours_are_drawn(masked, tmp_path):
-  stamp, table = _answer(tmp_path, ('masked_patches', 'A', masked, 2))
-  assert stamp['failures'] == []
+  _, failures, table = _draw(tmp_path, ('masked_patches', 'A', masked, 2))
+  assert failures == []
   # Two images of 16 grey patches, each in three parts.
   assert len(table) == 2 * 16 * 3
   parts = dict(list(table.groupby('part')['value']))
@@ -147,17 +140,17 @@ def test_predicted_colours_are_drawn(masked, tmp_path):
 def test_panels_that_fail_are_reported_and_others_are_drawn(
   run, masked, tmp_path
 ):
-  stamp, table = _answer(
+  drawn, failures, table = _draw(
     tmp_path,
     ('attention_distance', 'A', str(tmp_path / 'nowhere'), 4),
     ('attention_distance', 'B', masked, 4),
     ('attention_distance', 'C', run, 4),
     ('masked_patches', 'D', run, 4),
   )
-  assert stamp['drawn'] == ['C']
+  assert drawn == ['C']
   assert set(table['panel']) == {'C'}
-  assert len(stamp['failures']) == 3
-  texts = '\n'.join(stamp['failures'])
+  assert len(failures) == 3
+  texts = '\n'.join(failures)
   assert 'attention distance of run of A: No checkpoint at' in texts
   assert 'attention distance of run of B: ' in texts
   assert 'masked patches of run of D: ' in texts

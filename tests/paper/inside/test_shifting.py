@@ -38,7 +38,6 @@ def workdir(tmp_path_factory):
 def test_without_a_shift_the_accuracy_is_that_of_the_run(workdir, monkeypatch):
   monkeypatch.setitem(shifting._PATCHES, 8, 8)
   found = shifting.measured(str(workdir))
-  assert found.keys() == {*shifting.KINDS}
   accuracy = results.final_metrics(workdir)['few_shot/5shot/accuracy']
   assert 0.2 < accuracy < 0.9
   assert found['shift_accuracy'] == pytest.approx(100 * accuracy, abs=1e-3)

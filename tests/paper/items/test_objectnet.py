@@ -120,8 +120,6 @@ def test_what_changed_is_evaluated_again(results, evaluations, data, tmp_path):
   assert _render(results, tmp_path)[1][ROW, 'top-1'].ours is None
   _evaluate(results, data, tmp_path)
   assert len(evaluations) == 3
-  _evaluate(results, f'{data}/../other', tmp_path)
-  assert len(evaluations) == 5
 
 
 def test_failures_are_told_after_all_evaluations(

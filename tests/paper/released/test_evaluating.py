@@ -11,51 +11,51 @@ from etils import epath
 
 from tests.paper.released import made
 from vit_jax import models
-from vit_jax.paper.released import eval_only, evaluating
-from vit_jax.paper.released.evaluating import Images
+from vit_jax.paper.page import texts
+from vit_jax.paper.released import eval_only, pages
+from vit_jax.paper.released.files import SETS, Place
 
-NAME = f'{made.FINE_TUNED}ViT-B_16-224'
-BOTH = [['validation', 'real']]
+BOTH = ['validation', 'real']
 # The first, the second and the last class of ImageNet, by their WordNet ids.
 TENCH, GOLDFISH, TISSUE = 'n01440764', 'n01443537', 'n15075141'
 SIZES = dict(width=16, depth=1, heads=2, mlp_dim=16)
-ALL = Images('classes:/photographs', 'train', {})
+IMAGES = {'dataset': 'classes:/photographs', 'split': 'train', 'data_dir': ''}
 
 
 @pytest.fixture
 def path(tmp_path):
-  path = epath.Path(tmp_path / 'ViT-B_16-224.npz')
+  path = tmp_path / made.FINE_TUNED / 'ViT-B_16-224.npz'
+  path.parent.mkdir()
   path.write_bytes(b'weights')
   os.utime(path, (7, 7))
   return path
 
 
 @pytest.fixture
-def evaluate(tmp_path, path, monkeypatch):
+def evaluate(tmp_path, monkeypatch):
   """Calls `evaluate` with a process that writes results; returns its sets."""
   calls = []
 
   def run(words, *, stdout, **_):
     flags = dict(word.partition('=')[::2] for word in words)
-    sets = flags['--config'].split(',')[1].split('+')
-    calls.append(sets)
+    which = flags['--config'].split(',')[1]
+    calls.append(which)
     if call.error:
       stdout.write(f'Loading\nerror: {call.error}\nSee --help.\n'.encode())
       return subprocess.CompletedProcess(words, 1)
     workdir = pathlib.Path(flags['--workdir'])
     workdir.mkdir(exist_ok=True)
-    (workdir / 'config.json').write_text('{"total_steps": 0}')
-    (workdir / 'DONE').write_text('0\n')
-    row = {'step': 0}
-    for name in sets:
-      row |= {f'{name}/accuracy': len(calls) / 10, f'{name}/count': 50_000}
-    (workdir / 'metrics.jsonl').write_text(json.dumps(row) + '\n')
+    row = {f'{which}/accuracy': len(calls) / 10, f'{which}/count': 50_000}
+    (workdir / 'metrics.jsonl').write_text(json.dumps({'step': 0} | row) + '\n')
     return subprocess.CompletedProcess(words, 0)
 
-  def call(*missing, spec=ALL.spec, keys=()):
+  def call(*missing, keys=(), **images):
     calls.clear()
-    images = Images(spec, 'train', dict.fromkeys(missing, 'gone'), keys)
-    return evaluating.evaluate(NAME, path, images, tmp_path) or [*calls]
+    place = Place(
+      *(epath.Path(tmp_path), tmp_path, keys, IMAGES | images),
+      dict.fromkeys(missing, 'gone'),
+    )
+    return pages.evaluate(place) or sorted(calls, key=BOTH.index)
 
   call.error = ''
   monkeypatch.setattr(eval_only.subprocess, 'run', run)
@@ -65,26 +65,38 @@ def evaluate(tmp_path, path, monkeypatch):
 def test_a_finished_evaluation_is_not_repeated(evaluate, path, tmp_path):
   assert evaluate() == BOTH
   assert evaluate() == []
-  assert evaluating.results(NAME, path, ALL, tmp_path) == {
-    name: {'accuracy': 0.1, 'count': 50_000} for name in BOTH[0]
-  }
-  # Not even where the data are gone now, or read in another way.
-  assert evaluate(*BOTH[0]) == []
+  # Not even where the data are read in another way.
   assert evaluate(keys=['data.batch_size=8', 'data.data_dir=/data']) == []
-  assert evaluate(keys=['mesh.fsdp=1']) == []
+  assert evaluate(keys=['mesh.fsdp=1'], data_dir='/data') == []
+  place = Place(epath.Path(tmp_path), tmp_path, (), IMAGES)
+  [table] = pages.accuracies(place).blocks
+  row = 'ViT-B_16-224.npz, 224 px'
+  found = {
+    column: texts.cell_text(table, row, column)
+    for column in (*SETS.values(), '224 px')
+  }
+  assert {float(text.ours) for text in found.values()} == {10, 20}
+  assert found['224 px'].paper == '81.2'
+  # Each file counts once for each set.
+  counted = [cell for cell in table.cells.values() if cell.expected]
+  assert (len(counted), sum(cell.ours is not None for cell in counted)) == (
+    *(14, 2),
+  )
 
 
 @pytest.mark.parametrize(
-  'change',
+  ('change', 'again'),
   [
-    {'keys': ['evals.validation.preprocess=resize_small(256)']},
-    {'keys': ['model.norm_epsilon=1e-3']},
-    {'spec': 'folder:/other'},
+    ({'keys': ['evals.validation.preprocess=resize_small(256)']}, BOTH),
+    ({'keys': ['model.norm_epsilon=1e-3']}, BOTH),
+    ({'dataset': 'folder:/other'}, ['validation']),
   ],
 )
-def test_other_settings_and_data_are_evaluated_again(evaluate, change):
+def test_other_settings_and_data_are_evaluated_again(
+  evaluate, path, change, again
+):
   evaluate()
-  assert evaluate(**change) == BOTH
+  assert evaluate(**change) == again
 
 
 def test_other_weights_are_evaluated_again(evaluate, path):
@@ -96,16 +108,15 @@ def test_other_weights_are_evaluated_again(evaluate, path):
   assert evaluate() == BOTH
 
 
-def test_only_what_is_there_is_evaluated(evaluate):
-  assert evaluate(*BOTH[0]) == []
-  assert evaluate('real') == [['validation']]
-  assert evaluate('real') == []
+def test_only_what_is_there_is_evaluated(evaluate, path):
+  assert evaluate(*BOTH) == []
   evaluate.error = 'No such class.'
-  assert evaluate() == (
-    'ViT-B_16-224.npz was not evaluated (exit code 1): error: No such class.'
-  )
+  [failure] = evaluate('real')
+  assert failure.startswith('ViT-B_16-224,validation')
+  assert failure.endswith('(exit code 1): error: No such class.')
   evaluate.error = ''
-  assert evaluate() == BOTH
+  assert evaluate('real') == ['validation']
+  assert evaluate() == ['real']
 
 
 @pytest.mark.parametrize(
@@ -118,13 +129,17 @@ def test_only_what_is_there_is_evaluated(evaluate):
 )
 def test_images_of_imagenet_and_others(tmp_path, counts, missing):
   spec = made.write_photographs(tmp_path / 'some', counts) if counts else ''
-  found = evaluating.find_images(spec, [f'data.data_dir={tmp_path}'])
-  assert {*found.missing} == missing
-  assert found.split == ('train' if counts else '')
-  assert not any('\n' in why for why in found.missing.values())
+  keys = [f'data.data_dir={tmp_path}']
+  images, lacking = pages.find_images(spec, keys)
+  assert {*lacking} == missing
+  assert not any('\n' in why for why in lacking.values())
   if counts:
-    assert found.spec == spec
-    assert ('cat' in found.missing.get('validation', '')) == ('cat' in counts)
+    assert images == {
+      **{'dataset': spec, 'split': 'train', 'data_dir': str(tmp_path)}
+    }
+    assert ('cat' in lacking.get('validation', '')) == ('cat' in counts)
+  else:
+    assert not images
 
 
 @pytest.mark.gate
@@ -136,11 +151,19 @@ def test_accuracies_of_a_real_process(tmp_path, monkeypatch):
   model = models.build('ViT-B/16', num_classes=1000, **SIZES)
   made.write_weights(path, model, (224, 224), bias=bias)
   monkeypatch.setenv('XLA_FLAGS', '')  # One device.
-  keys = [f'model.{key}={value}' for key, value in SIZES.items()]
-  keys += [f'data.data_dir={tmp_path}', 'data.batch_size=4']
+  words = [f'--config.model.{key}={value}' for key, value in SIZES.items()]
+  words += [f'--config.data.data_dir={tmp_path}', '--config.data.batch_size=4']
   # A copy that lacks most classes.
   spec = made.write_photographs(tmp_path / 'some', {GOLDFISH: 1, TISSUE: 3})
-  images = evaluating.find_images(spec, keys)
-  assert evaluating.evaluate(NAME, path, images, tmp_path) == ''
-  found = evaluating.results(NAME, path, images, tmp_path)
-  assert found == {'validation': {'accuracy': 0.25, 'count': 4}}
+  words += [
+    f'--config.evals.validation.{key}={value}'
+    for key, value in (
+      *(('dataset', spec), ('split', 'train'), ('classes', 'names')),
+    )
+  ]
+  kept = tmp_path / 'kept', 'a', None
+  argument = 'ViT-B/16,validation,resolution=224'
+  assert eval_only.evaluate(*kept, argument, path, *words) == ''
+  found = eval_only.result(*kept)
+  assert found['validation/accuracy'] == 0.25
+  assert found['validation/count'] == 4

@@ -4,14 +4,14 @@ import dataclasses
 import functools
 import importlib
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import numpy as np
 from scipy import fft, stats
 
 from vit_jax.inspection import attention_maps, views
+from vit_jax.paper.claims import inside
 from vit_jax.paper.inside import shifting, weights
 
 # Images in mean attention distances, as in the paper (D.7).
@@ -27,33 +27,25 @@ _UNTRAINED = 5
 _CHANCES = 20
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-  """Returns run -> its numbers, and why some could not be measured.
+def number(kind: str, workdir: str) -> float:
+  """Returns a number of a run's weights.
 
   Args:
-    request: run -> `workdir`, and `kinds`, keys of `KINDS`.
+    kind: see `claims.inside`.
+    workdir: of the run.
+
+  Raises:
+    ValueError: the number is not finite, or weights or images cannot be read.
   """
-  found = {}
-  for name, wanted in request.items():
-    numbers, failures = {}, []
-    for kind in wanted['kinds']:
-      try:
-        measure = KINDS.get(kind) or _named(kind)
-        number = float(measure(wanted['workdir']))
-        if not math.isfinite(number):
-          raise ValueError(f'the number is {number}')
-        numbers[kind] = number
-      # Any failure becomes a line of the command: other runs still count.
-      except Exception as error:
-        failures.append(f'{kind}: {" ".join(str(error).split())}')
-    found[name] = {'numbers': numbers, 'failures': failures}
+  if kind in _KINDS:
+    *_, measure = _KINDS[kind]
+  else:
+    module, _, name = kind.partition(':')
+    measure = getattr(importlib.import_module(module), name)
+  found = float(measure(workdir))
+  if not math.isfinite(found):
+    raise ValueError(f'the number is {found}')
   return found
-
-
-def _named(kind: str) -> Callable[[str], float]:
-  """Returns the function `MODULE:FUNCTION`, which an item brings along."""
-  module, _, name = kind.partition(':')
-  return getattr(importlib.import_module(module), name)
 
 
 @functools.cache
@@ -185,27 +177,94 @@ def filter_share(kernel: np.ndarray) -> float:
   return share(matrix) - np.mean(chance)
 
 
-# A key of `inside.NUMBERS` -> function of a work directory.
-KINDS = {
-  'distance_by_depth': lambda path: (
-    distance_by_depth(_distances(path)[0])
-    - np.mean([distance_by_depth(h) for h in _distances_at_first(path)])
+def _of_positions(
+  measure: Callable[[np.ndarray], float],
+) -> Callable[[str], float]:
+  return lambda path: measure(views.position_similarity(weights.load(path)))
+
+
+# Kind -> what is measured, with its unit; digits; function of a work directory.
+_KINDS: dict[str, tuple[str, int, Callable[[str], float]]] = {
+  'distance_by_depth': (
+    "Kendall's rank correlation of a head's block and attention distance,"
+    ' beyond that of untrained models',
+    2,
+    lambda path: (
+      distance_by_depth(_distances(path)[0])
+      - np.mean([distance_by_depth(h) for h in _distances_at_first(path)])
+    ),
   ),
-  'early_distance': lambda path: early_distance(_distances(path)[0]),
-  'late_distance': lambda path: early_distance(_distances(path)[0][::-1]),
-  'far_head': lambda path: _distances(path)[0][0].max() - _distances(path)[1],
-  'near_head': lambda path: _distances(path)[1] - _distances(path)[0][0].min(),
-  **{
-    of.__name__: lambda path, of=of: of(
-      views.position_similarity(weights.load(path))
-    )
-    for of in (position_locality, position_lines, position_waves)
-  },
-  'filter_share': lambda path: filter_share(
-    np.asarray(weights.load(path).params['embedding']['kernel'])
+  'far_head': (
+    'distance of the farthest head of the first block, minus that of uniform'
+    ' attention to the nearest half, in px',
+    1,
+    lambda path: _distances(path)[0][0].max() - _distances(path)[1],
   ),
-  **{
-    kind: lambda path, kind=kind: shifting.measured(path)[kind]
-    for kind in shifting.KINDS
-  },
+  'near_head': (
+    'distance of uniform attention to the nearest half, minus that of the'
+    ' nearest head of the first block, in px',
+    1,
+    lambda path: _distances(path)[1] - _distances(path)[0][0].min(),
+  ),
+  'early_distance': (
+    'mean attention distance in the first quarter of the blocks, in px',
+    1,
+    lambda path: early_distance(_distances(path)[0]),
+  ),
+  'late_distance': (
+    'mean attention distance in the last quarter of the blocks, in px',
+    1,
+    lambda path: early_distance(_distances(path)[0][::-1]),
+  ),
+  'position_locality': (
+    "rank correlation of positions' similarity and nearness",
+    2,
+    _of_positions(position_locality),
+  ),
+  'position_lines': (
+    'similarity of positions in the same row or column, beyond that of others'
+    ' at exactly their distance',
+    3,
+    _of_positions(position_lines),
+  ),
+  'position_waves': (
+    "share of the position embeddings' variance in slow waves, beyond that of"
+    ' shuffled positions',
+    3,
+    _of_positions(position_waves),
+  ),
+  'filter_share': (
+    "share of the filters' variance in few components, beyond that of random"
+    ' filters',
+    3,
+    lambda path: filter_share(
+      np.asarray(weights.load(path).params['embedding']['kernel'])
+    ),
+  ),
+  'shift_eighth': (
+    '5-shot answers that change as the image shifts by an eighth of a patch,'
+    ' in percent',
+    2,
+    lambda path: shifting.measured(path)['shift_eighth'],
+  ),
+  'shift_quarter': (
+    '5-shot answers that change as the image shifts by a quarter of a patch,'
+    ' in percent',
+    2,
+    lambda path: shifting.measured(path)['shift_quarter'],
+  ),
+  'shift_accuracy': (
+    '5-shot accuracy without a shift, in percent',
+    2,
+    lambda path: shifting.measured(path)['shift_accuracy'],
+  ),
+  'shift_loss': (
+    '5-shot accuracy lost by a shift of a quarter of a patch, in percentage'
+    ' points',
+    2,
+    lambda path: shifting.measured(path)['shift_loss'],
+  ),
+}
+NUMBERS = {
+  kind: inside(kind, name, digits) for kind, (name, digits, _) in _KINDS.items()
 }

@@ -6,7 +6,6 @@ title), `part` (what is measured), indices, and `value`.
 """
 
 import dataclasses
-import json
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,6 @@ from vit_jax.inspection import attention_maps, figures, views
 from vit_jax.inspection import masked_patches as predicted_patches
 from vit_jax.pages import drawing
 from vit_jax.paper.inside import weights
-from vit_jax.workdir import files
 
 # The least side of a shown image in pixels; smaller images are enlarged.
 _SHOWN = 224
@@ -48,16 +46,23 @@ class Measured:
   numbers: pd.DataFrame
 
 
-def answer(request: Mapping[str, Any]) -> None:
-  """Draws what it can of a request, and writes the stamp.
+def draw(
+  panels: Sequence[Mapping[str, Any]], stem: pathlib.Path, mark: str
+) -> tuple[list[str], list[str]]:
+  """Draws what it can of some panels.
 
   Args:
-    request: `stem` and `stamp`, paths; `mark`, see `drawing.save`; `panels`,
-      each with `kind`, `title`, `run`, `workdir` and `images`, and some with
-      `images_from`. All of the request goes into the stamp.
+    panels: each with `kind`, `title` and `images` as in `inside.Panel`; `run`,
+      a name for messages; `workdir`, the path of a run or a `.npz` file; and
+      some with `images_from`, see `weights.held_out_images`.
+    stem: the picture's files are STEM.png, STEM.pdf and STEM.csv.
+    mark: see `drawing.save`.
+
+  Returns:
+    The titles of the panels in the picture, and why others are not in it.
   """
   done, failures = [], []
-  for panel in request['panels']:
+  for panel in panels:
     try:
       done.append(measured(panel))
     # Any failure becomes a note on the page: other panels are still drawn.
@@ -71,11 +76,8 @@ def answer(request: Mapping[str, Any]) -> None:
     frames = [one.numbers.convert_dtypes() for one in done]
     data = pd.concat(frames, ignore_index=True)
     data['value'] = data.pop('value')  # Becomes the last column.
-    drawing.save(compose(done), request['stem'], data, mark=request['mark'])
-  titles = list(dict.fromkeys(one.title for one in done))
-  stamp = {**request, 'drawn': titles, 'failures': failures}
-  with files.atomic(pathlib.Path(request['stamp'])) as temporary:
-    temporary.write_text(json.dumps(stamp, indent=1))
+    drawing.save(compose(done), stem, data, mark=mark)
+  return list(dict.fromkeys(one.title for one in done)), failures
 
 
 # What is measured. ------------------------------------------------------------
@@ -85,7 +87,7 @@ def measured(panel: Mapping[str, Any]) -> Measured:
   """Returns a panel with the arrays of its kind.
 
   Args:
-    panel: see `answer`.
+    panel: see `draw`.
 
   Returns:
     For filters and similar positions, the array of `views`. For attention

@@ -60,7 +60,7 @@ def patch_of(image_size: int) -> int:
 
 @functools.cache
 def measured(workdir: str) -> dict[str, float]:
-  """Returns kind -> number, for all kinds of `KINDS`.
+  """Returns kind -> number, for all kinds that begin with `shift`.
 
   Raises:
     ValueError: the run has no few-shot evaluation or no weights, its data
@@ -83,9 +83,6 @@ def measured(workdir: str) -> dict[str, float]:
     found[f'shift_{part}'] = 100 * float(np.mean(before != after))
   lost = accuracy - 100 * float(np.mean(after == labels))
   return found | {'shift_loss': lost}
-
-
-KINDS = ('shift_quarter', 'shift_eighth', 'shift_accuracy', 'shift_loss')
 
 
 def _answers(

@@ -1,102 +1,101 @@
-"""The released files that are needed, and where they are on this machine."""
+"""The released files that are needed, and what is printed of them."""
 
-from collections.abc import Sequence
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 from etils import epath
 
 from vit_jax.interop import catalog
+from vit_jax.paper.inside import Panel
+from vit_jax.paper.items.figures.from_weights import IMAGES
+from vit_jax.paper.numbers import IMAGENET, REAL, read_table
 
-# Files whose accuracies are measured, in the order of the table. There is no
-# fine-tuned ViT-H/14 in the catalogue.
-FINE_TUNED = (
-  'imagenet21k+imagenet2012/ViT-B_16',
-  'imagenet21k+imagenet2012/ViT-B_32',
-  'imagenet21k+imagenet2012/ViT-L_16',
-  'imagenet21k+imagenet2012/ViT-L_32',
-  'imagenet21k+imagenet2012/R50+ViT-B_16',
-  'imagenet21k+imagenet2012/ViT-B_16-224',
-  'imagenet21k+imagenet2012/ViT-L_16-224',
+# Sets of configs/robustness.py -> where Table 5 prints numbers of them.
+SETS = {'validation': f'{IMAGENET}, Table 5', 'real': f'{REAL}, Table 5'}
+TUNED = 'imagenet21k+imagenet2012/'
+# Accuracies in percent after ImageNet-21k, by Table 5 at 384 px and by the
+# README of github.com/google-research/vision_transformer: at 384 px by dropout,
+# and at 224 px. The catalogue has no fine-tuned ViT-H/14.
+PRINTED = read_table(
+  'accuracies',
+  'Released files on ImageNet',
+  (*SETS.values(), 'README, dropout 0.0', 'dropout 0.1', '224 px'),
+  """
+  ViT-B_16      83.97  88.35  84.53  84.12  -
+  ViT-B_32      81.28  86.63  81.66  81.31  -
+  ViT-L_16      85.15  88.40  84.47  85.05  -
+  ViT-L_32      80.99  85.65  81.89  81.13  -
+  R50+ViT-B_16  -      -      83.72  85.08  -
+  ViT-B_16-224  -      -      -      -      81.2
+  ViT-L_16-224  -      -      -      -      82.7
+  """,
 )
-# Images in mean attention distances and in Figure 14, as in the paper.
-IMAGES = 128
-# Figure -> its panels: what is shown (see `inside.Panel`), of which file, in
-# how many images. The files before fine-tuning have the paper's 224 px. Of
-# their hybrids, only R50+ViT-B/16 has the paper's grid, 14x14, so it is beside
-# ViT-B/16.
-FIGURES: dict[str, Sequence[tuple[str, str, int]]] = {
-  'figure6': (('rollout', 'imagenet21k+imagenet2012/ViT-L_16', 6),),
-  'figure7': (
-    ('filters', 'imagenet21k/ViT-L_32', 0),
-    ('position_similarity', 'imagenet21k/ViT-L_32', 0),
-    ('attention_distance', 'imagenet21k/ViT-L_16', IMAGES),
-  ),
-  'figure11': (
-    ('attention_distance', 'imagenet21k/ViT-B_16', IMAGES),
-    ('attention_distance', 'imagenet21k/R50+ViT-B_16', IMAGES),
-  ),
-  'figure14': (('rollout', 'imagenet21k+imagenet2012/ViT-L_16', IMAGES),),
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+  """A released file, in place of a run; `name` is that of the catalogue."""
+
+  name: str
+
+
+def _panel(kind: str, name: str, images: int = 0) -> Panel:
+  return Panel(kind, catalog.entry(name).model, File(name), images)
+
+
+# The files before fine-tuning have the paper's 224 px. Of their hybrids, only
+# R50+ViT-B/16 has the paper's grid, 14x14, so it is beside ViT-B/16.
+FIGURES = {
+  'figure6': [_panel('rollout', f'{TUNED}ViT-L_16', 6)],
+  'figure7': [
+    _panel('filters', 'imagenet21k/ViT-L_32'),
+    _panel('position_similarity', 'imagenet21k/ViT-L_32'),
+    _panel('attention_distance', 'imagenet21k/ViT-L_16', IMAGES),
+  ],
+  'figure11': [
+    _panel('attention_distance', 'imagenet21k/ViT-B_16', IMAGES),
+    _panel('attention_distance', 'imagenet21k/R50+ViT-B_16', IMAGES),
+  ],
+  'figure14': [_panel('rollout', f'{TUNED}ViT-L_16', IMAGES)],
 }
-ACCURACIES = 'accuracies'
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+  """What the pages are made of, and where.
+
+  Attributes:
+    weights: folder of the released files.
+    folder: WORKDIR/released.
+    keys: config keys to set, KEY=VALUE.
+    images: `dataset`, `split` and `data_dir` of the images to show; empty if
+      there are none.
+    lacking: sets of `SETS` that cannot be evaluated, and why.
+  """
+
+  weights: epath.Path
+  folder: pathlib.Path
+  keys: Sequence[str] = ()
+  images: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  lacking: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+  def find(self, name: str) -> epath.Path | None:
+    """Returns the file of a name of the catalogue; None without one."""
+    path = self.weights / catalog.entry(name).local
+    return path if path.exists() else None
+
+  def missing(self, name: str) -> str:
+    """Returns a sentence on a missing file: its name, and how to get it."""
+    entry = catalog.entry(name)
+    way, *_ = catalog.fetch_commands(name, self.weights / entry.local)
+    return f'Missing: the file {entry.address}. To fetch it: {way}'
 
 
 def uses() -> dict[str, list[str]]:
   """Returns name of a file -> the sections that need it, each once."""
-  found = {name: [ACCURACIES] for name in FINE_TUNED}
+  found = {f'{TUNED}{row}': [PRINTED.name] for row in PRINTED.rows}
   for figure, panels in FIGURES.items():
-    for name in dict.fromkeys(name for _, name, _ in panels):
+    for name in dict.fromkeys(panel.node.name for panel in panels):
       found.setdefault(name, []).append(figure)
   return found
-
-
-def find(name: str, folder: epath.Path) -> epath.Path | None:
-  """Returns the local file of a name of the catalogue; None without one.
-
-  Args:
-    name: such as `imagenet21k/ViT-B_16`.
-    folder: holds the file in the bucket's own sub-folder, `imagenet21k`, or
-      itself. Files before and after fine-tuning have the same name, so without
-      a sub-folder the number of classes tells which one it is.
-
-  Raises:
-    ValueError: a file without a sub-folder cannot be read.
-  """
-  entry = catalog.entry(name)
-  path = folder / entry.local
-  if path.exists():
-    return path
-  path = folder / path.name
-  if not path.exists():
-    return None
-  with path.open('rb') as file, np.load(file) as arrays:
-    classes = arrays['head/bias'].size if 'head/bias' in arrays else None
-  return path if classes == entry.num_classes else None
-
-
-def version(path: epath.Path) -> list[int]:
-  """Returns what changes with a file: its size in bytes, and its time in s."""
-  found = path.stat()
-  return [found.length, int(found.mtime)]
-
-
-def missing(name: str, folder: epath.Path) -> str:
-  """Returns a sentence on a missing file: its name, and how to get it."""
-  entry = catalog.entry(name)
-  way, *_ = catalog.fetch_commands(name, folder / entry.local)
-  return f'Missing: the file {entry.address}. To fetch it: {way}'
-
-
-def listing(folder: epath.Path) -> str:
-  """Returns lines on each file: its place, its uses, and how to get it."""
-  lines, there, sections = [], 0, uses()
-  for name, needed_by in sections.items():
-    entry, path = catalog.entry(name), find(name, folder)
-    lines += [entry.address, f'  for: {", ".join(needed_by)}']
-    if path:
-      there += 1
-      lines.append(f'  found: {path}')
-    else:
-      way, *_ = catalog.fetch_commands(name, folder / entry.local)
-      lines += ['  missing; fetch it with', f'    {way}']
-  lines.append(f'{there} of {len(sections)} files are in {folder}.')
-  return '\n'.join(lines)

@@ -6,14 +6,17 @@ optimizer's state are in both and cancel. The instructions, whose size depends
 on the batch, are not counted. No TPU is needed, and nothing runs.
 """
 
+import json
 import pathlib
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from vit_jax.paper import planning
 from vit_jax.paper.items.speeds import timed
 from vit_jax.plan import devices
-from vit_jax.sweep.spec import Run
+from vit_jax.workdir import files
 
 NAME = 'training_memory'
 # The smallest slice, which has the cores of the paper's "TPUv3 with 8 cores".
@@ -42,7 +45,9 @@ INSTALL = (
 )
 # What is known of a model: images on a core -> the JSON of `vit_jax.plan`, of
 # two batches, the larger one first.
-Plans = Mapping[int, planning.Plan]
+Plan = Mapping[str, Any]
+Plans = Mapping[int, Plan]
+_BATCH = 'data.batch_size'
 
 
 def per_image(plans: Plans) -> float:
@@ -53,70 +58,86 @@ def per_image(plans: Plans) -> float:
   return (full - less) / (many - few)
 
 
-def _run(model: str, images: int, scale: str) -> Run:
-  """Returns the pre-training whose step is compiled, with images on a core."""
-  config = f'{FILES[scale]}:{model},jft300m'
-  return Run(NAME, config, {'data.batch_size': CORES * images})
+def _config(model: str, scale: str) -> str:
+  """Returns the pre-training whose step is compiled."""
+  return f'{FILES[scale]}:{model},jft300m'
 
 
 def _with_room(
-  plans: Sequence[planning.Plan], model: str, scale: str
-) -> dict[int, planning.Plan]:
+  plans: Sequence[Plan], model: str, scale: str
+) -> dict[int, Plan]:
   """Returns the first two batches with room; fewer if they aren't compiled."""
   found = {
-    images: planning.find(plans, _run(model, images, scale), TOPOLOGY)
-    for images in BATCHES[scale]
+    int(plan['overrides'][_BATCH]) // CORES: plan
+    for plan in plans
+    if plan['config'] == _config(model, scale)
+    and plan['hbm_gib'] <= _ROOM * plan['hbm_usable_gib']
   }
-  fitting = [
-    (images, plan)
-    for images, plan in found.items()
-    if plan and plan['hbm_gib'] <= _ROOM * plan['hbm_usable_gib']
-  ]
-  return dict(fitting[:2])
+  return {n: found[n] for n in [n for n in BATCHES[scale] if n in found][:2]}
 
 
 def measure(
-  scale: str, folder: pathlib.Path, planner: planning.Planner | None = None
+  scale: str,
+  folder: pathlib.Path,
+  planner: Callable[[Sequence[str]], Plan] | None = None,
 ) -> None:
   """Compiles what is missing, a batch of a model after another.
 
   Args:
     scale: one of `runs.SCALES`.
     folder: WORKDIR/measured; each compilation is kept in its `training_memory`.
-    planner: None: `vit_jax.plan`, in a separate process for each compilation.
+    planner: takes the flags of vit_jax.plan and returns its JSON. None:
+      `vit_jax.plan`, in a separate process for each compilation.
 
   Raises:
     ValueError: there is no TPU compiler, or it failed; the latter is raised
       after all other models are compiled.
   """
   scale, where = timed(scale), folder / NAME
-  if planner is None:
-    planner = _plan
-    done, total = progress(scale, folder)
-    if done < total and not devices.have_compiler():
-      raise ValueError(INSTALL)
-  failed = []
+  done, total = progress(scale, folder)
+  if planner is None and done < total and not devices.have_compiler():
+    raise ValueError(INSTALL)
+  where.mkdir(parents=True, exist_ok=True)
+  plans, failed = planning.read(where), []
   for model in MODELS:
-    try:
-      for images in BATCHES[scale]:
-        if len(_with_room(planning.read(where), model, scale)) < 2:
-          print(f'{model}, {images} images on a core', file=sys.stderr)
-          planning.compile_missing(
-            [_run(model, images, scale)],
-            where,
-            TOPOLOGY,
-            lambda line: None,
-            planner,
-          )
-    except ValueError as error:
-      failed.append(f'{NAME}: {error}')
+    for images in BATCHES[scale]:
+      config, batch = _config(model, scale), str(CORES * images)
+      settings = {'config': config, 'overrides': {_BATCH: batch}}
+      known = any(settings.items() <= plan.items() for plan in plans)
+      if known or len(_with_room(plans, model, scale)) == 2:
+        continue
+      print(f'{model}, {images} images on a core', file=sys.stderr)
+      words = [f'--config={config}', f'--config.{_BATCH}={batch}']
+      words += [f'--topology={TOPOLOGY}', '--json']
+      try:
+        plans.append({**(planner or _plan)(words), **settings})
+      except ValueError as error:
+        failed.append(f'{NAME}: {config}: {error}')
+        break
+      with files.atomic(where / planning.FILE) as temporary:
+        temporary.write_text(json.dumps(plans, indent=1) + '\n')
   if failed:
     raise ValueError('\n'.join(failed))
 
 
-def _plan(words: Sequence[str]) -> planning.Plan:
-  # A batch that does not fit is followed by a smaller one, not by a search.
-  return planning.plan([*words, '--nosearch'])
+def _plan(words: Sequence[str]) -> Plan:
+  """Calls vit_jax.plan in a process, as its compiler may crash.
+
+  Raises:
+    ValueError: it failed; the message is its error.
+  """
+  found = subprocess.run(
+    # A batch that does not fit is followed by a smaller one, not by a search.
+    [sys.executable, '-m', 'vit_jax.plan', *words, '--nosearch'],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  if found.returncode:
+    # The command's own error, or else the end of what a crash printed.
+    why = f'\n{found.stderr}'.rpartition('\nerror: ')[2].strip()[-1000:]
+    raise ValueError(why or f'exit {found.returncode}')
+  return json.loads(found.stdout.strip().splitlines()[-1])
 
 
 def read(folder: pathlib.Path, scale: str) -> dict[str, Plans]:

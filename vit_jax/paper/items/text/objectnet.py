@@ -7,10 +7,11 @@ from typing import Any
 
 from etils import epath
 
+from vit_jax.paper import inside
 from vit_jax.paper.item import Item, Part
 from vit_jax.paper.items.tables import table2
 from vit_jax.paper.numbers import IMAGENET, Value
-from vit_jax.paper.released import eval_only, files
+from vit_jax.paper.released import eval_only
 from vit_jax.paper.report import Cell, Missing, Number, Table
 from vit_jax.paper.runs import Results, Transfer, with_start
 from vit_jax.sweep import commands
@@ -66,48 +67,39 @@ def _evaluate(results: Results, measured: pathlib.Path, path: str) -> None:
   Raises:
     ValueError: an evaluation failed; has a line for each.
   """
-  data, folder = os.fspath(absolute(path)), measured / NAME
-  argument = f'{table2.HUGE.model},{NAME},resolution={_NODE.resolution}'
+  argument = (
+    f'{table2.HUGE.model},{NAME},resolution={_NODE.resolution}'
+    f',{NAME}={os.fspath(absolute(path))}'
+  )
   failures = []
-  for run, workdir in _runs(results):
-    wanted = workdir and {NAME: _identity(workdir, data)}
-    kept = _kept(folder, run)
-    if not wanted or eval_only.results(kept, wanted):
-      continue
-    flags = commands.config_flags(run)
-    words = eval_only.command(
-      f'{argument},{NAME}={data}',
-      workdir,
-      folder,
-      *(flag for flag in flags if flag.startswith(_FITTING)),
-    )
-    why = eval_only.evaluate(run.name, kept, wanted, words, _METRICS.values())
-    failures += [why] if why else []
-  if failures:
-    raise ValueError('\n'.join(failures))
+  for run, workdir, kept in _runs(results, measured):
+    if workdir and not eval_only.result(*kept):
+      flags = [f for f in commands.config_flags(run) if f.startswith(_FITTING)]
+      failures.append(eval_only.evaluate(*kept, argument, workdir, *flags))
+  if any(failures):
+    raise ValueError('\n'.join(filter(None, failures)))
 
 
-def _runs(results: Results) -> list[tuple[Run, epath.Path | None]]:
-  """Returns the fine-tuning runs, see `Results.reported`."""
-  starts = results.seeds(_NODE.pretraining)
-  nodes = (with_start(_NODE, start) for start in starts)
-  return [found for node in nodes for found in results.reported(node)]
+def _runs(
+  results: Results, measured: pathlib.Path
+) -> Iterator[tuple[Run, epath.Path | None, tuple[pathlib.Path, str, Any]]]:
+  """Yields the fine-tuning runs, and the arguments of `eval_only.result`.
 
-
-def _kept(folder: pathlib.Path, run: Run) -> pathlib.Path:
-  return folder / f'{run.name.replace("/", ",")}.json'
-
-
-def _identity(workdir: epath.Path, data: str) -> dict[str, Any]:
-  """Returns all that a result depends on, as JSON has it."""
-  return {'run': files.version(workdir / 'DONE'), 'data': data}
+  The page need not know where the data are, so results do not depend on it.
+  """
+  for start in results.seeds(_NODE.pretraining):
+    for run, workdir in results.reported(with_start(_NODE, start)):
+      of = workdir and inside.ended(workdir)
+      yield run, workdir, (measured / NAME, run.name.replace('/', ','), of)
 
 
 def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
-  found = _found(results, pictures.parent / 'measured' / NAME)
+  found = _found(results, pictures.parent / 'measured')
   row, cells = 'ViT-H/14, JFT-300M', {}
   for column, metric in _METRICS.items():
-    percent = tuple(100 * result[metric] for result in found.values())
+    percent = tuple(
+      100 * result[f'{NAME}/{metric}'] for result in found.values()
+    )
     ours = Number(percent, tuple(found)) if found else None
     cells[row, column] = Cell(ours, PAPER[column], results.comparable)
   yield Table(f'{_TITLE} in percent', [row], [*_METRICS], cells)
@@ -118,21 +110,14 @@ def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
 
 
 def _found(
-  results: Results, folder: pathlib.Path
+  results: Results, measured: pathlib.Path
 ) -> dict[str, Mapping[str, float]]:
-  """Returns run -> what is kept of it; none while a run lacks it.
-
-  The page need not know where the data are, so it shows results on any.
-  """
-  found = {}
-  for run, workdir in _runs(results):
-    kept = eval_only.read(_kept(folder, run)).get(NAME)
-    if workdir is None or kept is None:
-      return {}
-    if kept['of'] != _identity(workdir, kept['of']['data']):
-      return {}
-    found[run.name] = kept['result']
-  return found
+  """Returns run -> what is kept of it; none while a run lacks it."""
+  found = {
+    run.name: eval_only.result(*kept) if workdir else {}
+    for run, workdir, kept in _runs(results, measured)
+  }
+  return found if all(found.values()) else {}
 
 
 ITEM = Item(
