@@ -50,9 +50,6 @@ from vit_jax.sweep import reading, running, state
 from vit_jax.sweep.spec import Sweep
 
 SWEEP = 'configs/sweeps/reproduce.py'
-# Seconds that --render waits for another process that draws. It may give up
-# early, because it has no new results to lose.
-_RENDER_WAIT = 10.0
 
 _SCALE = flags.DEFINE_enum(
   'scale',
@@ -338,8 +335,7 @@ def main(words: Sequence[str]) -> None:
     # preempted machine may not have.
     run = functools.partial(running.run, text, table=False) if nodes else None
     failures = making.make(chosen, place, run=run, data=data)
-  wait = _RENDER_WAIT if _RENDER.value else making.WAIT
-  making.finish(chosen, place, failures, wait=wait)
+  making.finish(chosen, place, failures)
 
 
 if __name__ == '__main__':

@@ -144,7 +144,8 @@ def lookup(results: Results) -> Lookup:
 
   @functools.cache
   def values(mean: Mean) -> tuple[float, ...] | None:
-    found = mean.by_start(results)
+    starts = results.seeds(mean.start)
+    found = mean.measure.by_start(results, starts)
     return found and found.values
 
   return values

@@ -266,10 +266,6 @@ class Mean(Sum):
     """Returns a value for each run, of all seeds; None while one is missing."""
     return self.measure.number(results, results.seeds(self.start))
 
-  def by_start(self, results: Results) -> Number | None:
-    """Returns a value for each pre-training; see `Measure.by_start`."""
-    return self.measure.by_start(results, results.seeds(self.start))
-
   def expected(self, results: Results) -> bool:
     """Whether there are runs for it at this scale."""
     if not (results.comparable or self.measure.in_miniature):

@@ -168,8 +168,6 @@ def finish(
   chosen: Sequence[Item],
   place: Workplace,
   failures: Sequence[Exception],
-  *,
-  wait: float = WAIT,
 ) -> None:
   """Writes the pages, then raises what failed, before or now.
 
@@ -182,7 +180,6 @@ def finish(
     chosen: the items that are also printed.
     place: of the runs.
     failures: what `make` returned.
-    wait: seconds to wait for another process that draws here.
 
   Raises:
     Exception: the only failure; ValueError with a line for each if there are
@@ -206,7 +203,7 @@ def finish(
       place.where.local,
       'pages.lock',
       holder='process that draws its pages',
-      wait=wait,
+      wait=WAIT,
     ):
       names = [item.name for item in chosen]
       lines = _write(shown, names, place, results)
@@ -299,7 +296,6 @@ def sections(
     its = own[item.name].knowing(numbers)
     try:
       section = item.render(its, place.where.local / 'figures')
-      texts.check([section])
       values = answers.lookup(its)
       claims |= {
         (item.name, claim.key): (claim, values) for claim in item.claims(scale)

@@ -28,13 +28,6 @@ class Number:
   values: tuple[float, ...]
   runs: tuple[str, ...]
 
-  def __post_init__(self):
-    if not self.values or len(self.values) != len(self.runs):
-      raise ValueError(
-        f'{len(self.values)} values of {len(self.runs)} runs; expected one for'
-        ' each run, and at least one run.'
-      )
-
   @property
   def mean(self) -> float:
     return statistics.fmean(self.values)

@@ -1,11 +1,10 @@
 """Draws Figures 6, 7, 10, 11, 14 and masked patches from weights.
 
-A panel is first measured (see `KINDS`) and then drawn, alone or in a row with
+A panel is first measured and then drawn, alone or in a row with
 others. Its numbers become rows of one table, with the columns `panel` (its
 title), `part` (what is measured), indices, and `value`.
 """
 
-import dataclasses
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -29,21 +28,8 @@ UNIFORM = 'uniform attention'
 NEAREST_HALF = 'uniform attention to the nearest half'
 
 
-@dataclasses.dataclass(frozen=True)
-class Measured:
-  """A panel with its data, ready to be drawn.
-
-  Attributes:
-    kind: see `inside.Panel`.
-    title: of the panel.
-    shown: what to draw, see `measured`.
-    numbers: the same as a table.
-  """
-
-  kind: str
-  title: str
-  shown: Any
-  numbers: pd.DataFrame
+# A panel, see `draw`, and what to draw of it, see `measured`.
+Shown = tuple[Mapping[str, Any], Any]
 
 
 def draw(
@@ -61,10 +47,13 @@ def draw(
   Returns:
     The titles of the panels in the picture, and why others are not in it.
   """
-  done, failures = [], []
+  done, tables, failures = [], [], []
   for panel in panels:
     try:
-      done.append(measured(panel))
+      shown, table = measured(panel)
+      done.append((panel, shown))
+      # Indices stay whole numbers where some parts do not have them.
+      tables.append(table.convert_dtypes())
     # Any failure becomes a note on the page: other panels are still drawn.
     except Exception as error:
       kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}:'
@@ -72,19 +61,17 @@ def draw(
       what = panel['kind'].replace('_', ' ')
       failures.append(f'Not drawn: {what} of {panel["run"]}: {why}')
   if done:
-    # Indices stay whole numbers where some parts do not have them.
-    frames = [one.numbers.convert_dtypes() for one in done]
-    data = pd.concat(frames, ignore_index=True)
+    data = pd.concat(tables, ignore_index=True)
     data['value'] = data.pop('value')  # Becomes the last column.
     drawing.save(compose(done), stem, data, mark=mark)
-  return list(dict.fromkeys(one.title for one in done)), failures
+  return list(dict.fromkeys(panel['title'] for panel, _ in done)), failures
 
 
 # What is measured. ------------------------------------------------------------
 
 
-def measured(panel: Mapping[str, Any]) -> Measured:
-  """Returns a panel with the arrays of its kind.
+def measured(panel: Mapping[str, Any]) -> tuple[Any, pd.DataFrame]:
+  """Returns what to draw of a panel, and the same numbers as a table.
 
   Args:
     panel: see `draw`.
@@ -131,7 +118,7 @@ def measured(panel: Mapping[str, Any]) -> Measured:
       table['image'] += 1  # The figure counts from 1.
   numbers = pd.concat(tables, ignore_index=True)
   numbers.insert(0, 'panel', panel['title'])
-  return Measured(kind, panel['title'], shown, numbers)
+  return shown, numbers
 
 
 def _table(values: np.ndarray, axes: Sequence[str], part: str) -> pd.DataFrame:
@@ -162,7 +149,7 @@ def enlarged(images: np.ndarray) -> np.ndarray:
 
 
 @drawing.styled
-def compose(panels: Sequence[Measured]) -> Any:
+def compose(panels: Sequence[Shown]) -> Any:
   """Draws one figure: a picture of images alone, other kinds side by side.
 
   Args:
@@ -172,31 +159,33 @@ def compose(panels: Sequence[Measured]) -> Any:
   Returns:
     A `matplotlib.figure.Figure`.
   """
-  first = panels[0]
-  if first.kind == 'rollout':
-    images, maps = first.shown
+  kinds = [panel['kind'] for panel, _ in panels]
+  if kinds[0] == 'rollout':
+    [(_, (images, maps)), *_] = panels
     return figures.rollout(images, maps, numbered=len(images) > _NUMBERED)
-  if first.kind == 'masked_patches':
-    return predicted_patches.draw(*first.shown)
-  single = [p for p in panels if p.kind != 'attention_distance']
-  distances = {
-    p.title: p.shown for p in panels if p.kind == 'attention_distance'
-  }
+  if kinds[0] == 'masked_patches':
+    return predicted_patches.draw(*panels[0][1])
+  single, distances = [], {}
+  for panel, shown in panels:
+    if panel['kind'] == 'attention_distance':
+      distances[panel['title']] = shown
+    else:
+      single.append((panel, shown))
   # With these widths, four rows of seven filters or a map fill the height.
-  widths = [5.0 if p.kind == 'filters' else 4.2 for p in single]
+  widths = [5.0 if p['kind'] == 'filters' else 4.2 for p, _ in single]
   if distances:
     widths.append(0.4 + 3.6 * len(distances))
   figure = drawing.new_figure((sum(widths), 3.6))
   parts = figure.subfigures(1, len(widths), squeeze=False, width_ratios=widths)
   parts = list(parts[0])
-  for panel, part in zip(single, parts, strict=False):
-    if panel.kind == 'filters':
-      figures.filters(panel.shown, into=part)
+  for (panel, shown), part in zip(single, parts, strict=False):
+    if panel['kind'] == 'filters':
+      figures.filters(shown, into=part)
     else:
       # A single map has the title of its kind, several have their panels'.
-      only = sum(p.kind == panel.kind for p in single) == 1
-      options = {} if only else {'title': panel.title}
-      figures.position_similarity(panel.shown, into=part, **options)
+      only = kinds.count('position_similarity') == 1
+      options = {} if only else {'title': panel['title']}
+      figures.position_similarity(shown, into=part, **options)
   if distances:
     figures.attention_distance(
       {title: values for title, (values, _, _) in distances.items()},

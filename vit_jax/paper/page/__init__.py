@@ -53,7 +53,7 @@ def write(
       in common.
 
   Raises:
-    ValueError: as `html` does; both files are then unchanged.
+    FileNotFoundError: a picture is not drawn; both files are then unchanged.
   """
   directory = files.absolute(directory)
   head = dict(title=title, facts=facts, about=about)
@@ -85,9 +85,8 @@ def html(
     CSV files next to it.
 
   Raises:
-    ValueError: a picture's file does not exist, or as `texts.check` does.
+    FileNotFoundError: a picture is not drawn.
   """
-  texts.check(sections)
   folder = epath.Path(pictures)
   return pages.render(
     _HERE / 'page.html',
@@ -110,11 +109,7 @@ def markdown(
     sections: in the paper's order.
     list_runs: whether each section ends with a line for each of its runs.
     **head: `title`, `facts` and `about`, see `write`.
-
-  Raises:
-    ValueError: as `texts.check` does.
   """
-  texts.check(sections)
   text = pages.render(
     _HERE / 'page.md',
     sections=sections,
@@ -155,19 +150,8 @@ def _breaking(text: str) -> Markup:
 
 
 def _picture(picture: report.Picture, folder: epath.Path) -> dict[str, Any]:
-  """Returns a picture's content and its width in the browser's pixels.
-
-  Raises:
-    ValueError: a file that the page shows or links to is missing.
-  """
-  paths = [folder / f'{picture.stem}{suffix}' for suffix in drawing.SUFFIXES]
-  missing = [str(path) for path in paths if not path.exists()]
-  if missing:
-    raise ValueError(
-      f'Picture {picture.title!r} is not drawn: there is no '
-      f'{", ".join(missing)}. Draw it first, or leave it out.'
-    )
-  png = paths[0].read_bytes()
+  """Returns a picture's content and its width in the browser's pixels."""
+  png = (folder / f'{picture.stem}.png').read_bytes()
   # The header of a PNG file begins with its width.
   pixels = int.from_bytes(png[16:20])
   return {

@@ -126,27 +126,6 @@ def answers(sections: Sequence[report.Section]) -> dict[str, int]:
   return {word: found.count(word) for word in ANSWERS if word in found}
 
 
-def check(sections: Sequence[report.Section]) -> None:
-  """Refuses sections that a page would not show whole.
-
-  Raises:
-    ValueError: a cell is outside its table.
-  """
-  for section in sections:
-    for table in section.blocks:
-      if isinstance(table, report.Table | report.Settings):
-        outside = [
-          (row, column)
-          for row, column in table.cells
-          if row not in table.rows or column not in table.columns
-        ]
-        if outside:
-          raise ValueError(
-            f'{section.name}, table {table.title!r}: cells outside its rows'
-            f' and columns: {outside}. Use the labels of the table.'
-          )
-
-
 def heading(section: report.Section, block: Block) -> str:
   """Returns a block's title; '' if the section has the same title."""
   return '' if block.title == section.title else block.title
