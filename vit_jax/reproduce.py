@@ -114,6 +114,7 @@ _OBJECTNET = flags.DEFINE_string(
   'With objectnet: the folder of ObjectNet, which has images and mappings.',
 )
 flags.adopt_module_key_flags(running)
+flags.mark_bool_flags_as_mutual_exclusive(['plan', 'dry_run', 'list', 'render'])
 
 
 def sweep_text(chosen: Sequence[Item], seeds: int) -> str:
@@ -135,12 +136,6 @@ def read(chosen: Sequence[Item], seeds: int) -> Sweep:
   return running.with_overrides(reading.load(sweep_text(chosen, seeds)))
 
 
-def _same_runs(sweep: Sweep, where: running.Folders) -> Sweep:
-  """Raises ValueError if --workdir has other runs, as of another --scale."""
-  state.check_same_runs(where, sweep)
-  return sweep
-
-
 def check_data(nodes: Sequence[Node]) -> None:
   """Checks that the data sets that nobody can download are named.
 
@@ -150,21 +145,18 @@ def check_data(nodes: Sequence[Node]) -> None:
   Raises:
     ValueError: some are not; the message names the flags.
   """
-  given = {JFT: ('jft', _JFT), IMAGENET21K: ('imagenet21k', _IMAGENET21K)}
   needed = {node.data for node in nodes if isinstance(node, Pretraining)}
   unset = [
-    (data, name)
-    for data, (name, flag) in given.items()
+    f'--{flag.name}=SPEC'
+    for data, flag in ((JFT, _JFT), (IMAGENET21K, _IMAGENET21K))
     if data in needed and not flag.value
   ]
   sets_data = any(x.startswith('data.dataset=') for x in running.SET.value)
   if _SCALE.value == 'paper' and unset and not sets_data:
     raise ValueError(
-      f'{" and ".join(data for data, _ in unset)} cannot be downloaded, and'
-      ' these items pre-train on it. Name your own data:'
-      f' {" ".join(f"--{name}=SPEC" for _, name in unset)}, for example'
-      f' --{unset[0][1]}=folder:/data/{unset[0][1]}. --list and --plan work'
-      ' without, and --scale=mini needs no such data.'
+      'These items pre-train on data that cannot be downloaded. Name your own'
+      f' data: {" ".join(unset)}, where SPEC is such as folder:/data/jft.'
+      ' --list and --plan work without, and --scale=mini needs no such data.'
     )
 
 
@@ -175,19 +167,13 @@ def _check_objectnet(chosen: Sequence[Item]) -> None:
     ValueError: it is no copy of ObjectNet, or nothing here needs it.
   """
   path = _OBJECTNET.value
-  if not path:
-    return
-  if _SCALE.value != 'paper':
+  if path and (_SCALE.value != 'paper' or objectnet.ITEM not in chosen):
     raise ValueError(
-      f'--objectnet={path} does not go with --scale={_SCALE.value}, whose'
-      " models do not know ImageNet's classes: leave it out."
+      f'--objectnet={path} is for the item objectnet at --scale=paper: smaller'
+      " models do not know ImageNet's classes. Leave it out."
     )
-  if objectnet.ITEM not in chosen:
-    raise ValueError(
-      f'--objectnet={path} is for the item objectnet: ask for objectnet or all,'
-      ' or leave it out.'
-    )
-  objectnet.check(path)
+  if path:
+    objectnet.check(path)
 
 
 def check_clean(chosen: Sequence[Item], nodes: Sequence[Node]) -> None:
@@ -243,19 +229,6 @@ def _registered(chosen: Sequence[Item], seeds: int) -> str:
   )
 
 
-def _check_flags() -> None:
-  """Raises ValueError for flags that exclude each other."""
-  asked = {
-    '--plan': _PLAN.value,
-    '--dry_run': running.DRY_RUN.value,
-    '--list': _LIST.value,
-    '--render': _RENDER.value,
-  }
-  if sum(asked.values()) > 1:
-    given = ' and '.join(name for name, value in asked.items() if value)
-    raise ValueError(f'{given} exclude each other; give one of them.')
-
-
 def _check_released(words: Sequence[str]) -> None:
   """Raises ValueError if `released` is not alone, or a flag is not for it."""
   if [*words] != [released.WORD]:
@@ -301,9 +274,9 @@ def main(words: Sequence[str]) -> None:
       return
   place = Workplace(where, scale, seeds, _DATA.value, confirms)
   _check_objectnet(chosen)
-  _check_flags()
   if _PLAN.value:
-    sweep = _same_runs(read(chosen, seeds), where)
+    sweep = read(chosen, seeds)
+    state.check_same_runs(where, sweep)
     print(planning.text(place.nodes(*chosen), sweep, where, scale=scale))
     return
   # Without its data, an item needs no runs.
@@ -322,7 +295,8 @@ def main(words: Sequence[str]) -> None:
       running.run(text, table=False)
     return
   every = [*items.ITEMS.values()]
-  sweep = _same_runs(read(every, seeds), where)
+  sweep = read(every, seeds)
+  state.check_same_runs(where, sweep)
   place = dataclasses.replace(place, studies=sweep.studies)
   if _LIST.value:
     print(making.listing(every if 'all' in words else chosen, place))

@@ -129,8 +129,3 @@ def test_a_mean_is_expected_where_it_has_runs():
       results = made.results(measure.nodes(START), lambda *_: None, scale=scale)
       assert mean.expected(results) == expected
       assert not mean.expected(Results([], {}, scale=scale))
-
-
-def test_a_mean_of_no_values_is_an_error():
-  with pytest.raises(ValueError, match='0 values of 0 runs'):
-    Number((), ())

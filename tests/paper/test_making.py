@@ -210,12 +210,12 @@ def done(monkeypatch):
   return found
 
 
-def _main(folder, run=None, *, render=False, wait=making.WAIT, data=()):
+def _main(folder, run=None, *, render=False, data=()):
   """Does what the command does, with all items."""
   chosen, place, failures = [*items.ITEMS.values()], _place(folder), []
   if not render:
     failures = making.make(chosen, place, run=run, data=dict(data))
-  making.finish(chosen, place, failures, wait=wait)
+  making.finish(chosen, place, failures)
 
 
 def _fail(error):
@@ -308,12 +308,13 @@ def test_an_interruption_leaves_the_pages_unchanged(done, tmp_path, error):
   assert done == list(tmp_path.iterdir()) == []
 
 
-def test_pages_are_drawn_by_one_process_at_a_time(done, tmp_path):
+def test_pages_are_drawn_by_one_process_at_a_time(done, tmp_path, monkeypatch):
+  monkeypatch.setattr(making, 'WAIT', 0.3)
   with (
     state.lock(tmp_path, 'pages.lock'),
     pytest.raises(ValueError, match='another process that draws its pages'),
   ):
-    _main(tmp_path, render=True, wait=0.3)
+    _main(tmp_path, render=True)
   assert done == []
   # The launcher's lock does not keep another process from drawing.
   with state.lock(tmp_path):

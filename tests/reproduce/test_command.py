@@ -143,7 +143,7 @@ def test_objectnet_starts_runs_only_where_its_data_are(run, tmp_path):
 @pytest.mark.parametrize(
   ('words', 'message'),
   [
-    (['all', '--list', '--plan'], '--plan and --list exclude each other'),
+    (['all', '--list', '--plan'], 'plan'),
     (['released', '--scale=mini', '--set=a=1'], 'does not take --scale'),
     (['table77'], 'table77: no such item; choose from table1, table2'),
     (['table5', '--weights=/w'], 'pages of their own'),

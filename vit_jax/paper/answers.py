@@ -144,8 +144,7 @@ def lookup(results: Results) -> Lookup:
 
   @functools.cache
   def values(mean: Mean) -> tuple[float, ...] | None:
-    starts = results.seeds(mean.start)
-    found = mean.measure.by_start(results, starts)
+    found = mean.by_start(results)
     return found and found.values
 
   return values

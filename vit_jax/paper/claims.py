@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from vit_jax.paper import numbers
 from vit_jax.paper.report import Number
@@ -20,6 +21,7 @@ from vit_jax.paper.runs import (
   Transfer,
   Vtab,
   vtab_nodes,
+  with_start,
 )
 from vit_jax.sweep.spec import Value
 
@@ -111,6 +113,34 @@ def difference(
   return Measure(name, number, one.nodes)
 
 
+def _over(
+  name: str,
+  nodes: Callable[[Pretraining], Sequence[Node]],
+  metric: str = ACCURACY,
+  **options: Any,
+) -> Measure:
+  """Returns the mean of a metric over tasks, in percent.
+
+  Args:
+    name: of the measure.
+    nodes: pre-training -> the runs on the tasks. In miniature, only tasks with
+      a stand-in count.
+    metric: of these runs.
+    **options: further attributes of `Measure`.
+  """
+
+  def number(results: Results, starts: Sequence[Pretraining]) -> Number | None:
+    return across(
+      [
+        results.number([with_start(node, start) for start in starts], metric)
+        for node in nodes(starts[0])
+        if results.comparable or results.has(node)
+      ]
+    )
+
+  return Measure(name, number, nodes, **options)
+
+
 @functools.cache
 def tuned(
   *tasks: str,
@@ -135,17 +165,10 @@ def tuned(
   size = '' if resolution == 384 else f' at {resolution} px'
   kind = '' if metric == ACCURACY else f' ({metric})'
   kind += f', {label},' if label else ''
-  return Measure(
+  return _over(
     f'fine-tuned accuracy on {where}{size}{kind} in percent',
-    lambda results, starts: across(
-      [
-        results.number(
-          [Transfer(start, task, *how) for start in starts], metric
-        )
-        for task in tasks
-      ]
-    ),
     lambda start: [Transfer(start, task, *how) for task in tasks],
+    metric,
     in_miniature=metric == ACCURACY,
   )
 
@@ -171,17 +194,7 @@ def vtab(group: str = 'mean') -> Measure:
       or node.task in numbers.VTAB_GROUPS.get(group, (group,))
     ]
 
-  return Measure(
-    f'accuracy on {which} of VTAB in percent',
-    lambda results, starts: across(
-      [
-        results.number([Vtab(start, node.task) for start in starts], ACCURACY)
-        for node in nodes(starts[0])
-        if results.comparable or results.has(node)
-      ]
-    ),
-    nodes,
-  )
+  return _over(f'accuracy on {which} of VTAB in percent', nodes)
 
 
 def inside(kind: str, name: str, digits: int) -> Measure:
@@ -265,6 +278,10 @@ class Mean(Sum):
   def number(self, results: Results) -> Number | None:
     """Returns a value for each run, of all seeds; None while one is missing."""
     return self.measure.number(results, results.seeds(self.start))
+
+  def by_start(self, results: Results) -> Number | None:
+    """Returns a value for each pre-training; see `Measure.by_start`."""
+    return self.measure.by_start(results, results.seeds(self.start))
 
   def expected(self, results: Results) -> bool:
     """Whether there are runs for it at this scale."""

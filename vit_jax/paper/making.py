@@ -17,7 +17,6 @@ from vit_jax.paper import (
   miniature,
   page,
   planning,
-  registered,
   report,
 )
 from vit_jax.paper.item import Item
@@ -86,7 +85,7 @@ class Workplace:
       bring_to_end.read_finished(Sweep(part), self.where),
       scale=self.scale,
       workdir=self.where.workdir,
-      core_days=days,
+      days=days,
     )
 
   def progress_measured(self, item: Item) -> tuple[int, int]:
@@ -239,7 +238,7 @@ def _write(
   hours = [run.hours for run in done if run.hours is not None]
   facts = {'scale': place.scale}
   if place.scale == 'mini':  # Only the miniature can be registered.
-    facts |= {'status': place.confirms or _EXPLORES, **registered.EARLIER}
+    facts['status'] = place.confirms or _EXPLORES
   facts |= {
     'date': datetime.date.today().isoformat(),
     'runs': f'{len(done)} of {len(runs)} finished',

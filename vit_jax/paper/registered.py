@@ -31,11 +31,6 @@ _METHOD = {
   'test': 'exact permutations of seeds, in both directions; yes needs all'
   ' tests, no needs one of them after Bonferroni; Holm over all claims',
 }
-# What a page says of the confirmation by earlier tests.
-EARLIER = {
-  'confirmed on 2026-11-26': '10 yes, 8 no, 28 undecided, of 46 claims, by'
-  ' t-tests of 3 to 4 runs (docs/paper.md; commit 63b0c3f5)'
-}
 
 
 def describe(

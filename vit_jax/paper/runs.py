@@ -6,8 +6,8 @@ Figure 5. Only its fine-tuning on ImageNet belongs to Table 2 alone.
 `configs/sweeps/reproduce.py` has the config of each run at each scale.
 """
 
-import copy
 import dataclasses
+import functools
 import statistics
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -176,52 +176,42 @@ def with_needs(nodes: Iterable[Node]) -> list[Node]:
   return sorted(found, key=lambda node: not isinstance(node, Pretraining))
 
 
+@dataclasses.dataclass(frozen=True)
 class Results:
-  """Our numbers, from the files of finished runs."""
+  """Our numbers, from the files of finished runs.
 
-  def __init__(
-    self,
-    studies: Iterable[Study],
-    finished: Mapping[str, Mapping[str, float]],
-    *,
-    scale: str = 'paper',
-    workdir: Callable[[str], epath.Path | None] = lambda name: None,
-    core_days: Mapping[str, float] = types.MappingProxyType({}),
-  ):
-    """Stores the known runs and numbers.
+  Attributes:
+    studies: each has the name of the node whose runs it contains.
+    finished: run -> its last numbers, see `bring_to_end.read_finished`.
+    scale: one of `SCALES`.
+    workdir: run -> its work directory; None if only numbers are known.
+    days: name of a pre-training -> estimated TPUv3-core-days, see
+      `planning.core_days`.
+    counts: first pre-training -> number of those that differ only in their
+      seed; 1 for all others.
+    weights: name of a pre-training -> numbers from its weights, see
+      `inside.measure`.
+  """
 
-    Args:
-      studies: each has the name of the node whose runs it contains.
-      finished: run -> its last numbers, see `bring_to_end.read_finished`.
-      scale: one of `SCALES`.
-      workdir: run -> its work directory; None if only numbers are known.
-      core_days: name of a pre-training -> estimated TPUv3-core-days, see
-        `planning.core_days`.
-    """
-    self._studies = {study.name: study for study in studies}
-    self.finished = finished
-    self._core_days = core_days
-    self.scale = scale
-    self.workdir = workdir
-    self._counts: Mapping[Pretraining, int] = {}
-    self._inside: Mapping[str, Mapping[str, float]] = {}
+  studies: Iterable[Study]
+  finished: Mapping[str, Mapping[str, float]]
+  scale: str = 'paper'
+  workdir: Callable[[str], epath.Path | None] = lambda name: None
+  days: Mapping[str, float] = types.MappingProxyType({})
+  counts: Mapping[Pretraining, int] = types.MappingProxyType({})
+  weights: Mapping[str, Mapping[str, float]] = types.MappingProxyType({})
+
+  @functools.cached_property
+  def _studies(self) -> dict[str, Study]:
+    return {study.name: study for study in self.studies}
 
   def counting(self, counts: Mapping[Pretraining, int]) -> 'Results':
-    """Returns the results of an item.
-
-    Args:
-      counts: first pre-training -> number of those that differ only in their
-        seed; 1 for all others.
-    """
-    found = copy.copy(self)
-    found._counts = counts
-    return found
+    """Returns the results of an item with `counts`."""
+    return dataclasses.replace(self, counts=counts)
 
   def knowing(self, inside: Mapping[str, Mapping[str, float]]) -> 'Results':
-    """Returns the results with numbers from weights, see `inside.measure`."""
-    found = copy.copy(self)
-    found._inside = inside
-    return found
+    """Returns the results with numbers from weights."""
+    return dataclasses.replace(self, weights=inside)
 
   @property
   def comparable(self) -> bool:
@@ -240,15 +230,15 @@ class Results:
 
   def seeds(self, start: Pretraining) -> list[Pretraining]:
     """Returns the pre-trainings of an item that differ only in their seed."""
-    return start.seeds(self._counts.get(start, 1))
+    return start.seeds(self.counts.get(start, 1))
 
   def inside(self, start: Pretraining) -> Mapping[str, float]:
     """Returns kind -> number from the weights; empty if not measured."""
-    return self._inside.get(start.name, {})
+    return self.weights.get(start.name, {})
 
   def core_days(self, start: Pretraining) -> Number | None:
     """Returns TPUv3-core-days as estimated by `vit_jax.plan`, not measured."""
-    days = self._core_days.get(start.name)
+    days = self.days.get(start.name)
     return None if days is None else Number((days,), (f'plan: {start.name}',))
 
   # Runs. ----------------------------------------------------------------------

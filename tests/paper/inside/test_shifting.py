@@ -44,9 +44,3 @@ def test_without_a_shift_the_accuracy_is_that_of_the_run(workdir, monkeypatch):
   # Two pixels of eight lose most of what a scan shows.
   assert 0 < found['shift_eighth'] < found['shift_quarter'] < 100
   assert 0 < found['shift_loss'] < found['shift_accuracy']
-
-
-def test_a_run_without_the_evaluation_is_refused(tmp_path):
-  config_lib.save(tiny_config(), tmp_path)
-  with pytest.raises(ValueError, match="no evaluation 'few_shot' whose"):
-    shifting.measured(str(tmp_path))

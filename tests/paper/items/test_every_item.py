@@ -21,7 +21,6 @@ from vit_jax.configs.sweeps import reproduce
 from vit_jax.pages import drawing
 from vit_jax.paper import cost, inside, items, plots
 from vit_jax.paper.items.tables import table6
-from vit_jax.paper.page import texts
 from vit_jax.paper.report import Picture, Table
 from vit_jax.paper.runs import (
   SCALES,
@@ -114,7 +113,6 @@ def rendered(scale, sweep, folder, tmp_path, monkeypatch):
     section = item.render(
       results.counting(counts).knowing(measured), tmp_path / 'figures'
     )
-    texts.check([section])
     assert (section.name, section.title) == (item.name, item.title)
     assert {*saved} <= {results.mark}
     cells = {

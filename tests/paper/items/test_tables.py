@@ -220,7 +220,7 @@ def test_core_days_come_from_the_plan(tmp_path):
   long, medium = (
     pretraining(model, JFT).name for model in ('ViT-L/16', 'ViT-L/32')
   )
-  results = made.results([], None, core_days={long: 697.0, medium: 180.5})
+  results = made.results([], None, days={long: 697.0, medium: 180.5})
 
   def days(name):
     return {

@@ -63,15 +63,10 @@ def measured(workdir: str) -> dict[str, float]:
   """Returns kind -> number, for all kinds that begin with `shift`.
 
   Raises:
-    ValueError: the run has no few-shot evaluation or no weights, its data
-      cannot be read, or its images are too small.
+    ValueError: the run has no weights, its data cannot be read, or its images
+      are too small.
   """
-  config = ml_collections.ConfigDict(config_lib.load(workdir) or {})
-  if EVALUATION not in config.get('evals', {}):
-    raise ValueError(
-      f'{workdir} has no evaluation {EVALUATION!r} whose answers could change;'
-      f' its evaluations are {list(config.get("evals", {}))}.'
-    )
+  config = ml_collections.ConfigDict(config_lib.load(workdir))
   patch = patch_of(config.image_size[0])
   answers = _answers(workdir, config)
   before, labels = answers((0, 0))

@@ -42,7 +42,7 @@ def held_out_images(
     uint8 [N, height, width, channels], and their indices in the split, int [N].
 
   Raises:
-    ValueError: the run has no such evaluation, or its data cannot be read.
+    ValueError: the data cannot be read.
   """
   if images_from:
     name, folder = images_from['dataset'], images_from['data_dir'] or None
@@ -51,13 +51,9 @@ def held_out_images(
     preprocess = load(workdir).preprocess
   else:
     config = ml_collections.ConfigDict(config_lib.load(workdir))
-    sections = [s for s in config.evals.values() if s.kind == 'classification']
-    if not sections:
-      raise ValueError(
-        f'{workdir} has no evaluation of classification to take images from;'
-        f' its evaluations are {list(config.evals)}.'
-      )
-    section = sections[0]
+    section = next(
+      s for s in config.evals.values() if s.kind == 'classification'
+    )
     source = inputs.open_source(
       config,
       section.dataset or config.data.dataset,
@@ -75,10 +71,6 @@ def held_out_images(
       images[place] = preprocess(view[place].image, rng)
     except ops.CorruptImageError:
       continue
-  if not images:
-    raise ValueError(
-      f'All images chosen from the split {view.split!r} are unreadable.'
-    )
   return np.stack([*images.values()]), np.array([*images])
 
 
