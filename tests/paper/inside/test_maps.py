@@ -15,10 +15,9 @@ from vit_jax.paper.inside import maps, weights
 
 @functools.cache
 def _loaded(model, side):
-  init = jax.jit(model.init)  # Faster than operation by operation.
   return Loaded(
     origin='',
-    params=init(jax.random.key(0), np.zeros((1, side, side, 3)))['params'],
+    params=tiny.params(model, (side, side)),
     model=model,
     image_size=(side, side),
     preprocess=lambda *_: None,
@@ -45,23 +44,31 @@ def run(monkeypatch):
 
 
 def test_features_without_positions_move_with_the_image(run):
-  run(tiny.vit(position_embedding='none'), 16)
+  run(tiny.vit(depth=1, position_embedding='none'), 16)
   along, at_place = maps.moved('run', 4)
   assert along == pytest.approx(0, abs=0.01)
   assert at_place > 50
 
 
 def test_positions_keep_features_from_moving(run):
-  run(tiny.vit(), 16)
+  run(tiny.vit(depth=1), 16)
   assert maps.moved('run', 4)[0] > 1
 
 
 @pytest.mark.parametrize('stage, places', [(1, 8), (2, 4), (None, 4)])
 def test_a_stage_of_a_resnet_has_its_places(stage, places):
-  found = _loaded(tiny.bit(), 32)
-  images = np.zeros((2, 32, 32, 3), np.float32)
-  made = jax.eval_shape(lambda: maps.of_images(found, images, stage))
-  assert made.shape[:3] == (2, places, places)
+  model, images = tiny.bit(), np.zeros((2, 32, 32, 3), np.float32)
+
+  def made():
+    params = model.init(jax.random.key(0), images)['params']
+    run = Loaded(
+      **{'origin': '', 'params': params, 'model': model},
+      **{'image_size': (32, 32), 'preprocess': None},
+    )
+    return maps.of_images(run, images, stage)
+
+  # Nothing is computed, so nothing is compiled.
+  assert jax.eval_shape(made).shape[:3] == (2, places, places)
 
 
 def test_places_of_a_shift_are_those_of_its_stage(run):

@@ -29,7 +29,12 @@ def workdir(tmp_path_factory):
   found = tmp_path_factory.mktemp('run')
   config = tiny_config({'data.batch_size': 16})
   config.evals.few_shot = config_lib.evaluation(
-    'test', 'few_shot', train_split='train', dataset='digits', shots=(5,)
+    'test',
+    'few_shot',
+    train_split='train',
+    dataset='digits',
+    shots=(5,),
+    seeds=(0,),
   )
   train.train_and_evaluate(config, found)
   return found
