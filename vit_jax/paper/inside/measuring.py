@@ -241,29 +241,27 @@ _KINDS: dict[str, tuple[str, int, Callable[[str], float]]] = {
       np.asarray(weights.load(path).params['embedding']['kernel'])
     ),
   ),
-  'shift_eighth': (
-    '5-shot answers that change as the image shifts by an eighth of a patch,'
-    ' in percent',
-    2,
-    lambda path: shifting.measured(path)['shift_eighth'],
-  ),
-  'shift_quarter': (
-    '5-shot answers that change as the image shifts by a quarter of a patch,'
-    ' in percent',
-    2,
-    lambda path: shifting.measured(path)['shift_quarter'],
-  ),
-  'shift_accuracy': (
-    '5-shot accuracy without a shift, in percent',
-    2,
-    lambda path: shifting.measured(path)['shift_accuracy'],
-  ),
-  'shift_loss': (
-    '5-shot accuracy lost by a shift of a quarter of a patch, in percentage'
-    ' points',
-    2,
-    lambda path: shifting.measured(path)['shift_loss'],
-  ),
+  **{
+    kind: (name, 2, lambda path, kind=kind: shifting.measured(path)[kind])
+    for kind, name in (
+      (
+        'shift_eighth',
+        '5-shot answers that change as the image shifts by an eighth of a'
+        ' patch, in percent',
+      ),
+      (
+        'shift_quarter',
+        '5-shot answers that change as the image shifts by a quarter of a'
+        ' patch, in percent',
+      ),
+      ('shift_accuracy', '5-shot accuracy without a shift, in percent'),
+      (
+        'shift_loss',
+        '5-shot accuracy lost by a shift of a quarter of a patch, in'
+        ' percentage points',
+      ),
+    )
+  },
 }
 NUMBERS = {
   kind: inside(kind, name, digits) for kind, (name, digits, _) in _KINDS.items()

@@ -10,7 +10,7 @@ from etils import epath
 
 from vit_jax import data as data_lib
 from vit_jax.configs import finetune
-from vit_jax.interop import catalog, weight_files
+from vit_jax.interop import catalog
 from vit_jax.pages import drawing
 from vit_jax.paper import inside, items, page
 from vit_jax.paper.page import texts
@@ -27,6 +27,7 @@ from vit_jax.paper.report import Cell, Number, Picture, Section, Table
 from vit_jax.paper.runs import Results
 from vit_jax.sweep import state
 from vit_jax.sweep.spec import Run, Study
+from vit_jax.workdir.files import absolute
 
 WORD = 'released'
 _IMAGENET = 'tfds:imagenet2012'
@@ -75,7 +76,7 @@ def run(
   Raises:
     ValueError: an evaluation failed, or the images cannot be read.
   """
-  where = weight_files.absolute(weights) if weights else catalog.folder()
+  where = absolute(weights) if weights else catalog.folder()
   place = Place(where, workdir / WORD, keys)
   files = {name: place.find(name) for name in uses()}
   there = f'{sum(map(bool, files.values()))} of {len(files)} files, {where}'
