@@ -110,12 +110,16 @@ def _state(
 
 def _about(unknown: int, folder: pathlib.Path) -> str:
   """Returns where core-days come from, and how many runs have none."""
-  return (
+  found = (
     f'Core-days are those of TPUv3 in {folder / FILE}, without evaluations and'
-    f' restarts. {analysis.RESTS_ON} They are unknown for'
-    f' {plural(unknown, "pre-training")}: python -m vit_jax.plan'
-    ' --topology=v3:16x16 --json --config=CONFIG [--also=CONFIG ...] prints the'
-    ' contents of that file.'
+    f' restarts. {analysis.RESTS_ON}'
+  )
+  if not unknown:
+    return found
+  return (
+    f'{found}\n{plural(unknown, "pre-training")} without core-days: python -m'
+    ' vit_jax.plan --topology=v3:16x16 --json --config=CONFIG [--also=CONFIG'
+    ' ...] prints what that file must hold.'
   )
 
 
