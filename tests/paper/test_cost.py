@@ -181,7 +181,7 @@ def test_plans_ignore_settings_that_do_not_affect_the_step(tmp_path):
     *((_plan(topology='v5e:16x16'), None), (_plan(topology=None), None)),
     (_plan(config=SHORTER), None),
     (_plan(overrides={'model.scan': 'true'}), None),
-    (_plan(core_days_raw=None, error='out of memory'), None),
+    (_plan(error='out of memory'), None),
     # A run that does not fit needs a fix, whose core-days count instead.
     (_plan(fits=False, fix=None), None),
     (_plan(fits=False, fix={'core_days_raw': 12.0}), 12),

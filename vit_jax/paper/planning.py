@@ -203,7 +203,8 @@ def core_days(
     fits = plan if plan.get('fits') is not False else plan.get('fix') or {}
     on_v3 = (plan.get('topology') or '').startswith(_GENERATION)
     # Files of earlier versions also have plans of other settings.
-    if on_v3 and fits.get('core_days_raw') and not plan.get('overrides'):
+    other = plan.get('error') or plan.get('overrides')
+    if on_v3 and not other and fits.get('core_days_raw'):
       known[plan['config']] = fits['core_days_raw']
   found = {}
   for name, run in runs.items():
