@@ -159,7 +159,8 @@ def _plan(core_days=10.0, config=B16, topology='v3:16x16', **others):
 
 
 def _days(folder, plans, config=B16, **overrides):
-  (folder / 'plan.json').write_text(json.dumps(plans))
+  # Each is what one command has added.
+  (folder / 'plan.json').write_text('\n'.join(map(json.dumps, plans)))
   run = Run('a/run=pretraining', config, overrides)
   return planning.core_days({'a': run}, folder).get('a')
 
@@ -168,9 +169,9 @@ def test_plans_ignore_settings_that_do_not_affect_the_step(tmp_path):
   config = B16.replace(',epochs', ',few_shot=imagenet2012,epochs')
   free = {'seed': 3, 'data.dataset': 'folder:/jft', 'data.data_dir': '/data'}
   free |= {'evals.few_shot.every': 10, 'log.every': 5}
-  assert _days(tmp_path, _plan(), config, **free) == 10
+  assert _days(tmp_path, [_plan()], config, **free) == 10
   other = free | {'model.remat': 'full'}
-  assert _days(tmp_path, _plan(), config, **other) is None
+  assert _days(tmp_path, [_plan()], config, **other) is None
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """What `vit_jax.reproduce --plan` prints: runs, their cost and their progress.
 
-Core-days are those in `WORKDIR/plan.json`: an object, or a list of objects,
-which `python -m vit_jax.plan --json` prints.
+Core-days are those in `WORKDIR/plan.json`, which holds what several
+`python -m vit_jax.plan --json` have printed.
 """
 
 import functools
+import json
 import pathlib
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +17,7 @@ from vit_jax.paper import cost
 from vit_jax.paper.page.texts import DASH, number, plural
 from vit_jax.paper.runs import Node, Pretraining
 from vit_jax.plan import analysis
-from vit_jax.runtime import json_text, text_table
+from vit_jax.runtime import text_table
 from vit_jax.sweep import bring_to_end, reading, schedule
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run, Sweep
@@ -88,7 +90,8 @@ def text(
       ' left.'
     )
   if papers_own:
-    lines.append(_about(len(first) - len(days), where.local))
+    others = [run for name, run in first.items() if name not in days]
+    lines.append(_about(others, where.local))
   return '\n'.join(lines)
 
 
@@ -108,18 +111,23 @@ def _state(
   return 'finished' if done else begun
 
 
-def _about(unknown: int, folder: pathlib.Path) -> str:
-  """Returns where core-days come from, and how many runs have none."""
+def _about(unplanned: Iterable[Run], folder: pathlib.Path) -> str:
+  """Returns where core-days come from, and what would plan other runs."""
+  path = folder / FILE
   found = (
-    f'Core-days are those of TPUv3 in {folder / FILE}, without evaluations and'
-    f' restarts. {analysis.RESTS_ON}'
+    f'Core-days are those of TPUv3 in {path}, without evaluations and restarts.'
+    f' {analysis.RESTS_ON}'
   )
-  if not unknown:
+  configs = [
+    config for config, changed in map(_settings, unplanned) if not changed
+  ]
+  if not configs:
     return found
+  words = ['python', '-m', 'vit_jax.plan', '--topology=v3:16x16', '--json']
+  words += [f'--config={configs[0]}', *(f'--also={c}' for c in configs[1:])]
   return (
-    f'{found}\n{plural(unknown, "pre-training")} without core-days: python -m'
-    ' vit_jax.plan --topology=v3:16x16 --json --config=CONFIG [--also=CONFIG'
-    ' ...] prints what that file must hold.'
+    f'{found} To add them for {plural(len(configs), "pre-training")}, which'
+    f' takes minutes each:\n{shlex.join(words)} >> {shlex.quote(str(path))}'
   )
 
 
@@ -164,20 +172,21 @@ def read(folder: pathlib.Path) -> list[dict[str, Any]]:
   """Returns the plans of a folder, [] if there are none.
 
   Raises:
-    ValueError: the file is not a list of plans.
+    ValueError: the file holds something else.
   """
   path = folder / FILE
-  if not path.exists():
-    return []
+  text, plans = path.read_text() if path.exists() else '', []
   try:
-    plans = json_text.loads(path.read_text())
-    plans = plans if isinstance(plans, list) else [plans]
+    while text := text.strip():
+      found, end = json.JSONDecoder().raw_decode(text)
+      plans += found if isinstance(found, list) else [found]
+      text = text[end:]
     if not all('config' in plan for plan in plans):
       raise ValueError('a plan has no config')
   except (ValueError, TypeError) as error:
     raise ValueError(
-      f'{path} must be a list of objects with a "config", as vit_jax.plan'
-      f' --json prints them ({error}). Move it away, and plan again.'
+      f'{path} must hold objects with a "config", as vit_jax.plan --json'
+      f' prints them ({error}). Move it away, and plan again.'
     ) from error
   return plans
 
