@@ -15,8 +15,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Collection, Iterator
 
 import jax
 from absl import logging
@@ -48,24 +47,22 @@ class Notice:
   Handles SIGTERM, SIGHUP and SIGINT (Ctrl-C), except those that the process
   ignores, if it is opened in the main thread. Python allows no handlers in
   other threads: there the signals keep their meaning. A second SIGTERM does not
-  end the process, but a second Ctrl-C does, at once. All of this waits while
-  the main thread runs no Python code, as in a compilation (that of the training
-  step has a thread of its own). In an interactive Python, Ctrl-C keeps its
-  usual meaning.
+  end the process. A second Ctrl-C ends it at once, whatever the main thread is
+  doing. In an interactive Python, Ctrl-C keeps its usual meaning.
 
   A notice may be open around several consecutive runs.
 
   Attributes:
     reason: why the run should stop: 'SIGTERM', 'SIGHUP' or 'Ctrl-C'; '' if it
       should go on.
-    nothing_to_save: whether a signal ends a single process at once.
+    nothing_to_save: whether a signal ends a single process at once, even while
+      its main thread compiles.
   """
 
   def __init__(self):
     self.reason = ''
     self.nothing_to_save = False
     self._requested = self._several = False
-    self._came: set[int] = set()
     self._stack = contextlib.ExitStack()
 
   def __enter__(self):
@@ -82,9 +79,20 @@ class Notice:
     # A process in the background may ignore Ctrl-C, which is not meant for it;
     # `nohup` makes it ignore SIGHUP.
     handled -= {n for n in handled if signal.getsignal(n) is signal.SIG_IGN}
+    # Python runs its handlers only when the main thread returns from C++, such
+    # as after minutes of compilation. The byte of each signal comes at once.
+    received, sent = os.pipe()
+    os.set_blocking(sent, False)
+    reading = threading.Thread(target=self._read, args=[received, handled])
+    reading.daemon = True
+    reading.start()
+    self._stack.callback(reading.join)
+    self._stack.callback(os.close, sent)  # Ends the thread.
+    previous = signal.set_wakeup_fd(sent, warn_on_full_buffer=False)
+    self._stack.callback(signal.set_wakeup_fd, previous)
     for number in handled:
       # None means a handler that Python did not set and cannot restore.
-      before = signal.signal(number, self._act) or signal.SIG_DFL
+      before = signal.signal(number, lambda *_: None) or signal.SIG_DFL
       self._stack.callback(signal.signal, number, before)
     return self
 
@@ -123,23 +131,30 @@ class Notice:
     """Returns the error that ends a run that stopped on request and saved."""
     return _kind(self.reason)(f'{self.reason}: {text}')
 
-  def _act(self, number: int, _: Any) -> None:
-    """Handles a signal."""
+  def _read(self, received: int, handled: Collection[int]) -> None:
+    """Acts on signals as they come; a handler must not log, for example."""
+    came = set()
+    with open(received, 'rb', buffering=0) as pipe:
+      while numbers := pipe.read(64):
+        for number in filter(handled.__contains__, numbers):
+          self._act(number, came)
+          came.add(number)
+
+  def _act(self, number: int, came: Collection[int]) -> None:
     name = _NAMES[number]
     if number == signal.SIGHUP:
       logs.leave_closed_terminal()
-    again, self.reason = bool(self.reason), self.reason or name
+    self.reason = self.reason or name
     code = _kind(name).exit_code
     if self.nothing_to_save and not self._several:
       distributed.end_process(
         code, f'{name}: ended; nothing was trained since the start.'
       )
-    if number == signal.SIGINT and number in self._came:
+    if number == signal.SIGINT and number in came:
       distributed.end_process(
         code, f'{name} again: ended; what is not in a checkpoint is lost.'
       )
-    self._came.add(number)
-    if again:
+    if came:
       logging.warning('%s: already saving and stopping.', name)
     elif self._several:
       logging.warning('%s: telling the other processes.', name)
