@@ -221,8 +221,7 @@ def _papers_pretraining(node: Pretraining, spec: str) -> Study:
   return _pretraining(node, f'configs/{file}.py:{",".join(words)}', overrides)
 
 
-# Earlier versions kept drawn scenes there. The override stays, as a sweep only
-# goes on with the same ones.
+# All runs share one folder of drawn scenes.
 _SCENES = {'data.data_dir': 'sweep:scenes'}
 
 

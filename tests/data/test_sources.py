@@ -123,6 +123,39 @@ def test_shape_and_orientation_can_be_recognized_by_nearest_neighbour(scenes):
     assert np.mean(labels[factor][nearest] == labels[factor]) > 0.99
 
 
+def test_kept_scenes_are_read_again_and_damaged_ones_are_not(
+  tmp_path, monkeypatch
+):
+  plain = shapes.Shapes('count')
+  kept = shapes.Shapes('count', data_dir=str(tmp_path))
+  first = [kept.read('test', i) for i in range(3)]
+  [path] = (tmp_path / 'shapes').iterdir()
+  content = bytearray(path.read_bytes())
+  content[shapes._RECORD + 5] ^= 1  # In the second scene.
+  path.write_bytes(content)
+  drawn = []
+  render = shapes.render
+  monkeypatch.setattr(
+    shapes, 'render', lambda *place: drawn.append(place) or render(*place)
+  )
+  for i, record in enumerate(first):
+    again = kept.read('test', i)
+    expected = plain.read('test', i) if i != 1 else record
+    np.testing.assert_array_equal(again.image, record.image)
+    np.testing.assert_array_equal(again.image, expected.image)
+    assert again.label == record.label == expected.label
+  assert drawn == [('test', 0), ('test', 1), ('test', 2)]
+
+
+def test_scenes_are_kept_in_a_local_folder_alone(tmp_path):
+  remote = shapes.Shapes('count', data_dir='gs://bucket/scenes')
+  expected, _ = shapes.render('train', 0)
+  np.testing.assert_array_equal(remote.read('train', 0).image, expected)
+  (tmp_path / 'file').write_bytes(b'')
+  with pytest.raises(OSError, match='file'):
+    shapes.Shapes(data_dir=f'{tmp_path}/file').read('train', 0)
+
+
 # ---- folder: and classes: ----------------------------------------------------
 
 

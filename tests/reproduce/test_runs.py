@@ -141,7 +141,7 @@ def test_vtab_tasks_are_found_by_their_names():
   assert reproduce.in_miniature(Vtab(LARGE, 'Camelyon')) is None
 
 
-def test_overrides_of_earlier_sweeps_stay():
+def test_scenes_are_rendered_once():
   for node in (LARGE, Transfer(LARGE, PETS), Vtab(LARGE, 'SVHN')):
     run = _run(reproduce.in_miniature(node))
     assert run.overrides['data.data_dir'] == 'sweep:scenes'

@@ -63,7 +63,9 @@ KEYS = {
   # ---- data ------------------------------------------------------------------
   'data.dataset': Key(str, 'A data spec, such as `folder:/data/pets`.'),
   'data.data_dir': Key(
-    '', "The folder of `tfds:` and `vtab:` data sets ('': TFDS's default)."
+    '',
+    "The folder of `tfds:` and `vtab:` data sets ('': TFDS's default), or of"
+    " the scenes of `shapes:`, which runs can share ('': drawn every time).",
   ),
   'data.image_key': Key('image', 'The feature or column of the image.'),
   'data.label_key': Key(

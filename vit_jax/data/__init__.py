@@ -63,8 +63,9 @@ def open_source(
   Args:
     spec: `KIND` or `KIND:ARGUMENT`, such as `digits:13589`; `,exclude=FILE`
       after it leaves the examples in a list out, see `exclusion`.
-    data_dir: for `tfds:` and `vtab:`, the folder of the prepared TFDS data;
-      '' means TFDS's default.
+    data_dir: for `tfds:` and `vtab:`, the folder of the prepared TFDS data (''
+      means TFDS's default); for `shapes:`, the folder in which to keep rendered
+      scenes ('' keeps none).
     image_key: the TFDS feature, or the column, that holds the image. Only
       `tfds:`, `arrayrecord:` and `hf:` use this and the following two.
     label_key: the feature or column that holds the label.

@@ -8,7 +8,10 @@ from typing import Any
 from absl import flags
 
 DATA_DIR = flags.DEFINE_string(
-  'data_dir', '', "Folder of the prepared TFDS data ('': TFDS's default)."
+  'data_dir',
+  '',
+  "Folder of the prepared TFDS data ('': TFDS's default); for shapes, folder in"
+  " which to keep rendered scenes ('': none are kept).",
 )
 IMAGE_KEY = flags.DEFINE_string(
   'image_key', 'image', 'Feature or column that holds the image.'

@@ -6,17 +6,25 @@ a label for each value of each factor, so six labels per image.
 The data set replaces VTAB's structured tasks (Sec. 4.1: counting, location,
 orientation) and needs no download. A scene shows one to four equal copies of a
 shape on a noisy background. All factors label the same pictures: `shapes:count`
-asks for the number of copies, and `shapes:colour` for their colour. Rendering a
-scene takes 210 us.
+asks for the number of copies, and `shapes:colour` for their colour.
+
+Rendering a scene takes 210 us, reading it from a file 8 us. With the folder
+`data_dir`, the first process that reads a scene renders and keeps it (12 KB per
+scene, 0.7 GB for all).
 """
 
 import colorsys
+import contextlib
+import functools
 import itertools
+import os
+import zlib
 
 import cv2
 import numpy as np
 
 from vit_jax.data import source
+from vit_jax.data.sources import listing
 
 IMAGE_SIZE = 64
 
@@ -70,6 +78,12 @@ FACTORS = {
   'count': ('one', 'two', 'three', 'four'),
 }
 
+# The bytes of a kept scene: the image, its labels and a checksum.
+_RECORD = 3 * IMAGE_SIZE**2 + len(FACTORS) + 4
+# A digest of this many scenes of a split identifies the renderer's version.
+# Each value of each factor occurs in them.
+_PROBES = 64
+
 
 class Shapes(source.Source):
   """Scenes of uint8 [64, 64, 3], labelled with some of their factors.
@@ -78,16 +92,22 @@ class Shapes(source.Source):
   split and index, and does not depend on the chosen factor.
   """
 
-  def __init__(self, factor: str = 'shape'):
+  def __init__(self, factor: str = 'shape', *, data_dir: str | None = None):
     """Chooses the labels.
 
     Args:
       factor: one of `FACTORS`, several joined by `+`, or `all`.
+      data_dir: a local folder that keeps scenes, shared by any number of
+        processes and sources. Without it, or with a remote one, a scene is
+        rendered at every read.
 
     Raises:
       ValueError: a factor is unknown or repeats.
     """
     spec = f'shapes:{factor}'
+    # The source does not hold the open files, which cannot be pickled.
+    is_local = data_dir and not listing.is_remote(data_dir)
+    self._data_dir = data_dir if is_local else None
     self._multi_label = factor == 'all'
     self._factors = list(FACTORS) if self._multi_label else factor.split('+')
     unknown = [name for name in self._factors if name not in FACTORS]
@@ -114,8 +134,8 @@ class Shapes(source.Source):
     )
 
   def read(self, split: str, index: int) -> source.Record:
-    """Renders one scene."""
-    image, labels = render(split, index)
+    """Reads one scene from the folder, or renders it."""
+    image, labels = _read(self._data_dir, split, index)
     return source.Record(image, self._label(labels), f'{split}/{index}')
 
   def label(self, split: str, index: int) -> int | tuple[int, ...]:
@@ -129,6 +149,51 @@ class Shapes(source.Source):
       starts = itertools.accumulate(sizes[:-1], initial=0)
       return tuple(start + i for start, i in zip(starts, chosen, strict=True))
     return int(np.ravel_multi_index(chosen, sizes))
+
+
+def _read(
+  folder: str | None, split: str, index: int
+) -> tuple[np.ndarray, dict[str, int]]:
+  """Returns what `render` returns, from the folder if it is kept there.
+
+  Record k is at k times the record size: the image, its labels, and a checksum
+  of both. A record that nobody has written yet, or half of one, has a wrong
+  checksum. Processes need no locks, as all of them write the same bytes.
+  """
+  if not folder:
+    return render(split, index)
+  file = _open(folder, split)
+  record = os.pread(file, _RECORD, index * _RECORD)
+  if zlib.crc32(record[:-4]).to_bytes(4, 'little') == record[-4:]:
+    content = np.frombuffer(bytearray(record), np.uint8)[:-4]
+    labels = content[-len(FACTORS) :].tolist()
+    image = content[: -len(FACTORS)].reshape(IMAGE_SIZE, IMAGE_SIZE, 3)
+    return image, dict(zip(FACTORS, labels, strict=True))
+  image, labels = render(split, index)
+  content = image.tobytes() + bytes(labels.values())
+  checksum = zlib.crc32(content).to_bytes(4, 'little')
+  with contextlib.suppress(OSError):  # Such as of a full disk.
+    os.pwrite(file, content + checksum, index * _RECORD)
+  return image, labels
+
+
+# One open file per split and process, whatever the number of sources. A source
+# that is unpickled in another process opens the file there.
+@functools.cache
+def _open(folder: str, split: str) -> int:
+  """Opens the file that keeps a split's scenes.
+
+  Its name holds a digest of the split's first scenes, so that scenes of another
+  renderer (this module, NumPy, OpenCV) are never read.
+  """
+  digest = 0
+  for index in range(_PROBES):
+    image, labels = render(split, index)
+    digest = zlib.crc32(bytes(labels.values()), zlib.crc32(image, digest))
+  scenes = os.path.join(os.path.expanduser(folder), 'shapes')
+  os.makedirs(scenes, exist_ok=True)
+  path = f'{scenes}/{split}-{digest:08x}'
+  return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
 
 
 def render(split: str, index: int) -> tuple[np.ndarray, dict[str, int]]:
