@@ -1,11 +1,12 @@
-"""Guards: --eval_only finds what training found, and keeps finished results."""
+"""Guards: --eval_only finds what training found, and more if asked."""
 
 import json
 import shutil
+from unittest import mock
 
 import pytest
 
-from tests.tiny_run import tiny_config
+from tests.tiny_run import Death, tiny_config
 from vit_jax import config as config_lib
 from vit_jax import convert
 from vit_jax.evaluators import predictions
@@ -51,7 +52,9 @@ def test_what_training_found(finished, evaluated):
   assert saved[1]['step'] == 0
 
 
-def test_a_later_launch_adds_evaluations(finished, evaluated, tmp_path):
+def test_a_later_launch_adds_evaluations(
+  finished, evaluated, tmp_path, monkeypatch
+):
   workdir = shutil.copytree(evaluated[0], tmp_path / 'copy')
   config = _auto_config(finished[0])
   config.evals.few = config_lib.evaluation('test[:10]')
@@ -62,6 +65,12 @@ def test_a_later_launch_adds_evaluations(finished, evaluated, tmp_path):
   config.data.dataset = 'digits:10'
   with pytest.raises(ValueError, match=r"has results on .* not on 'digits:10'"):
     evaluate.evaluate_only(config, workdir)
+  assert (workdir / 'DONE').exists()
+  # Results of several weights are not passed off as finished.
+  monkeypatch.setattr(evaluate.Run, 'evaluate', mock.Mock(side_effect=Death))
+  with pytest.raises(Death):
+    evaluate.evaluate_only(_auto_config(finished[0]), workdir)
+  assert not (workdir / 'DONE').exists()
 
 
 def test_another_resolution_and_other_data(finished, tmp_path):

@@ -126,6 +126,8 @@ def _evaluate(run: Run) -> None:
   """Runs the evaluations; writes the results of each as soon as it is done."""
   params = _load(run)
   if jax.process_index() == 0:
+    # What is there may be of other weights.
+    (run.workdir / results.DONE).unlink(missing_ok=True)
     config_lib.save(run.config, run.workdir)
   with contextlib.closing(run.metric_writer(0)) as writer:
     for name in run.evaluations:
