@@ -217,16 +217,18 @@ def test_keys_that_may_change_between_launches(tmp_path, key, value, may):
     config_lib.check_same_run(config, tmp_path)
 
 
-def test_runs_may_be_older_or_newer_than_a_key(tmp_path):
+def test_runs_may_be_older_or_newer_than_a_key(tmp_path, caplog):
   config = _config()
   saved = config.to_dict()
   del saved['cutmix_alpha'], saved['data']['jpeg_dct']
   # These are gone.
-  saved['data'] |= {'max_pixels': 1, 'prefetch': 3, 'scaled_decoding': False}
+  saved['data'] |= {'max_pixels': 1, 'prefetch': 3, 'quality': False}
   saved['guard']['report_after'] = 7.0
   saved['model']['gone'] = saved['gone'] = 1  # No longer exist.
   (tmp_path / 'config.json').write_text(json.dumps(saved))
   config_lib.check_same_run(config, tmp_path)
+  assert "'model.gone': 1" in caplog.text
+  assert 'quality' not in caplog.text
   loaded = config_lib.load(tmp_path)
   assert (loaded['data']['jpeg_dct'], loaded['cutmix_alpha']) == ('fast', 0.0)
   config.cutmix_alpha = 1.0

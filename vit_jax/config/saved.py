@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import ml_collections
+from absl import logging
 from etils import epath
 from flax import traverse_util
 
@@ -56,7 +57,7 @@ def check_same_run(
     ValueError: keys differ; lists them with both values. `FREE_KEYS`, which
       don't change what is computed, may differ. So may the place of the data:
       `data_record` compares the data themselves. Saved keys that no longer
-      exist are not compared.
+      exist only make a warning.
   """
   saved = load(workdir)
   if saved is None:
@@ -77,6 +78,13 @@ def check_same_run(
       + '\nUse another --workdir, or pass --allow_config_change to go on'
       ' with the new values.'
     )
+  gone = {
+    key: value
+    for key, value in old.items()
+    if value and key not in new and not key.startswith(FREE_KEYS)
+  }
+  if gone:
+    logging.warning('%s has keys that are gone and do nothing: %s', FILE, gone)
 
 
 def is_located(dataset: str | None) -> bool:
