@@ -183,6 +183,14 @@ def test_a_failed_save_is_raised_once(tmp_path, fails, raises):
   assert checkpoints.latest_step is None
 
 
+def test_a_save_that_takes_too_long_names_the_limit(tmp_path, fails):
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=1, timeout=1)
+  checkpoints.save(2, STATE)
+  with pytest.raises(errors.SaveError, match=r'step 2 .*checkpoint\.timeout'):
+    checkpoints.wait()
+  fails.set()
+
+
 def test_close_does_not_hide_another_exception(tmp_path, fails, caplog):
   with pytest.raises(ZeroDivisionError), contextlib.ExitStack() as stack:  # noqa: PT012
     checkpoints = checkpoint.Checkpoints(tmp_path, keep=9, keep_every=0)

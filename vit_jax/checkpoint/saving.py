@@ -71,7 +71,7 @@ class Checkpoints:
       keep_every: multiples of this many steps are kept for good; 0 keeps none.
       best: a metric, such as `test/accuracy` or `test/loss`, whose best step is
         kept, too (see `is_better`; the first of equal steps); '' keeps none.
-      timeout: the longest time that processes wait for each other, in seconds.
+      timeout: the longest time to write a checkpoint, in seconds.
       folder: the folder's name. In `checkpoints`, a step that is complete
         already is not saved again; in others, it is replaced.
 
@@ -262,6 +262,8 @@ class Checkpoints:
       )
       kind = errors.StoreError if restart else errors.SaveError
       reason = record.reason(error)
+      if isinstance(error, TimeoutError):
+        reason += '; the storage is slow, or checkpoint.timeout is too low'
       raise kind(f'{what}: {reason}. {self._last()}') from error
 
   def _last(self) -> str:

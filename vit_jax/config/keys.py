@@ -237,8 +237,7 @@ KEYS = {
   ),
   'checkpoint.timeout': Key(
     1800.0,
-    'Seconds that a bucket may take to answer, and a save to end (for a save'
-    ' `guard.exit_after`, if that is longer).',
+    'Seconds that a bucket may take to answer, and a save to be written.',
     at_least(1),
   ),
   'guard.nonfinite': Key(
