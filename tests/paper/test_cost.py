@@ -1,6 +1,9 @@
 """Guards: the cost of runs follows from configs, and from compiled plans."""
 
+import dataclasses
 import json
+import os
+import subprocess
 
 import pytest
 from etils import epath
@@ -195,6 +198,24 @@ def test_core_days_need_a_tpu_v3_plan_that_fits(tmp_path, plan, found):
 def test_the_newest_plan_counts(tmp_path):
   plans = [_plan(1.0), _plan(3.0, topology='v3:2x2'), _plan(4.0, SHORTER)]
   assert _days(tmp_path, plans) == 3
+
+
+def test_the_printed_command_plans_each_config_once(tmp_path):
+  nodes = with_needs([SHORT, dataclasses.replace(SHORT, seed=1), LONG])
+  sweep = Sweep([reproduce.at_paper_scale(node, {}) for node in nodes])
+  where = Folders(tmp_path / 'a new folder', epath.Path(tmp_path))
+  python = tmp_path / 'python'  # Stands in for vit_jax.plan.
+  plan = json.dumps(_plan(2.5)).replace(B16, "'${!##--config=}'")
+  python.write_text(f"#!/bin/bash\necho '{plan}'\n")
+  python.chmod(0o755)
+  *_, command = planning.text(nodes, sweep, where, scale='paper').splitlines()
+  path = f'{tmp_path}:{os.environ["PATH"]}'
+  subprocess.run(command, shell=True, check=True, env={'PATH': path})
+  assert len(planning.read(where.local)) == 2
+  days = planning.core_days(
+    planning.pretraining_runs(nodes, sweep), where.local
+  )
+  assert [*days.values()] == [2.5] * 3
 
 
 @pytest.mark.parametrize('text', ['[{"config"', '[5]'])

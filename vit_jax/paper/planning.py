@@ -118,16 +118,18 @@ def _about(unplanned: Iterable[Run], folder: pathlib.Path) -> str:
     f'Core-days are those of TPUv3 in {path}, without evaluations and restarts.'
     f' {analysis.RESTS_ON}'
   )
-  configs = [
+  configs = dict.fromkeys(
     config for config, changed in map(_settings, unplanned) if not changed
-  ]
+  )
   if not configs:
     return found
-  words = ['python', '-m', 'vit_jax.plan', '--topology=v3:16x16', '--json']
-  words += [f'--config={configs[0]}', *(f'--also={c}' for c in configs[1:])]
+  folder.mkdir(parents=True, exist_ok=True)  # The command needs it.
+  # One process for each, so that a failure loses no other plan.
   return (
-    f'{found} To add them for {plural(len(configs), "pre-training")}, which'
-    f' takes minutes each:\n{shlex.join(words)} >> {shlex.quote(str(path))}'
+    f'{found} To add them for {plural(len(configs), "config")}, which takes'
+    f' minutes each:\nfor config in {shlex.join(configs)}; do python -m'
+    ' vit_jax.plan --topology=v3:16x16 --json --config="$config"; done'
+    f' >> {shlex.quote(str(path))}'
   )
 
 
