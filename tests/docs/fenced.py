@@ -8,6 +8,7 @@ it before it does anything. It prints what is wrong with each, as JSON.
 import ast
 import inspect
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -58,9 +59,8 @@ def ours(words: Sequence[str]) -> list[list[str]]:
   Launchers pass what follows `--`, `slurm.sbatch` or `--command=` on.
   """
   if words[0] in ('python', 'python3') and words[1] == '-m':
-    # `...` stands for flags that are left out; `>` begins a redirection.
-    end = words.index('>') if '>' in words else len(words)
-    rest = list(words[2:end])
+    # A redirection begins with `>` or `>>`.
+    rest = list(itertools.takewhile(lambda w: not w.startswith('>'), words[2:]))
     return [rest] if rest[0].split('.')[0] in ('vit_jax', 'benchmarks') else []
   found = []
   for word in words:

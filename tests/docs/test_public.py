@@ -163,11 +163,6 @@ def test_training_needs_no_paper_plan_or_sweep():
   assert rooms & set(ABOVE_TRAINING) == set()
 
 
-def test_pages_are_made_without_the_drawing_of_weights():
-  """That runs in another process, so this one initializes no JAX backend."""
-  assert 'paper/inside/pictures.py' not in _needed('paper/items')
-
-
 @pytest.mark.parametrize(
   'where, files',
   [
