@@ -8,6 +8,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -140,6 +141,7 @@ def test_a_closed_terminal_stops_a_run_in_order():
 
 def test_a_process_ends_only_if_beats_are_expected_and_missing(monkeypatch):
   ended = []
+  monkeypatch.setattr(tempfile, 'tempdir', '/nowhere')  # A disk may hang.
   monkeypatch.setattr(
     preemption.distributed, 'end_process', lambda *args: ended.append(args)
   )

@@ -8,13 +8,12 @@ handler of SIGTERM of its own, and tells all processes at which call of
 """
 
 import contextlib
-import faulthandler
 import itertools
 import os
 import signal
 import sys
-import tempfile
 import threading
+import traceback
 from collections.abc import Collection, Iterator
 
 import jax
@@ -245,12 +244,19 @@ class Watchdog:
 
 
 def _described(what: str, still: float) -> str:
-  with tempfile.TemporaryFile('w+') as file:
-    # Without the source's lines, because a disk may be what hangs.
-    faulthandler.dump_traceback(file)
-    file.seek(0)
-    stacks = file.read()
-  return (
-    f'Nothing finished for {printable.duration(still)}. The last was: {what}.'
-    f' The stacks of all threads:\n{stacks}'
+  # In memory, and without the source's lines, because a disk may be what hangs.
+  stacks = []
+  names = {thread.ident: thread.name for thread in threading.enumerate()}
+  for number, frame in sys._current_frames().items():
+    stacks.append(f'Thread {names.get(number, number)}, the last call first:')
+    stacks += (
+      f'  File "{one.f_code.co_filename}", line {line} in {one.f_code.co_name}'
+      for one, line in traceback.walk_stack(frame)
+    )
+  return '\n'.join(
+    [
+      f'Nothing finished for {printable.duration(still)}. The last was: {what}.'
+      ' The stacks of all threads:',
+      *stacks,
+    ]
   )
