@@ -116,7 +116,7 @@ def test_one_and_eight_devices_give_the_same(
 
 @pytest.mark.parametrize('suffix', store.FORMATS)
 def test_all_formats_hold_the_same_and_are_continued(
-  suffix, model, train, tmp_path, monkeypatch
+  suffix, model, train, tmp_path, monkeypatch, caplog
 ):
   options = dict(suffix=suffix, dtype='float16')
   write, done = store.write, []
@@ -138,7 +138,9 @@ def test_all_formats_hold_the_same_and_are_continued(
   with pytest.raises(ValueError, match='is incomplete'):
     store.Stored(tmp_path / 'a')
   before = done[0].stat().st_mtime_ns
+  caplog.set_level('INFO')
   found = _extract(model, tmp_path / 'a', **options)
+  assert caplog.text.count(' left') >= 2  # Two shards were missing.
   assert done[0].stat().st_mtime_ns == before
   _extract(model, tmp_path / 'b', **options)
   assert content('a') == content('b')

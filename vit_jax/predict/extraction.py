@@ -4,6 +4,7 @@ Axes: N images of a shard, D features.
 """
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from vit_jax.interop import inference
 from vit_jax.models import layers
 from vit_jax.predict import store
 from vit_jax.predict.predictor import Predictor
-from vit_jax.runtime import installed
+from vit_jax.runtime import installed, printable
 
 DTYPES = ('float32', 'float16')
 
@@ -80,10 +81,13 @@ def extract(
       store.shard_paths(to, facts['shards'], suffix)
     )
   }
-  for path, rows in shards.items():
-    if not path.exists():  # A file that is there is complete.
-      store.write(path, _compute(model, view, rows, facts))
-      logging.info('Wrote %s.', path)
+  # A file that is there is complete.
+  left = {path: rows for path, rows in shards.items() if not path.exists()}
+  begun = time.monotonic()
+  for number, (path, rows) in enumerate(left.items(), start=1):
+    store.write(path, _compute(model, view, rows, facts))
+    sec = (time.monotonic() - begun) / number * (len(left) - number)
+    logging.info('Wrote %s, %s left.', path, printable.duration(sec))
   missing = [  # The unreadable images.
     index
     for path, rows in shards.items()
