@@ -157,6 +157,8 @@ def _write(job: Job, shard: Shard, parent: int) -> int:
   """Writes a shard, then its facts; returns the number of its images."""
   if os.getpid() != parent:
     _set_up_worker()
+    if os.getppid() != parent:
+      os._exit(1)  # The command was killed, and another may have begun.
   path, place = job.path(shard), None
   remote = '://' in os.fspath(path)
   if not remote:
