@@ -16,7 +16,7 @@ expression is a sum of these terms:
 import itertools
 
 import numpy as np
-from absl import flags
+from absl import flags, logging
 
 from vit_jax import data
 from vit_jax.data import source_flags
@@ -61,6 +61,8 @@ def main() -> None:
   )
   print(f'{source.info.spec}: {sizes}')
   print(f'{view.split}: {len(view):,} examples; the first is {view[0].name}')
+  if view.labels() is None:
+    logging.info('Reading all records to count their classes.')
   counts = class_balance(view)
   order = np.argsort(-counts, kind='stable')
   present = np.count_nonzero(counts)
