@@ -109,6 +109,17 @@ def test_ticks_are_short_numbers():
   assert ticks == ['9M', '30M']
 
 
+@pytest.mark.parametrize('others', [(), (1700.0,), (300.0, 2e4)])
+def test_logarithmic_axes_show_all_points_and_have_ticks(others):
+  # The error bar alone would have no width.
+  points = [('A', 1650.6, number(0.7, 0.72))]
+  points += [('A', x, number(0.5)) for x in others]
+  [axes] = plots.draw(plots.frame(points), **LABELS, log_x=True).axes
+  low, high = axes.get_xlim()
+  assert all(1.1 * low < x < high / 1.1 for x in (1650.6, *others))
+  assert sum(low <= tick <= high for tick in axes.get_xticks()) >= 2
+
+
 def test_series_may_stand_side_by_side():
   points = (
     *(('A', 'all', number(70.0, 74.0), 'all'), ('B', '', number(60.0), 'all')),

@@ -161,7 +161,7 @@ def draw(
       if here.empty:
         _say_empty(one)
         continue
-      _ticks(one, x_ticks, log_x)
+      _ticks(one, [*here.x], x_ticks, log_x)
       if x_names:
         one.set_xticks(range(len(x_names)), x_names)
       if log_y:
@@ -214,13 +214,18 @@ def _draw(axes: Any, marks: pd.DataFrame, look: Mapping[str, Any]) -> None:
       )
 
 
-def _ticks(axes: Any, places: Sequence[float], log: bool) -> None:
+def _ticks(
+  axes: Any, shown: Sequence[float], places: Sequence[float], log: bool
+) -> None:
   """Sets the x axis's ticks, as plain or short numbers, and its scale."""
   from matplotlib import ticker
 
   if log:
+    low, high = min(shown), max(shown)
+    # A narrow range is padded so much that it has room for two ticks.
+    pad = max((high / low) ** 0.1, 2 if high / low < 4 else 1)
     axes.set_xscale('log')
-    axes.margins(x=0.1)
+    axes.set_xlim(low / pad, high * pad)
     axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
     axes.xaxis.set_minor_formatter(ticker.NullFormatter())
