@@ -148,9 +148,9 @@ def test_objectnet_starts_runs_only_where_its_data_are(run, tmp_path):
     (['table77'], 'table77: no such item; choose from table1, table2'),
     (['table5', '--weights=/w'], 'pages of their own'),
     # JFT-300M is not public, so it has no default data set.
-    (['table7', '--dry_run'], 'Name your own data: --jft=SPEC, for example'),
+    (['table7', '--dry_run'], 'Name your own data: --jft=SPEC'),
     (['table5', '--objectnet=/data'], 'is for the item objectnet'),
-    (['objectnet', '--objectnet=/data', '--scale=mini'], 'does not go with'),
+    (['objectnet', '--objectnet=/data', '--scale=mini'], 'at --scale=paper'),
     (
       ['objectnet', '--objectnet=/nowhere'],
       'expected the folders images and mappings there',
