@@ -4,7 +4,6 @@ And their claims can be confirmed and denied.
 """
 
 import json
-import sys
 from unittest import mock
 
 import numpy as np
@@ -81,8 +80,6 @@ def rendered(scale, sweep, folder, tmp_path, monkeypatch):
   # So has reading weights, in a process of its own.
   monkeypatch.setattr(inside, 'draw', lambda *_: ([], ['no weights']))
   monkeypatch.setattr(cost, 'exaflops', lambda start: 1.0)
-  # Another Python would look for weights, which no run here has, for seconds.
-  monkeypatch.setattr(sys, 'executable', 'false')
   config = config_lib.load(folder)
   several = {
     f'{name}/5shot/accuracy': 0.2
