@@ -66,6 +66,11 @@ _ORDER = flags.DEFINE_enum(
   " source: the source's own order, which reads faster from a hard disk or a"
   ' bucket.',
 )
+_MERGE = flags.DEFINE_bool(
+  'merge',
+  False,
+  'Images equal to the byte become one image with the labels of all copies.',
+)
 _SHARDS = flags.DEFINE_integer(
   'shards', 0, 'Files per split (0: of 256 MiB, at most 1,024).', lower_bound=0
 )
@@ -95,6 +100,7 @@ def main() -> None:
     size=Size(_SHORTER_SIDE.value, _AREA.value, _QUALITY.value),
     max_pixels=_MAX_PIXELS.value,
     shuffled=_ORDER.value == 'shuffled',
+    merged=_MERGE.value,
     count=_SHARDS.value,
     processes=processes,
   )

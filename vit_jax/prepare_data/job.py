@@ -66,6 +66,7 @@ class Job:
     size: the largest size of stored images.
     max_pixels: images with more pixels are set aside.
     shuffled: whether records are in pseudo-random order, else the source's.
+    merged: whether equal images become one, with the labels of all copies.
     shards: split -> number of files.
   """
 
@@ -77,6 +78,7 @@ class Job:
   size: images.Size = images.Size()  # noqa: RUF009 (It is frozen.)
   max_pixels: int = decoding.MAX_PIXELS
   shuffled: bool = True
+  merged: bool = False
   shards: dict[str, int] = dataclasses.field(default_factory=dict)
 
   def describe(self) -> dict[str, Any]:
@@ -91,7 +93,7 @@ class Job:
       'size': dataclasses.asdict(self.size),
       'max_pixels': self.max_pixels,
       'order': 'shuffled' if self.shuffled else 'source',
-      'merged': False,  # Earlier versions could merge equal images.
+      'merged': self.merged,
       'shards': self.shards,
     }
 
@@ -128,21 +130,33 @@ def write(job: Job, shards: Sequence[Shard], processes: int) -> None:
   """Writes shards in parallel, and logs the progress."""
   if not shards:
     return
-  began = shown = time.monotonic()
-  done, total = 0, sum(shard.stop - shard.start for shard in shards)
   # The processes map the job's large arrays from files, as the names of
   # millions of images take gigabytes.
   workers = joblib.Parallel(
     min(processes, len(shards)), return_as='generator_unordered'
   )
   calls = (joblib.delayed(_write)(job, shard, os.getpid()) for shard in shards)
-  for size in workers(calls):
+  total = sum(shard.stop - shard.start for shard in shards)
+  log_progress('Wrote', workers(calls), total)
+
+
+def log_progress(what: str, sizes: Iterable[int], total: int) -> None:
+  """Logs the progress of a loop over images, and the time that is left.
+
+  Args:
+    what: the past tense of what is done with images.
+    sizes: the number of images of each step, once the step is done.
+    total: the number of all images.
+  """
+  began = shown = time.monotonic()
+  done = 0
+  for size in sizes:
     done, now = done + size, time.monotonic()
     if done == total or now > shown + _LINE_SEC:
       shown, rate = now, done / (now - began)
       logging.info(
-        'Wrote %s of %s images, %s images/s, %s left',
-        *(f'{done:,}', f'{total:,}', f'{rate:,.0f}'),
+        '%s %s of %s images, %s images/s, %s left',
+        *(what, f'{done:,}', f'{total:,}', f'{rate:,.0f}'),
         printable.duration((total - done) / max(rate, 1e-9)),
       )
 
@@ -209,8 +223,15 @@ def _examples(
     yield _serialize(stored, np.atleast_1d(record.label).tolist(), name)
 
 
-def records(view: View, indices: Iterable[int]) -> Iterator[Record | OSError]:
+def records(
+  view: View, indices: Iterable[int], threads: int = 0
+) -> Iterator[Record | OSError]:
   """Yields records in order, or why there is none; reads some ahead.
+
+  Args:
+    view: the records.
+    indices: those to read.
+    threads: how many read; 0 suits a process among others.
 
   Raises:
     ReadError: the source does not answer.
@@ -222,7 +243,7 @@ def records(view: View, indices: Iterable[int]) -> Iterator[Record | OSError]:
     except OSError as error:
       return error
 
-  threads = _AHEAD if view.source.info.is_remote else 1
+  threads = threads or (_AHEAD if view.source.info.is_remote else 1)
   pending = collections.deque()
   with futures.ThreadPoolExecutor(threads) as pool:
     for index in indices:

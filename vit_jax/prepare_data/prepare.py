@@ -15,7 +15,7 @@ from PIL import Image
 from vit_jax.data import exclusion
 from vit_jax.data.ops import decoding
 from vit_jax.data.source import Source, View
-from vit_jax.prepare_data import images, report
+from vit_jax.prepare_data import images, merging, report
 from vit_jax.prepare_data import job as job_lib
 from vit_jax.prepare_data.job import Job
 from vit_jax.runtime import json_text, printable
@@ -51,7 +51,8 @@ def describe(
     **options: further attributes of a `Job`.
 
   Raises:
-    ValueError: a name is not one of TFDS's, or a split is unknown.
+    ValueError: a name is not one of TFDS's, a split is unknown, or images that
+      are no files in folders of classes are to be merged.
   """
   info = source.info
   splits = tuple(dict.fromkeys(splits or info.splits))
@@ -60,7 +61,7 @@ def describe(
       f'splits={",".join(splits)}: {info.spec} has no {sorted(unknown)}; its'
       f' splits are {list(info.splits)}.'
     )
-  root = exclusion.split(info.spec)[0].partition(':')[2]
+  kind, _, root = exclusion.split(info.spec)[0].partition(':')
   base = root.rstrip('/').rpartition('/')[2].removesuffix('.tar')
   name = name or _dataset_name(base)
   if name != _dataset_name(name):
@@ -76,6 +77,10 @@ def describe(
     splits=splits,
     **options,
   )
+  if job.merged and kind not in ('folder', 'classes', 'tar'):
+    raise ValueError(
+      f'--merge compares files of folder:, classes: and tar:, not {info.spec}.'
+    )
   counts = {}
   for split in splits:
     records = info.splits[split]
@@ -130,16 +135,26 @@ def run(job: Job, *, part: tuple[int, int] = (0, 1), processes: int = 1) -> str:
     The report; '' if other parts are not done.
 
   Raises:
-    ValueError: the target holds another data set, or another job was begun.
+    ValueError: the target holds another data set, another job was begun, or a
+      part is to merge images.
   """
+  if job.merged and part[1] > 1:
+    raise ValueError(
+      '--merge compares all images on one machine. Leave --part or --merge out.'
+    )
   _begin(job)
   info = job.target / report.INFO
   if not info.exists():
-    every, missing = job.every(), set(job.missing())
+    made = job
+    if job.merged:
+      folder = job.target / job_lib.STATE
+      merged = merging.Merged(job.source, job.splits, folder)
+      made = dataclasses.replace(job, source=merged)
+    every, missing = made.every(), set(made.missing())
     mine = [shard for shard in every[part[0] :: part[1]] if shard in missing]
-    job_lib.write(job, mine, processes)
+    job_lib.write(made, mine, processes)
     try:
-      left = job.missing()
+      left = made.missing()
       if not left:
         report.write(job)
     except FileNotFoundError:

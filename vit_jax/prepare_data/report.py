@@ -68,6 +68,8 @@ def _summary(
     'shards': job.shards[split],
     **{key: counts.pop(key, 0) for key in ('records', 'bytes', 'converted')},
   }
+  if job.merged:
+    first['copies'] = first['found'] - first['set_aside'] - first['records']
   return first | dict(sorted(counts.items())) | dict(reasons.most_common())
 
 
@@ -77,6 +79,8 @@ def _write_metadata(
   """Writes TFDS's description; `found` has the facts of each split's shards."""
   info = job.source.info
   label = tfds.features.ClassLabel(names=_distinct(info.class_names))
+  if info.multi_label or job.merged:
+    label = tfds.features.Sequence(label)
   template = naming.ShardedFileTemplate(
     data_dir=job.target,
     template=naming.DEFAULT_FILENAME_TEMPLATE,
@@ -88,7 +92,7 @@ def _write_metadata(
     data_dir=job.target,
     features={
       'image': tfds.features.Image(shape=(None, None, 3)),
-      'label': tfds.features.Sequence(label) if info.multi_label else label,
+      'label': label,
       'file_name': tfds.features.Text(),
     },
     split_infos=[
