@@ -138,7 +138,7 @@ def test_all_formats_hold_the_same_and_are_continued(
   with pytest.raises(ValueError, match='is incomplete'):
     store.Stored(tmp_path / 'a')
   before = done[0].stat().st_mtime_ns
-  caplog.set_level('INFO')
+  caplog.set_level('INFO', logger='absl')
   found = _extract(model, tmp_path / 'a', **options)
   assert caplog.text.count(' left') >= 2  # Two shards were missing.
   assert done[0].stat().st_mtime_ns == before
