@@ -9,7 +9,6 @@ Figure 5. Only its fine-tuning on ImageNet belongs to Table 2 alone.
 import dataclasses
 import functools
 import statistics
-import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from etils import epath
@@ -197,9 +196,11 @@ class Results:
   finished: Mapping[str, Mapping[str, float]]
   scale: str = 'paper'
   workdir: Callable[[str], epath.Path | None] = lambda name: None
-  days: Mapping[str, float] = types.MappingProxyType({})
-  counts: Mapping[Pretraining, int] = types.MappingProxyType({})
-  weights: Mapping[str, Mapping[str, float]] = types.MappingProxyType({})
+  days: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  counts: Mapping[Pretraining, int] = dataclasses.field(default_factory=dict)
+  weights: Mapping[str, Mapping[str, float]] = dataclasses.field(
+    default_factory=dict
+  )
 
   @functools.cached_property
   def _studies(self) -> dict[str, Study]:
