@@ -18,7 +18,7 @@ from tests.docs.test_public import COMMANDS
 # Programs that tests/launch checks in launch/README.md.
 CLOUD = {'gcloud', 'kubectl', 'xpk', 'sbatch', 'scancel'}
 SHELL = {'.', 'cd', 'curl', 'echo', 'eval', 'export', 'find', 'git', 'open'}
-SHELL |= {'pip', 'sphinx-build', 'ssh-add'}
+SHELL |= {'mkdir', 'pip', 'sphinx-build', 'ssh-add'}
 SHELL_BLOCKS = dict(fenced.blocks('sh'))
 PYTHON_BLOCKS = dict(fenced.blocks('python'))
 

@@ -123,13 +123,12 @@ def _about(unplanned: Iterable[Run], folder: pathlib.Path) -> str:
   )
   if not configs:
     return found
-  folder.mkdir(parents=True, exist_ok=True)  # The command needs it.
   # One process for each, so that a failure loses no other plan.
   return (
     f'{found} To add them for {plural(len(configs), "config")}, which takes'
-    f' minutes each:\nfor config in {shlex.join(configs)}; do python -m'
-    ' vit_jax.plan --topology=v3:16x16 --json --config="$config"; done'
-    f' >> {shlex.quote(str(path))}'
+    f' minutes each:\nmkdir -p {shlex.quote(str(folder))}; for config in'
+    f' {shlex.join(configs)}; do python -m vit_jax.plan --topology=v3:16x16'
+    f' --json --config="$config"; done >> {shlex.quote(str(path))}'
   )
 
 
