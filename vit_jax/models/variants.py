@@ -42,8 +42,10 @@ RESNETS = {
 def paper_name(name: str) -> str:
   """Returns the paper's form of a name, even if no model has that name.
 
-  AugReg writes `R26+S/32` for `R26+ViT-S/32`, and Table 6 leaves out `BiT-`.
+  AugReg writes `S/16` for `ViT-S/16` and `R26+S/32` for `R26+ViT-S/32`, and
+  Table 6 leaves out `BiT-`.
   """
+  name = re.sub(r'^(?=\w+/)', 'ViT-', name)
   name = re.sub(r'^(R\d*\+)(?!ViT-)', r'\1ViT-', name)
   return re.sub(r'^R(?=\d+x)', 'BiT-R', name)
 

@@ -1,0 +1,1 @@
+"""Recipes by name, a file per family: see docs/recipes.md."""

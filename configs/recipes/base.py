@@ -1,0 +1,80 @@
+"""What all recipes share: the data, and settings for data of one's own.
+
+With `data=SPEC`, batch, warm-up and, in training from scratch, the rate follow
+from the number of examples, as in configs/pretrain.py. Epochs stay as they are.
+`copy=SPEC` is the place of a copy of ImageNet or ImageNet-21k.
+"""
+
+import ml_collections
+from ml_collections import config_dict
+
+from vit_jax import config as config_lib
+from vit_jax import models
+from vit_jax.configs import pretrain
+
+OPTIONS = (
+  '[,data=imagenet2012|SPEC][,copy=SPEC][,epochs=300.0][,image_size=224]'
+  '[,train=SPLIT][,eval=SPLIT][,few_shot=imagenet2012|average|SPEC]'
+)
+
+
+def parse(argument, name, options='', data='imagenet2012'):
+  """Returns the options of a recipe's argument, see `parse_argument`."""
+  usage = f'Usage: configs/recipes/{name}.py:MODEL{options}{OPTIONS}'
+  args = config_lib.parse_argument(argument, usage)
+  model = models.paper_name(args['model'])
+  return {'data': data} | args | {'model': model}
+
+
+def build(args, *, init='', data='', epochs, batch_size, image_size, **row):
+  """Returns the config of a run.
+
+  Args:
+    args: see `parse`; the user's epochs and image size go before the next ones.
+    init: the weights to start from, see `init.checkpoint`.
+    data: replaces that of `args`.
+    epochs: of the training data.
+    batch_size: on ImageNet.
+    image_size: height and width in pixels.
+    **row: `model` has options of the model, `test` is the preprocessing of
+      evaluated images, `keys` has other keys, such as `{'data.repeats': 3}`.
+  """
+  data = data or args['data']
+  kept = {'copy': 'data'} | {k: k for k in ('train', 'eval', 'few_shot')}
+  words = [f'{kept[key]}={args[key]}' for key in kept if key in args]
+  config = pretrain.get_config(','.join([args['model'], data, *words]))
+  unset = dict.fromkeys(('dropout_rate', 'representation_size', 'head_bias'))
+  config.model.update(unset | row['model'])
+  config.dropout_rng = 'rbg'  # Stochastic depth draws its examples faster.
+  config.epochs = float(args.get('epochs', epochs))
+  config.image_size = (args.get('image_size', image_size),) * 2
+  config.data.batch_size, config.init.checkpoint = batch_size, init
+  for key, value in row['keys'].items():
+    parent, _, name = key.rpartition('.')
+    (config[parent] if parent else config)[name] = value
+  for section in config.evals.values():
+    if section.kind == 'classification':
+      section.preprocess = row['test']
+  if data not in pretrain.KNOWN:
+    config.data.batch_size = 0
+    config.schedule.update(warmup_epochs=0.0, warmup_steps=-1)
+    if not init:
+      config.schedule.update(peak=-1.0, peak_batch=0)
+  return config
+
+
+def staged(args, **rows):
+  """Returns the run that `stage=` names, or with `all` one after another.
+
+  Stages have the arguments of `build`; the first one is the default.
+  """
+  first = next(iter(rows))
+  stage = args.get('stage', first)
+  if stage != 'all':
+    init = '' if stage == first else config_dict.placeholder(str)
+    return build(args, init=init, **rows[stage])
+  configs, init = {}, ''
+  for name, row in rows.items():
+    configs[name], init = build(args, init=init, **row), f'stage:{name}'
+    args = {key: args[key] for key in ('model', 'data')}
+  return ml_collections.ConfigDict({'stages': configs, 'order': tuple(rows)})

@@ -1,0 +1,49 @@
+"""The recipes on tiny models and images."""
+
+import importlib
+
+from tests import tiny_run
+
+# Recipe -> its argument, without the model's name.
+RECIPES = {
+  'augreg': '',
+  'plain': '',
+  'deit': '',
+  'deit3': '',
+  'deit3_21k': '',
+  'vit5': '',
+  'sam': '',
+  'scaling': '',
+  'mae': '',
+  'distill': ',kind=token',
+  'flexi': '',
+}
+
+
+def config_of(recipe):
+  """Returns the config of NAME:ARGUMENT."""
+  name, _, argument = recipe.partition(':')
+  module = importlib.import_module(f'vit_jax.configs.recipes.{name}')
+  return module.get_config(argument)
+
+
+def shrunk(config, steps=4):
+  """Makes a recipe's run small enough for a test; the recipe stays."""
+  config.data.dataset, config.data.train_split = 'shapes:shape', 'train[:48]'
+  config.data.batch_size, config.image_size = 8, (16, 16)
+  config.data.num_examples = config.data.examples_per_epoch = 0
+  config.num_classes = 0
+  config.data.label_key = 'label'
+  config.epochs, config.total_steps = 0.0, steps
+  config.schedule.warmup_steps = 1
+  config.schedule.warmup_epochs = 0.0
+  if config.schedule.name == 'rsqrt':
+    config.schedule.cooldown_steps = 1
+  config.model.update(tiny_run.SIZES, depth=2, width=32)
+  config.evals.clear()
+  config.checkpoint.best = ''
+  config.log.every, config.log.tensorboard = 1, False
+  config.mesh.data, config.mesh.fsdp = 1, 1
+  return config
+
+
