@@ -184,6 +184,7 @@ setuptools.setup(
   package_dir={package: folder for folder, package in PLACED.items()},
   package_data={
     'vit_jax.launch': ['**/*'],
+    'vit_jax.compare': ['curves/*.csv'],
     'vit_jax.compare.live': ['page.*'],
     'vit_jax.dedup': ['page.html'],
     'vit_jax.export': ['*.md'],

@@ -7,6 +7,7 @@
   python -m vit_jax.compare runs --x=device_hours --plot=cost.pdf
   python -m vit_jax.compare runs --csv=runs.csv         writes all columns
   python -m vit_jax.compare runs --serve                a live page of the runs
+  python -m vit_jax.compare runs/b16 --expected=auto    are the runs on track?
 
 Each DIR is a run's work directory, or a folder of any number of them. The table
 has one line per run: the last value of each accuracy or of --metric, and the
@@ -16,6 +17,16 @@ config keys in which the runs differ.
 and curves, which follow the files. --serve=PORT chooses the port. It needs no
 internet. For runs on another machine, start it there, and forward the port:
 ssh -L 6008:localhost:6008 MACHINE.
+
+--expected=auto compares the accuracy of each run with a published curve of
+accuracy by epoch: the one with the same model, data, number of epochs and kind
+of initial weights. Other settings that differ are listed, and make the run not
+comparable. --expected=NAME chooses a published curve (a wrong name lists them),
+and --expected=FILE.csv one of your own, with the columns epoch and accuracy in
+percent. A plot has the curve over epochs, and the live page has it, too.
+  A run is on track if its last accuracy is between those that are published for
+two epochs earlier and later (at most a twentieth of the run), give or take 1.5
+points at the start of training, falling to 0.5 at its end.
 """
 
 import shutil
@@ -23,9 +34,9 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from vit_jax.compare import frames, plots, table
+from vit_jax.compare import expected, frames, plots, table
 from vit_jax.compare.live import server
-from vit_jax.runtime import command_line
+from vit_jax.runtime import command_line, printable
 
 _METRIC = flags.DEFINE_list(
   'metric',
@@ -35,14 +46,20 @@ _METRIC = flags.DEFINE_list(
 )
 _X = flags.DEFINE_string(
   'x',
-  'step',
-  'The x axis of the plot: step, hours, device_hours, or a config key.',
+  None,
+  'The x axis of the plot: step, epoch, hours, device_hours, or a config key.'
+  ' The default is step, with --expected epoch.',
 )
 _PLOT = flags.DEFINE_string(
   'plot', None, 'File for a plot of the first metric: .png, .pdf or .svg.'
 )
 _CSV = flags.DEFINE_string(
   'csv', None, 'File for all columns, one line per run.'
+)
+_EXPECTED = flags.DEFINE_string(
+  'expected',
+  None,
+  'A published curve to compare with: auto, its name, or a CSV file.',
 )
 
 _SERVE = command_line.define_optional(
@@ -59,24 +76,34 @@ _HOST = flags.DEFINE_string(
 
 
 def main(folders: Sequence[str]) -> None:
+  choices = expected.choose(_EXPECTED.value) if _EXPECTED.value else []
   if _SERVE.value is not None:
     if _CSV.value or _PLOT.value:
       raise ValueError('--serve draws a page: leave out --csv and --plot.')
-    server.serve(folders, _METRIC.value, _HOST.value, _SERVE.value)
+    server.serve(folders, _METRIC.value, _HOST.value, _SERVE.value, choices)
     return
   runs = frames.load_runs(*folders)
   metrics = table.choose(runs, _METRIC.value)
   width = shutil.get_terminal_size((120, 24)).columns
   print(table.render(runs, metrics, width), flush=True)
+  reports = expected.reports(choices, *folders) if choices else {}
+  for name, report in reports.items():
+    beside = f' ({report.curve})' if report.curve else ''
+    print(printable.text(f'{name}{beside}: {report.sentence}'), flush=True)
+  if not all(report.curve for report in reports.values()):
+    print('Published curves:', *(c.name for c in choices), sep='\n  ')
   if _CSV.value:
     runs.to_csv(_CSV.value, index=False)
   if _PLOT.value:
-    if not metrics:
+    compared = [r.metric for r in reports.values() if r.metric]
+    drawn = _METRIC.value or compared or metrics
+    if not drawn:
       raise ValueError(
         'no run has an accuracy; name a metric with --metric=NAME.'
       )
+    x = _X.value or ('epoch' if compared else 'step')
     curves = frames.load_curves(*folders)
-    plots.plot(runs, curves, metrics[0], _X.value, _PLOT.value)
+    plots.plot(runs, curves, drawn[0], x, _PLOT.value, reports.values())
     print(f'The plot is in {_PLOT.value}.')
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pandas as pd
 from etils import epath
@@ -65,13 +66,14 @@ def load_runs(*folders: epath.PathLike) -> pd.DataFrame:
 
   Returns:
     Columns `run`, `finished`, `step`; `config.KEY` for each key of the config,
-    nested ones as `config.data.batch_size`; `hours` and `device_hours`, see
-    `load_curves`; and the metrics by their names. What a run lacks is NaN.
+    nested ones as `config.data.batch_size`; `epoch`, `hours` and
+    `device_hours`, see `load_curves`; and the metrics by their names. What a
+    run lacks is NaN.
   """
   rows = []
   for name, workdir in find(*folders).items():
-    config = config_lib.flatten(config_lib.load(workdir) or {})
-    curve = _curve(workdir)
+    config = flat_config(workdir)
+    curve = _curve(workdir, config)
     last = {}
     for row in curve:
       last |= row
@@ -93,20 +95,21 @@ def load_curves(*folders: epath.PathLike) -> pd.DataFrame:
     *folders: see `find`.
 
   Returns:
-    Columns `run` and `step`; `hours` of training steps and of waiting for data
-    up to that step; `device_hours`, the same hours times the run's number of
-    devices at the time (cores on TPU v2 and v3); and the metrics.
+    Columns `run` and `step`; `epoch`, the passes over the data up to that step;
+    `hours` of training steps and of waiting for data; `device_hours`, the same
+    hours times the run's number of devices at the time (cores on TPU v2 and
+    v3); and the metrics.
   """
   return pd.DataFrame(
     [
       {'run': name, **row}
       for name, workdir in find(*folders).items()
-      for row in _curve(workdir)
+      for row in _curve(workdir, flat_config(workdir))
     ]
   )
 
 
-def _curve(workdir: epath.Path) -> list[dict[str, float]]:
+def _curve(workdir: epath.Path, config: dict) -> list[dict[str, float]]:
   """Returns the rows of a run, merged into one row per step."""
   merged: dict[float, dict[str, float]] = {}
   for row in metrics.read(workdir):
@@ -116,8 +119,25 @@ def _curve(workdir: epath.Path) -> list[dict[str, float]]:
     now = hours(row)
     device_hours += (now - before) * row.get(goodput.DEVICES, math.nan)
     before = now
+    row['epoch'] = row['step'] * epochs_per_step(config)
     rows.append(row | {'hours': now, 'device_hours': device_hours})
   return rows
+
+
+def flat_config(workdir: epath.PathLike) -> dict[str, Any]:
+  """Returns the config of a run, flat; {} if it has none."""
+  return config_lib.flatten(config_lib.load(workdir) or {})
+
+
+def epochs_per_step(config: Mapping[str, Any]) -> float:
+  """Returns the passes over the data in a step of a run; NaN if unknown.
+
+  Args:
+    config: its flat config.
+  """
+  examples = config.get('data.examples_per_epoch')
+  examples = examples or config.get('data.num_examples') or math.nan
+  return (config.get('data.batch_size') or math.nan) / examples
 
 
 def hours(row: Mapping[str, float]) -> float:

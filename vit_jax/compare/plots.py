@@ -1,11 +1,14 @@
 """Plots a metric of `frames` over steps, time, or a config key."""
 
+from collections.abc import Iterable
+
 import pandas as pd
 from etils import epath
 
+from vit_jax.compare import expected
 from vit_jax.pages import drawing
 
-OVER_TIME = ('step', 'hours', 'device_hours')
+OVER_TIME = ('step', 'epoch', 'hours', 'device_hours')
 _METRICS = ('accuracy', 'loss')
 _CONFIG = 'config.'
 
@@ -16,6 +19,7 @@ def plot(
   metric: str,
   x: str,
   path: epath.PathLike,
+  reports: Iterable[expected.Report] = (),
 ) -> None:
   """Plots a metric and writes the picture.
 
@@ -26,6 +30,7 @@ def plot(
     x: the x axis: one of OVER_TIME, for a line per run; or a config key, for a
       point per run and a line through the means.
     path: a .png, .pdf or .svg file.
+    reports: their published curves are drawn beside the runs over epochs.
 
   Raises:
     ValueError: matplotlib is not installed, or no run has that metric or key.
@@ -44,6 +49,13 @@ def plot(
       axes.plot(
         run[column], run[metric], marker='.', label=drawing.literal(name)
       )
+    published = {each.curve: each for each in reports if each.metric == metric}
+    if published and x == 'epoch':
+      for name, curve in published.items():
+        label = drawing.literal(f'published: {name}')
+        axes.plot(curve.epochs, curve.shares, 'k--', label=label)
+      # The runs stay visible beside curves that are far longer.
+      axes.set_xlim(0, min(axes.get_xlim()[1], 2 * frame['epoch'].max()))
     if frame['run'].nunique() <= 12:
       axes.legend(fontsize='small')
   else:

@@ -73,16 +73,39 @@ function pen(name) {
 }
 
 function stroke(element, name) {
+  if (name === undefined) {
+    element.classList.add('published');
+    return element;
+  }
   const {color, dashes} = pen(name);
   element.style.stroke = color;
   if (dashes) element.setAttribute('stroke-dasharray', dashes);
   return element;
 }
 
+// Without a name, that of a published curve.
 function swatch(name) {
   const line = shape('line', {x1: 0, y1: 5, x2: 18, y2: 5, 'stroke-width': 3});
   return shape(
     'svg', {width: 18, height: 10, 'aria-hidden': true}, stroke(line, name));
+}
+
+// The published curves beside some runs: each once, and no longer than twice
+// the runs so far, so that these stay visible.
+function published(metric, curves, across) {
+  const found = new Map();
+  const [, most] = limits(curves.flatMap((c) => c.rows.map((r) => r.x)));
+  for (const {name} of across === 'hours' ? [] : curves) {
+    const {expected, epochs_per_step: epochs} = runs.get(name);
+    if (expected?.metric !== metric) continue;
+    const label = `published ${expected.curve}`;
+    const rows = expected.epochs.map((epoch, i) => ({
+      x: across === 'step' ? epoch / epochs : epoch, mean: expected.shares[i],
+      low: expected.shares[i], high: expected.shares[i]}));
+    found.set(`${label} ${rows[1].x}`,
+              {label, rows: rows.filter((row) => row.x <= 2 * most)});
+  }
+  return [...found.values()];
 }
 
 // The folder that all runs are in, which need not be in each name.
@@ -127,15 +150,24 @@ function left(run) {
   return duration(Math.max(eta - silence(run), 0));
 }
 
+// The cell of what a published curve says of a run.
+function against(expected) {
+  const {sentence, curve} = expected ?? {sentence: '–', curve: ''};
+  return make('td', {className: 'expected'}, sentence,
+              make('small', {}, ...curve ? [swatch(), ' ', curve] : []));
+}
+
 function drawTable() {
   const accuracies = evaluations();
+  const compared = [...runs.values()].some((run) => run.expected);
   shared = names.length > 1 ? sharedFolder() : '';
   document.querySelector('h1').textContent =
     shared ? 'Runs in ' + shared : 'Runs';
   byId('heads').replaceChildren(
-    ...['run', 'state', 'step', 'left', ...accuracies,
+    ...['run', ...compared ? ['published'] : [], 'state', 'step', 'left', ...accuracies,
         ...COLUMNS.map(([head]) => head)]
-      .map((text) => make('th', {textContent: text, scope: 'col'})));
+      .map((text) => make('th', {textContent: text, scope: 'col',
+        className: text === 'published' ? 'expected' : ''})));
   byId('runs').replaceChildren(...names.filter((n) => runs.has(n)).map((name) => {
     const run = runs.get(name);
     const box = make('input', {type: 'checkbox', checked: drawn.get(name)});
@@ -149,6 +181,7 @@ function drawTable() {
     return make('tr', {},
       make('th', {scope: 'row'}, make('label', {}, box, swatch(name),
         make('span', {title: name}, brief(name)))),
+      ...compared ? [against(run.expected)] : [],
       make('td', {}, make('span', {className: run.state}, run.state),
            make('small', {}, heard)),
       make('td', {}, step === undefined ? '–' : step.toLocaleString('en'),
@@ -217,14 +250,17 @@ function drawChart(figure, metric) {
   const across = document.querySelector('input[name=x]:checked').value;
   const logarithmic = byId('logarithmic').checked && metric.endsWith('loss');
   const up = logarithmic ? (v) => Math.log10(v) : (v) => v;
-  const curves = names.filter((n) => drawn.get(n) && runs.get(n)?.curves[metric])
+  const own = names.filter((n) => drawn.get(n) && runs.get(n)?.curves[metric]
+      && (across !== 'epoch' || runs.get(n).epochs_per_step))
     .map((name) => {
-      const curve = runs.get(name).curves[metric];
+      const {epochs_per_step: epochs, curves: {[metric]: curve}} = runs.get(name);
       const rows = curve.mean.map((mean, i) => ({
-        x: curve[across][i], mean,
+        x: across === 'epoch' ? curve.step[i] * epochs : curve[across][i], mean,
         low: curve.low?.[i] ?? mean, high: curve.high?.[i] ?? mean}));
-      return {name, rows: rows.filter((r) => !logarithmic || r.low > 0)};
+      return {name, label: brief(name),
+              rows: rows.filter((r) => !logarithmic || r.low > 0)};
     });
+  const curves = [...own, ...published(metric, own, across)];
   const all = curves.flatMap((c) => c.rows);
   let [x0, x1] = limits(all.map((r) => r.x));
   // Spikes would flatten a curve: the means set the scale, not the extremes.
@@ -239,7 +275,7 @@ function drawChart(figure, metric) {
 
   const picture = shape('svg', {
     viewBox: `0 0 ${width} ${HEIGHT}`, role: 'img',
-    'aria-label': `${metric} of ${curves.length} runs by ${across}`});
+    'aria-label': `${metric} of ${own.length} runs by ${across}`});
   for (const tick of ticks(y0, y1, 5)) {
     const value = logarithmic ? 10 ** tick : tick, y = atY(value);
     picture.append(
@@ -259,8 +295,10 @@ function drawChart(figure, metric) {
       band.style.fill = pen(name).color;
       picture.append(band);
     }
-    picture.append(stroke(shape('polyline',
-      {class: 'curve', points: points('mean', rows).join(' ')}), name));
+    const line = shape('polyline',
+      {class: 'curve', points: points('mean', rows).join(' ')});
+    picture.append(stroke(line, name));
+    if (name === undefined) continue;
     // A curve of few points, such as that of an evaluation, shows each.
     if (rows.length <= 20) for (const r of rows) {
       const dot = shape('circle', {cx: atX(r.x), cy: atY(r.mean), r: 2.5});
@@ -289,12 +327,12 @@ function read(figure, picture, curves, atX, x, width) {
   const nearest = (rows) => rows.reduce((best, row) =>
     Math.abs(atX(row.x) - x) < Math.abs(atX(best.x) - x) ? row : best);
   const found = curves.filter((c) => c.rows.length)
-    .map(({name, rows}) => ({name, row: nearest(rows)}));
+    .map(({name, label, rows}) => ({name, label, row: nearest(rows)}));
   if (!found.length) return;
   picture.append(shape('line',
     {class: 'cursor', x1: x, x2: x, y1: TOP, y2: HEIGHT - BOTTOM}));
-  const box = make('div', {className: 'reading'}, ...found.map(({name, row}) =>
-    make('div', {}, swatch(name), `${brief(name)} at ${short(row.x)}`,
+  const box = make('div', {className: 'reading'}, ...found.map(({name, label, row}) =>
+    make('div', {}, swatch(name), `${label} at ${short(row.x)}`,
          make('b', {}, short(row.mean)))));
   if (x < width / 2) box.style.right = '0.5rem';
   else box.style.left = '0.5rem';

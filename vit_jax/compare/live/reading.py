@@ -1,6 +1,7 @@
 """Follows the metrics of runs: a file that has changed is read again."""
 
 import contextlib
+import dataclasses
 import math
 import threading
 import time
@@ -11,9 +12,8 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from vit_jax import config as config_lib
 from vit_jax import results
-from vit_jax.compare import frames
+from vit_jax.compare import expected, frames
 from vit_jax.workdir import buckets, metrics, ownership
 
 # The most points of a curve: about one per pixel.
@@ -66,11 +66,11 @@ class WatchedRun:
     changed: the look at which `news` last changed.
   """
 
-  def __init__(self, workdir: epath.Path):
+  def __init__(self, workdir: epath.Path, curves: Sequence[expected.Curve]):
     self.in_bucket = buckets.is_store(workdir)
     self.news: dict[str, Any] | None = None
     self.changed = 0
-    self._workdir, self._file = workdir, None
+    self._workdir, self._file, self._expected = workdir, None, curves
 
   def look(self) -> bool:
     """Reads the rows if there are new ones; returns if anything has changed."""
@@ -81,7 +81,8 @@ class WatchedRun:
       self.news = self.news | {'state': state}
       return state != known
     latest, curves = {}, {}
-    for row in metrics.read(self._workdir):
+    rows = metrics.read(self._workdir)
+    for row in rows:
       # JSON has no infinite numbers, but Python reads them.
       # A whole number may be too large for a float.
       row = {k: v for k, v in row.items() if abs(v) < math.inf}
@@ -91,14 +92,20 @@ class WatchedRun:
       for key, value in row.items():
         if key not in _NO_CURVE and not key.endswith('_seconds'):
           curves.setdefault(key, []).append((*point, value))
-    total = (config_lib.load(self._workdir) or {}).get('total_steps')
+    config = frames.flat_config(self._workdir)
+    total = config.get('total_steps')
+    per_step = frames.epochs_per_step(config)
     self.news = {
       'state': self._state(latest),
       'heard': latest.get('unix_time'),
       'total': total if isinstance(total, int) else None,
       'latest': latest,
       'curves': {key: thinned(values) for key, values in curves.items()},
+      'epochs_per_step': None if math.isnan(per_step) else per_step,
     }
+    if self._expected:
+      report = expected.report(self._expected, config, rows)
+      self.news['expected'] = dataclasses.asdict(report)
     return True
 
   def _state(self, latest: Mapping[str, float]) -> str:
@@ -113,13 +120,21 @@ class WatchedRun:
 class Watcher:
   """Follows all runs in some folders; any thread may ask for news."""
 
-  def __init__(self, folders: Sequence[epath.PathLike]):
+  def __init__(
+    self,
+    folders: Sequence[epath.PathLike],
+    curves: Sequence[expected.Curve] = (),
+  ):
     """Finds the runs.
+
+    Args:
+      folders: work directories, or folders of them.
+      curves: to compare the runs with, see `expected.report`; () for none.
 
     Raises:
       ValueError: see `frames.find`.
     """
-    self._folders = folders
+    self._folders, self._curves = folders, curves
     self._runs: dict[str, WatchedRun] = {}
     self._look, self._next = 0, 0.0
     self._lock = threading.Lock()
@@ -127,7 +142,7 @@ class Watcher:
 
   def _find(self) -> None:
     self._runs = {
-      name: self._runs.get(name) or WatchedRun(workdir)
+      name: self._runs.get(name) or WatchedRun(workdir, self._curves)
       for name, workdir in frames.find(*self._folders).items()
     }
 

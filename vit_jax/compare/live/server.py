@@ -12,6 +12,7 @@ from absl import logging
 from etils import epath
 
 from vit_jax import pages
+from vit_jax.compare import expected
 from vit_jax.compare.live import reading
 
 PORT = 6008  # Used if the user names none.
@@ -36,6 +37,7 @@ def serve(
   metrics: Sequence[str],
   host: str,
   port: str,
+  curves: Sequence[expected.Curve] = (),
 ) -> None:
   """Serves the page until Ctrl-C.
 
@@ -44,11 +46,12 @@ def serve(
     metrics: the only metrics to draw; [] draws all.
     host: the address to listen at.
     port: a number; '' for PORT.
+    curves: see `reading.Watcher`.
 
   Raises:
     ValueError: there are no runs, or the address cannot be used.
   """
-  server = open_server(folders, metrics, host, port)
+  server = open_server(folders, metrics, host, port, curves)
   with server, contextlib.suppress(KeyboardInterrupt):
     print(
       f'http://{host}:{server.server_port}/ shows the runs. Ctrl-C ends it.',
@@ -68,11 +71,12 @@ def open_server(
   metrics: Sequence[str],
   host: str,
   port: str,
+  curves: Sequence[expected.Curve] = (),
 ) -> '_Server':
   """Returns a server that listens; see `serve`."""
   if port and not (port.isascii() and port.isdigit() and int(port) < 2**16):
     raise ValueError(f'--serve={port}: expected a port, such as {PORT}.')
-  watcher = reading.Watcher(folders)
+  watcher = reading.Watcher(folders, curves)
   try:
     return _Server((host, int(port or PORT)), watcher, metrics)
   except OSError as error:
