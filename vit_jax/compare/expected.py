@@ -19,7 +19,7 @@ from vit_jax.compare import frames
 from vit_jax.workdir import metrics
 
 AUTO = 'auto'
-_FOLDER = pathlib.Path(__file__).parent / 'curves'
+FOLDER = pathlib.Path(__file__).parent / 'curves'
 # The settings that say which curve is a run's: with another value of one, a run
 # has quite another curve.
 _IDENTITY = {
@@ -84,8 +84,8 @@ class Report:
 @functools.cache
 def published() -> dict[str, Curve]:
   """Returns the curves of the folder by their names, as in the index."""
-  index = pd.read_csv(_FOLDER / 'index.csv', comment='#', index_col='curve')
-  points = pd.read_csv(_FOLDER / 'points.csv', comment='#', index_col='curve')
+  index = pd.read_csv(FOLDER / 'index.csv', comment='#', index_col='curve')
+  points = pd.read_csv(FOLDER / 'points.csv', comment='#', index_col='curve')
   return {
     name: Curve(name, points.loc[name], row.drop('source').dropna().to_dict())
     for name, row in index.iterrows()
@@ -126,20 +126,18 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
   """Returns what identifies a run, and what must agree.
 
   Args:
-    config: the flat config of a run.
+    config: the flat config of a run, as in its `config.json`.
 
   Returns:
-    The config with `image_size` as text (`192x192`); the peak rate for its own
-    batch size; `epochs` also for a run with `total_steps`; and `weights`,
-    'random' or 'trained', which the run starts from.
+    The config with `image_size` as text (`192x192`); `epochs` also for a run
+    with `total_steps`; and `weights`, 'random' or 'trained', which the run
+    starts from.
   """
   found = dict(config)
   found['image_size'] = 'x'.join(map(str, config.get('image_size', ())))
   steps = config.get('total_steps') or math.nan
   found['epochs'] = round(steps * frames.epochs_per_step(config), 1)
   found['weights'] = 'trained' if config.get('init.checkpoint') else 'random'
-  if of := config.get('schedule.peak_batch'):
-    found['schedule.peak'] *= config['data.batch_size'] / of
   return found
 
 
@@ -152,8 +150,8 @@ def report(
 
   Args:
     curves: see `choose`. Of several, one must fit the run's model, data, length
-      and initial weights; of those that do, the one with the fewest other
-      differences counts. A single one is the user's choice.
+      and initial weights; of those that do, the one of its image size counts,
+      or else with the fewest differences. A single one is the user's choice.
     config: the run's flat config.
     rows: its metrics, oldest first.
   """
@@ -161,7 +159,7 @@ def report(
 
   def unlike(curve):
     wrong = curve.differences(settings)
-    return len(_IDENTITY & wrong.keys()), len(wrong)
+    return len(_IDENTITY & wrong.keys()), 'image_size' in wrong, len(wrong)
 
   curve = min(curves, key=unlike)
   wrong = curve.differences(settings)

@@ -7,7 +7,9 @@ import threading
 
 import pytest
 
+from tests.compare import made
 from tests.compare.live import runs
+from vit_jax.compare import expected
 from vit_jax.compare.live import reading, server
 
 pytestmark = [
@@ -68,3 +70,19 @@ def test_the_page(tmp_path, width, monkeypatch):
     assert across == sorted(across)
     assert across[0] >= 0
     assert across[-1] <= width
+
+
+def test_published_curves(tmp_path):
+  for name in ('a', 'b'):
+    made.run(tmp_path / f'runs/{name}', {5: 2.5, 20: 25.6, 40: 50.8})
+  curves = expected.choose('auto')
+  folders = [tmp_path / 'runs']
+  with server.open_server(folders, [], '127.0.0.1', '0', curves) as one:
+    threading.Thread(target=one.serve_forever, daemon=True).start()
+    address = f'http://127.0.0.1:{one.server_port}/'
+    html = _browse(address, tmp_path / 'profile', 480)
+    one.shutdown()
+  assert html.count('epoch 40: 50.8, published 50.8: on track') == 2
+  # One curve for both runs, up to twice their length.
+  [line] = re.findall('class="curve published" points="(.*?)"', html)
+  assert len(line.split()) == 17

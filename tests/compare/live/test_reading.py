@@ -2,7 +2,9 @@
 
 import json
 
+from tests.compare import made
 from tests.compare.live import runs
+from vit_jax.compare import expected
 from vit_jax.compare.live import reading
 
 
@@ -69,3 +71,17 @@ def test_a_curve_has_few_points_and_keeps_its_extremes():
   few = [(step, 0, step) for step in range(reading.POINTS)]
   assert reading.thinned(few)['mean'] == list(range(reading.POINTS))
   assert 'low' not in reading.thinned(few)
+
+
+def test_the_published_curve_is_told_with_what_it_says(tmp_path):
+  made.run(tmp_path / 'b16', {40: 50.8})
+  runs.make(tmp_path / 'other', [1])
+  news = reading.Watcher([tmp_path], expected.choose('auto')).news(0)
+  told = json.loads(json.dumps(news, allow_nan=False))['runs']
+  found = told['b16']['expected']
+  assert found['sentence'].endswith('published 50.8: on track')
+  assert len(found['epochs']) == len(found['shares']) == 161
+  assert told['b16']['epochs_per_step'] == 2048 / 1_281_167
+  # A run without a curve, whose epochs are not known either.
+  assert told['other']['expected']['epochs'] == []
+  assert told['other']['epochs_per_step'] is None
