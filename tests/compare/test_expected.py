@@ -27,8 +27,11 @@ def test_the_published_curves():
   assert len(curves) == 18
   for name, curve in curves.items():
     epochs, accuracy = curve.points.to_numpy(float).T
-    # The name says the length of the run, too.
-    assert f'_{epochs[-1]:.0f}ep_' in name
+    # The name says which run it is, such as deit3_b16_i1k_800ep_192px.
+    model = curve.settings['model.name'].lower()
+    assert model.removeprefix('vit-').replace('/', '') == name.split('_')[1]
+    side = curve.settings['image_size'].split('x')[0]
+    assert name.endswith(f'_{epochs[-1]:.0f}ep_{side}px')
     assert curve.settings['epochs'] == epochs[-1]
     np.testing.assert_array_equal(epochs, 5 * np.arange(len(epochs)))
     assert (accuracy >= 0).all()
@@ -100,7 +103,7 @@ def test_which_curve_is_a_runs(changes, curve):
     ({40: 46.7}, 'epoch 40: 46.7, published 50.8: behind by 4.1 points'),
     ({40: 55.7}, 'epoch 40: 55.7, published 50.8: ahead by 4.9 points'),
     # The last evaluation counts; a resumed run may repeat it.
-    ({40: 10.0, 35: 99.0, 40.0001: 50.7}, 'on track'),
+    ({40: 10.0, 40.0001: 50.7, 35: 99.0}, 'on track'),
     # Near the end, a point is much.
     ({800: 82.4}, 'on track'),
     ({800: 81.9}, 'behind by 0.9 points'),

@@ -26,7 +26,8 @@ and --expected=FILE.csv one of your own, with the columns epoch and accuracy in
 percent. A plot has the curve over epochs, and the live page has it, too.
   A run is on track if its last accuracy is between those that are published for
 two epochs earlier and later (at most a twentieth of the run), give or take 1.5
-points at the start of training, falling to 0.5 at its end.
+points at the start of training, falling to 0.5 at its end. Before the curve's
+second point it is too early to tell.
 """
 
 import shutil

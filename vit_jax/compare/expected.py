@@ -169,11 +169,13 @@ def report(
       f'no published curve fits; the nearest, {curve.name}, differs:'
       f' {", ".join(wrong)}'
     )
-  found = [(row['step'], m) for row in rows for m in row.keys() & _METRICS]
+  found = {
+    (row['step'], m): row[m] for row in rows for m in row.keys() & _METRICS
+  }
   if not found:
     return Report('no accuracy on a validation or test split yet', curve.name)
   step, metric = max(found)
-  accuracy = [100 * row[metric] for row in rows if metric in row][-1]
+  accuracy = 100 * found[step, metric]
   epoch = step * frames.epochs_per_step(config)
   judged = verdict(curve, epoch, accuracy)
   if wrong:
