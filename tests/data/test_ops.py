@@ -10,10 +10,13 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from tests.data.test_decoding import encode, noise
 from vit_jax.data import ops
-from vit_jax.data.ops import augment, decoding, geometry
+from vit_jax.data.ops import augment, crops, decoding, geometry, policies
 
-# Operations of `augment`, which keep an image's size.
-SAME_SIZE = (augment.ColourJitter, augment.RandAugment, augment.RandomErasing)
+# Operations that keep an image's size.
+SAME_SIZE = (
+  *(augment.ColourJitter, augment.RandomErasing, policies.RandAugment),
+  *(policies.ThreeAugment, policies.TimmRandAugment),
+)
 
 
 def generator(seed=0):
@@ -43,7 +46,7 @@ def test_resizing_is_that_of_pillow(resample, size):
   np.testing.assert_array_equal(op(image, generator()), np.dstack(parts))
 
 
-@pytest.mark.parametrize('op', [geometry.CentralCrop, geometry.RandomCrop])
+@pytest.mark.parametrize('op', [crops.CentralCrop, crops.RandomCrop])
 @pytest.mark.parametrize('shape', [(3, 9), (9, 3)])
 def test_crop_of_a_smaller_image(op, shape):
   size = f'{shape[0]}x{shape[1]}'
@@ -56,7 +59,7 @@ def test_crop_of_a_smaller_image(op, shape):
 
 def test_parse_fills_in_the_size():
   parse = ops.parse('inception_crop|flip', image_size=(4, 6), channels=3)
-  assert parse.ops == (geometry.InceptionCrop((4, 6)), geometry.Flip())
+  assert parse.ops == (crops.InceptionCrop((4, 6)), geometry.Flip())
   assert parse.image_size == (4, 6)
   text = " resize_small(9, antialias=True) | pad(2, 'reflect')|random_crop "
   parse = ops.parse(text, image_size=4, channels=1)
@@ -64,7 +67,7 @@ def test_parse_fills_in_the_size():
   assert parse.ops == (
     geometry.ResizeSmall(9, antialias=True),
     geometry.Pad(2, 'reflect'),
-    geometry.RandomCrop(4),
+    crops.RandomCrop(4),
   )
 
 
@@ -104,6 +107,13 @@ def test_every_operation_parses_runs_and_pickles(name):
     ('inception_crop(min_aspect=2)', 'min_aspect=2, max_aspect=1.3'),
     ('rand_augment(n=-1)', 'n must be a non-negative integer, got -1'),
     ('rand_augment(2, 31)', 'm must be a number from 0 to 30, got 31'),
+    ("timm_rand_augment('rand-m9-w3')", r"'w3'; choose from .*'mstd'"),
+    ("timm_rand_augment('v0-m9')", 'must look like rand-m9-mstd0.5-inc1'),
+    ("timm_rand_augment(method='area')", "'area'; choose from .*bicubic"),
+    ("random_resized_crop(method='x')", "'x'; choose from .*'random'"),
+    ('random_resized_crop(min_area=0)', 'min_area=0, max_area=1.0'),
+    ('eval_crop(1.1)', r'ratio must lie in \(0, 1\], got 1.1'),
+    ("random_erasing(noise='pixel')", r"'pixel'; choose from \['normal'"),
     ('random_erasing(1.5)', r'p must lie in \[0, 1\], got 1.5'),
     ('colour_jitter(-0.1)', 'brightness must be at least 0, got -0.1'),
     ('colour_jitter(hue=0.6)', r'hue must lie in \[0, 0.5\] turns, got 0.6'),
@@ -124,7 +134,10 @@ def test_only_the_rows_above_the_end_of_a_crop_are_decoded(monkeypatch):
   monkeypatch.setattr(decoding, 'decode', spy)
   jpeg = encode(noise(300, 400), '.jpg')
   whole = decoding.decode(jpeg, 3)
-  for text in ('inception_crop|flip', 'random_crop', 'central_crop'):
+  for text in (
+    *('inception_crop|flip', 'random_crop', 'central_crop'),
+    *('random_resized_crop', "random_resized_crop(method='random')|flip"),
+  ):
     parsed = ops.parse(text, image_size=32, channels=3)
     top, _, height, _ = parsed.ops[0].box(300, 400, generator(2))
     np.testing.assert_array_equal(
@@ -175,7 +188,7 @@ def _tensorflow_box(height, width, rng):
 def test_inception_crops_have_the_distribution_of_tensorflows_algorithm(
   height, width
 ):
-  op, rng = geometry.InceptionCrop(8), np.random.default_rng(0)
+  op, rng = crops.InceptionCrop(8), np.random.default_rng(0)
   found = np.array([op.box(height, width, rng)[2:] for _ in range(4000)])
   expected = np.array(
     [_tensorflow_box(height, width, rng) for _ in range(4000)]
@@ -219,7 +232,7 @@ def assert_close(found, expected, most):
   [
     (augment.auto_contrast, ImageOps.autocontrast),
     (augment.equalize, ImageOps.equalize),
-    (lambda x: augment.RAND_AUGMENT['invert'](x, 1, None), ImageOps.invert),
+    (lambda x: policies.RAND_AUGMENT['invert'](x, 1, None), ImageOps.invert),
     (augment.posterize, ImageOps.posterize, 1, 4, 8),
     (augment.solarize, ImageOps.solarize, 0, 100, 256),
     (
@@ -293,7 +306,13 @@ def test_shears_and_translations_are_pillows(ours, coefficients, channels):
   assert different.mean() < 0.01
 
 
-@pytest.mark.parametrize('op', ['rand_augment(1)', 'colour_jitter'])
+@pytest.mark.parametrize(
+  'op',
+  [
+    *('rand_augment(1)', 'colour_jitter', 'timm_rand_augment'),
+    *('three_augment', "random_erasing(noise='normal')"),
+  ],
+)
 def test_colours_need_one_channel_or_three(op):
   parsed = ops.parse(op, image_size=8, channels=4)
   with pytest.raises(ValueError, match='of 4 channels has no colours'):
@@ -337,6 +356,9 @@ def test_erased_boxes_and_their_distribution():
 
 def test_operations_that_draw_are_not_kept_between_epochs():
   text = 'resize(12)|{}|resize(8)'
-  for op in ('rand_augment', 'colour_jitter', 'random_erasing(1)'):
+  for op in (
+    *('rand_augment', 'colour_jitter', 'random_erasing(1)', 'three_augment'),
+    *('timm_rand_augment', 'random_resized_crop(12)', 'simple_random_crop(12)'),
+  ):
     made = ops.parse(text.format(op), image_size=8, channels=3)
     assert made.without_chance(picture(20, 20))[1] == 1

@@ -1,4 +1,4 @@
-"""Random changes of colours and shapes: RandAugment, erasing, colour jitter.
+"""Changes of colours and shapes, random erasing and colour jitter.
 
 `ops.OPS` names the classes in preprocessings. Classes and functions take and
 return uint8 [h, w, c] of the same shape, with one channel or three, and never
@@ -18,6 +18,7 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 
+from vit_jax.data.ops.crops import draw_box
 from vit_jax.data.ops.decoding import with_channels
 
 # Fills what a change of shape leaves empty, as in the TensorFlow code.
@@ -26,12 +27,11 @@ _VALUE = np.arange(256)
 # `cv2.addWeighted` rounds. With this added, it drops the fraction, as Pillow
 # does; it does not go wrong at whole numbers, as -0.5 would.
 _TRUNCATE = -0.498
-_LARGEST_M = 30
-# The lengths in pixels below are those of the TensorFlow code, for this size.
-_SIDE = 224
 # What `RandomErasing` draws between.
 _AREAS = 0.02, 1 / 3
 _ASPECTS = 0.3, 1 / 0.3
+# Mean and deviation of ImageNet's red, green and blue.
+_IMAGENET = 255 * np.float32([(0.485, 0.456, 0.406), (0.229, 0.224, 0.225)])
 
 
 def _look_up(image: np.ndarray, table: np.ndarray) -> np.ndarray:
@@ -226,88 +226,14 @@ def cut_out(
   return image
 
 
-def _either(size: float, rng: np.random.Generator) -> float:
-  """Returns `size` or its negative."""
-  return size if rng.random() < 0.5 else -size
-
-
-def _translate_by_chance(
-  image: np.ndarray, axis: int, x: float, rng: np.random.Generator
-) -> np.ndarray:
-  steps = round(_either(100 * x * image.shape[axis] / _SIDE, rng))
-  return translate(image, steps, axis)
-
-
-# Name -> function of an image, a tenth of the magnitude, and a generator.
-RAND_AUGMENT: dict[
-  str, Callable[[np.ndarray, float, np.random.Generator], np.ndarray]
-] = {
-  'auto_contrast': lambda image, x, rng: auto_contrast(image),
-  'equalize': lambda image, x, rng: equalize(image),
-  'invert': lambda image, x, rng: 255 - image,
-  'rotate': lambda image, x, rng: rotate(image, _either(30 * x, rng)),
-  # The next two become weaker as the magnitude grows, as in the source. From
-  # 20 and from 10 on, they change nothing.
-  'posterize': lambda image, x, rng: posterize(image, min(8, int(4 * x))),
-  'solarize': lambda image, x, rng: solarize(image, int(256 * x)),
-  'saturation': lambda image, x, rng: saturation(image, 0.1 + 1.8 * x),
-  'contrast': lambda image, x, rng: contrast(image, 0.1 + 1.8 * x),
-  'brightness': lambda image, x, rng: brightness(image, 0.1 + 1.8 * x),
-  'sharpness': lambda image, x, rng: sharpness(image, 0.1 + 1.8 * x),
-  'shear_x': lambda image, x, rng: shear_x(image, _either(0.3 * x, rng)),
-  'shear_y': lambda image, x, rng: shear_y(image, _either(0.3 * x, rng)),
-  'translate_x': lambda image, x, rng: _translate_by_chance(image, 1, x, rng),
-  'translate_y': lambda image, x, rng: _translate_by_chance(image, 0, x, rng),
-  'cut_out': lambda image, x, rng: cut_out(
-    image, round(40 * x * min(image.shape[:2]) / _SIDE), rng
-  ),
-  'solarize_add': lambda image, x, rng: solarize_add(image, int(110 * x)),
-}
-_CHANGES = tuple(RAND_AUGMENT.values())
-
-
-def _check_channels(image: np.ndarray) -> None:
+def check_channels(image: np.ndarray) -> None:
+  """Raises ValueError unless an image has 1 or 3 channels."""
   if image.shape[2] not in (1, 3):
     raise ValueError(
       f'an image of {image.shape[2]} channels has no colours to change; '
-      'rand_augment and colour_jitter need 1 or 3 channels'
+      "colour_jitter, three_augment, rand_augment, timm's and"
+      " random_erasing(noise='normal') need 1 or 3 channels"
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class RandAugment:
-  """Applies `n` random changes of magnitude `m` (arXiv:1909.13719).
-
-  Each change is drawn uniformly, with repetition, from `RAND_AUGMENT`. These
-  16, and their strength at a magnitude, are those of the TensorFlow code of
-  EfficientNet by the paper's authors. AugReg (arXiv:2106.10270) trained with
-  it, through big_vision's `randaug`: n = 2, and m = 0, 10, 15 or 20. The scale
-  has 10 levels, but may be exceeded. A magnitude of 0 is not the identity:
-  saturation, contrast, brightness and sharpness have a factor of 0.1 there, and
-  of 1 at m = 5.
-
-  Differs from that code: lengths in pixels (a translation, a side of what is
-  cut out) are in proportion to the image, and equal at 224 px. Contrast is
-  relative to the mean grey, as in Pillow; there, it is relative to a 256th of
-  the number of pixels, 196 at 224 px. Shears begin half a pixel earlier.
-  """
-
-  n: int = 2
-  m: float = 10
-
-  def __post_init__(self):
-    if type(self.n) is not int or self.n < 0:
-      raise ValueError(f'n must be a non-negative integer, got {self.n!r}')
-    if type(self.m) not in (int, float) or not 0 <= self.m <= _LARGEST_M:
-      raise ValueError(
-        f'm must be a number from 0 to {_LARGEST_M}, got {self.m!r}'
-      )
-
-  def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    _check_channels(image)
-    for index in rng.integers(len(_CHANGES), size=self.n):
-      image = _CHANGES[index](image, self.m / 10, rng)
-    return image
 
 
 @dataclasses.dataclass(frozen=True)
@@ -316,39 +242,55 @@ class RandomErasing:
 
   The area, a fraction of the image's, is uniform in `_AREAS`. The logarithm of
   the aspect (width / height) is uniform in that of `_ASPECTS`. The place is
-  uniform. If ten rectangles do not fit, nothing is erased. The noise is uniform
-  in 0 to 255.
+  uniform. If ten rectangles do not fit, nothing is erased.
 
   Differs from the paper: a probability of 0.5, areas up to 0.4, and a uniform
   aspect, which makes one direction more frequent. The values here are those of
-  timm and DeiT.
+  timm and DeiT. Differs from timm: normal noise is cut to 0 to 255, which
+  changes 3% of the values, and rounded.
 
   Attributes:
     p: the probability.
+    noise: `uniform` in 0 to 255, as in the paper; or `normal`, with ImageNet's
+      mean and deviation for each channel, which is mode 'pixel' of timm and so
+      of DeiT. An image of one channel gets their means over the colours.
   """
 
   p: float = 0.25
+  noise: str = 'uniform'
 
   def __post_init__(self):
     if not 0 <= self.p <= 1:
       raise ValueError(f'p must lie in [0, 1], got {self.p!r}')
+    if self.noise not in ('uniform', 'normal'):
+      raise ValueError(
+        f"unknown noise {self.noise!r}; choose from ['normal', 'uniform']"
+      )
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    if self.noise == 'normal':
+      check_channels(image)
     if rng.random() >= self.p:
       return image
-    rows, columns, channels = image.shape
-    for _ in range(10):
-      area = rows * columns * rng.uniform(*_AREAS)
-      aspect = math.exp(rng.uniform(*map(math.log, _ASPECTS)))
-      height, width = (round(math.sqrt(area * a)) for a in (1 / aspect, aspect))
-      if 0 < height <= rows and 0 < width <= columns:
-        top = int(rng.integers(rows - height + 1))
-        left = int(rng.integers(columns - width + 1))
-        noise = rng.integers(0, 256, (height, width, channels), np.uint8)
-        image = image.copy()
-        image[top : top + height, left : left + width] = noise
-        return image
+    # timm takes no rectangle that is as long as the image.
+    spare = int(self.noise == 'normal')
+    box = draw_box(image.shape[:2], _AREAS, _ASPECTS, rng, spare)
+    if not box:
+      return image
+    top, left, height, width = box
+    noise = self._draw((height, width, image.shape[2]), rng)
+    image = image.copy()
+    image[top : top + height, left : left + width] = noise
     return image
+
+  def _draw(
+    self, shape: tuple[int, int, int], rng: np.random.Generator
+  ) -> np.ndarray:
+    if self.noise == 'uniform':
+      return rng.integers(0, 256, shape, np.uint8)
+    mean, deviation = _IMAGENET if shape[2] == 3 else _IMAGENET.mean(axis=1)
+    noise = mean + deviation * rng.standard_normal(shape, np.float32)
+    return np.clip(np.rint(noise), 0, 255).astype(np.uint8)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -375,7 +317,7 @@ class ColourJitter:
       raise ValueError(f'hue must lie in [0, 0.5] turns, got {self.hue!r}')
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    _check_channels(image)
+    check_channels(image)
     kinds = (
       (brightness, self.brightness),
       (contrast, self.contrast),

@@ -1,7 +1,7 @@
-"""Crops, resizes, shifts and flips: where the pixels of a result come from."""
+"""Resizes, pads, shifts and flips: where the pixels of a result come from."""
 
 import dataclasses
-import math
+from collections.abc import Sequence
 
 import cv2
 import numpy as np
@@ -31,6 +31,12 @@ def pair(size: Size) -> tuple[int, int]:
   return pair
 
 
+def check_method(method: str, choices: Sequence[str] = METHODS) -> None:
+  """Raises ValueError, which lists the choices, if a method is none of them."""
+  if method not in choices:
+    raise ValueError(f'unknown method {method!r}; choose from {list(choices)}')
+
+
 def _check_pixels(op, **least: int) -> None:
   """Checks that attributes of an operation are whole and large enough."""
   for name, low in least.items():
@@ -40,7 +46,7 @@ def _check_pixels(op, **least: int) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Sized:
+class Sized:
   """An operation whose result has `size`, stored as (height, width)."""
 
   size: Size
@@ -50,7 +56,7 @@ class _Sized:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Resized(_Sized):
+class _Resized(Sized):
   """An operation that resizes; `Resize` explains how."""
 
   _: dataclasses.KW_ONLY
@@ -59,10 +65,7 @@ class _Resized(_Sized):
 
   def __post_init__(self):
     super().__post_init__()
-    if self.method not in METHODS:
-      raise ValueError(
-        f'unknown method {self.method!r}; choose from {list(METHODS)}'
-      )
+    check_method(self.method)
     if self.antialias and self.method != 'bilinear':
       raise ValueError(
         f'antialias is for bilinear, but method={self.method!r} settles it;'
@@ -116,109 +119,6 @@ class ResizeSmall(_Resized):
     # In float32, and halves to even numbers, as TensorFlow rounds.
     scale = np.float32(large) / np.float32(small)
     return tuple(int(np.rint(np.float32(n) * scale)) for n in (height, width))
-
-
-Box = tuple[int, int, int, int]  # (top, left, height, width), in pixels.
-
-
-@dataclasses.dataclass(frozen=True)
-class Crop(_Sized):
-  """Takes a box, which is known before an image is decoded, to `size`."""
-
-  def box(self, height: int, width: int, rng: np.random.Generator) -> Box:
-    """Returns the box in an image of this size."""
-    raise NotImplementedError
-
-  def cut(self, image: np.ndarray, box: Box) -> np.ndarray:
-    """Makes the result from an image and the box there."""
-    top, left, height, width = box
-    part = image[top : top + height, left : left + width]
-    return resizing.resize(part, self.size)
-
-  def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return self.cut(image, self.box(*image.shape[:2], rng))
-
-  def _room(self, height: int, width: int) -> tuple[int, int]:
-    """Returns how many pixels a crop of `size` can move down and right."""
-    down, right = height - self.size[0], width - self.size[1]
-    if down < 0 or right < 0:
-      raise ValueError(
-        f'an image of {height}x{width} (height x width) is '
-        f'smaller than the crop of {self.size[0]}x{self.size[1]}; resize it'
-        ' first, as in resize_small(448)|random_crop(384)'
-      )
-    return down, right
-
-
-@dataclasses.dataclass(frozen=True)
-class InceptionCrop(Crop):
-  """Crops a random area of random aspect (width / height), resizes to `size`.
-
-  The aspect is uniform in its range. Then the height is uniform among the whole
-  numbers that fit the image and keep the area (a fraction of the image's) in
-  range. The released code's crop, TensorFlow's `sample_distorted_bounding_box`,
-  draws the same sizes, and so prefers small areas. Its places differ: it never
-  takes the last row or column of places. If a hundred aspects do not fit, the
-  whole image is used. The resize is bilinear, without antialiasing.
-  """
-
-  _: dataclasses.KW_ONLY
-  min_area: float = 0.05
-  max_area: float = 1.0
-  min_aspect: float = 3 / 4
-  max_aspect: float = 1.33
-
-  def __post_init__(self):
-    super().__post_init__()
-    for low, high, most in (
-      ('min_area', 'max_area', 1),
-      ('min_aspect', 'max_aspect', math.inf),
-    ):
-      values = getattr(self, low), getattr(self, high)
-      if not 0 < values[0] <= values[1] <= most:
-        raise ValueError(
-          f'0 < {low} <= {high} <= {most} does not hold for {low}={values[0]},'
-          f' {high}={values[1]}'
-        )
-
-  def box(self, height: int, width: int, rng: np.random.Generator) -> Box:
-    smallest = self.min_area * height * width
-    largest = self.max_area * height * width
-    for _ in range(100):
-      aspect = rng.uniform(self.min_aspect, self.max_aspect)
-      low = round(math.sqrt(smallest / aspect))
-      # The largest height whose rounded width still fits.
-      high = math.ceil((width + 0.5) / aspect) - 1
-      high = min(round(math.sqrt(largest / aspect)), high, height)
-      h = int(rng.integers(low, high + 1)) if low < high else high
-      # Rounding may have moved the area out of range by one row.
-      h += h * round(h * aspect) < smallest
-      h -= h * round(h * aspect) > largest
-      w = round(h * aspect)
-      if smallest <= h * w <= largest and 0 < h <= height and 0 < w <= width:
-        top = int(rng.integers(height - h + 1))
-        left = int(rng.integers(width - w + 1))
-        return top, left, h, w
-    return 0, 0, height, width
-
-
-@dataclasses.dataclass(frozen=True)
-class RandomCrop(Crop):
-  """Crops `size` at a random place; a smaller image raises ValueError."""
-
-  def box(self, height: int, width: int, rng: np.random.Generator) -> Box:
-    down, right = self._room(height, width)
-    top, left = int(rng.integers(down + 1)), int(rng.integers(right + 1))
-    return top, left, *self.size
-
-
-@dataclasses.dataclass(frozen=True)
-class CentralCrop(Crop):
-  """Crops `size` from the middle; a smaller image raises ValueError."""
-
-  def box(self, height: int, width: int, rng: np.random.Generator) -> Box:
-    down, right = self._room(height, width)
-    return down // 2, right // 2, *self.size
 
 
 def _check_mode(mode: str) -> None:

@@ -15,31 +15,38 @@ from collections.abc import Callable
 
 import numpy as np
 
-from vit_jax.data.ops import augment, decoding, geometry
+from vit_jax.data.ops import augment, crops, decoding, geometry, policies
 from vit_jax.data.ops.decoding import MAX_PIXELS, CorruptImageError
 
 Op = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 OPS: dict[str, type] = {
-  'central_crop': geometry.CentralCrop,
+  'central_crop': crops.CentralCrop,
   'colour_jitter': augment.ColourJitter,
+  'eval_crop': crops.EvalCrop,
   'flip': geometry.Flip,
-  'inception_crop': geometry.InceptionCrop,
+  'inception_crop': crops.InceptionCrop,
   'pad': geometry.Pad,
-  'rand_augment': augment.RandAugment,
-  'random_crop': geometry.RandomCrop,
+  'rand_augment': policies.RandAugment,
+  'random_crop': crops.RandomCrop,
   'random_erasing': augment.RandomErasing,
+  'random_resized_crop': crops.RandomResizedCrop,
   'resize': geometry.Resize,
   'resize_small': geometry.ResizeSmall,
   'shift': geometry.Shift,
+  'simple_random_crop': crops.SimpleRandomCrop,
+  'three_augment': policies.ThreeAugment,
+  'timm_rand_augment': policies.TimmRandAugment,
   'trim': geometry.Trim,
 }
 
 # The operations that draw random numbers. One that is missing here gets no
 # generator where `data.cache` keeps what comes before the first of them.
 RANDOM = (
-  *(geometry.InceptionCrop, geometry.RandomCrop, geometry.Flip),
-  *(augment.ColourJitter, augment.RandAugment, augment.RandomErasing),
+  *(crops.InceptionCrop, crops.RandomCrop, crops.RandomResizedCrop),
+  *(crops.SimpleRandomCrop, geometry.Flip),
+  *(augment.ColourJitter, augment.RandomErasing),
+  *(policies.RandAugment, policies.ThreeAugment, policies.TimmRandAugment),
 )
 
 
@@ -85,7 +92,7 @@ class Preprocess:
     ops = self.ops[done:]
     known = self._header(image)
     with decoding.TURNS:
-      if ops and isinstance(ops[0], geometry.Crop) and self._is_upright(image):
+      if ops and isinstance(ops[0], crops.Crop) and self._is_upright(image):
         image, ops = self._crop(image, known, ops[0], rng), ops[1:]
       else:
         image = self._decode(image, known=known)
@@ -142,7 +149,7 @@ class Preprocess:
     self,
     image: bytes,
     known: decoding.Header,
-    op: geometry.Crop,
+    op: crops.Crop,
     rng: np.random.Generator,
   ) -> np.ndarray:
     """Decodes a JPEG down to the end of a crop, a tenth faster than whole."""
@@ -155,7 +162,7 @@ class Preprocess:
       # Another image takes the generator over, as if nothing had been drawn.
       rng.bit_generator.state = before
       raise
-    return op.cut(decoded, box)
+    return op.cut(decoded, box, rng)
 
 
 def parse(
@@ -204,8 +211,9 @@ def _parse_op(text: str, image_size: tuple[int, int]) -> Op:
   try:
     args = [_literal(arg) for arg in call.args]
     named = {word.arg: _literal(word.value) for word in call.keywords}
-    if 'size' in signature.parameters and not args:
-      named.setdefault('size', image_size)
+    given = signature.bind_partial(*args, **named).arguments
+    if 'size' in signature.parameters and 'size' not in given:
+      named['size'] = image_size
     return OPS[name](*args, **named)
   except (TypeError, ValueError) as error:
     accepted = signature.replace(return_annotation=signature.empty)

@@ -1,4 +1,6 @@
-"""Resizes uint8 images."""
+"""Resizes uint8 images, and hands them to Pillow."""
+
+from collections.abc import Callable
 
 import cv2
 import numpy as np
@@ -7,6 +9,21 @@ from PIL import Image
 from vit_jax.data.ops.decoding import with_channels
 
 PILLOW = {f'pillow_{f.name.lower()}': f for f in Image.Resampling}
+# What 'random' draws from, with equal chances, as timm does.
+DRAWN = 'pillow_bilinear', 'pillow_bicubic'
+
+
+def draw_method(method: str, rng: np.random.Generator) -> str:
+  """Returns a method: the given one, or one of two in place of 'random'."""
+  return DRAWN[rng.integers(2)] if method == 'random' else method
+
+
+def through_pillow(
+  image: np.ndarray, change: Callable[[Image.Image], Image.Image]
+) -> np.ndarray:
+  """Applies a function of a Pillow image, of mode L or RGB, to [h, w, 1|3]."""
+  flat = image[:, :, 0] if image.shape[2] == 1 else image
+  return with_channels(np.array(change(Image.fromarray(flat))))
 
 
 def resize(
@@ -34,6 +51,8 @@ def resize(
 def _resize_by_pillow(
   image: np.ndarray, size: tuple[int, int], resample: Image.Resampling
 ) -> np.ndarray:
+  if image.shape[2] in (1, 3):
+    return through_pillow(image, lambda made: made.resize(size[::-1], resample))
   # A channel at a time: Pillow would take a fourth one for transparency.
   channels = (Image.fromarray(channel) for channel in np.moveaxis(image, 2, 0))
   return np.dstack([each.resize(size[::-1], resample) for each in channels])

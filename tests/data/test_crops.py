@@ -1,0 +1,222 @@
+"""Guards crops of later recipes, and random erasing: boxes, pixels, noise."""
+
+import random
+
+import numpy as np
+import pytest
+import scipy.stats
+from PIL import Image
+
+from tests.data.test_decoding import noise
+from tests.data.test_ops import from_pillow, generator, picture, to_pillow
+from vit_jax.data import ops
+from vit_jax.data.ops import augment, crops
+
+BICUBIC, BILINEAR = Image.Resampling.BICUBIC, Image.Resampling.BILINEAR
+
+
+def resized_by_pillow(image, size, resample=BICUBIC):
+  return from_pillow(to_pillow(image).resize(size[::-1], resample))
+
+
+@pytest.mark.parametrize('channels', [1, 3])
+@pytest.mark.parametrize('ratio', [0.875, 1.0, 0.9])
+@pytest.mark.parametrize('shape', [(50, 37), (37, 50), (32, 32), (20, 31)])
+def test_eval_crops_are_pillows_calls(shape, ratio, channels):
+  image = noise(*shape, channels)
+  preprocess = ops.parse(
+    f'eval_crop({ratio})', image_size=28, channels=channels
+  )
+  side, short = int(28 / ratio), min(shape)
+  size = [side if n == short else int(side * n / short) for n in shape]
+  whole = resized_by_pillow(image, size)
+  # Python rounds a half to the even number, as torchvision does.
+  top, left = (round((n - 28) / 2.0) for n in size)
+  expected = whole[top : top + 28, left : left + 28]
+  np.testing.assert_array_equal(preprocess(image, None), expected)
+
+
+def test_the_size_of_an_eval_crop_may_be_given():
+  preprocess = ops.parse(
+    'eval_crop(0.5, size=8)|resize', image_size=(5, 6), channels=3
+  )
+  assert preprocess.ops[0] == crops.EvalCrop(0.5, size=8)
+  assert crops.EvalCrop(size=(4, 8))(noise(9, 9), None).shape == (4, 8, 3)
+
+
+def test_random_resized_crops_are_resized_by_pillow():
+  image, linear = noise(40, 50), []
+  fixed = crops.RandomResizedCrop(16)
+  either = crops.RandomResizedCrop(16, method='random')
+  for seed in range(200):
+    top, left, h, w = fixed.box(40, 50, generator(seed))
+    part = image[top : top + h, left : left + w]
+    cubic = resized_by_pillow(part, (16, 16))
+    np.testing.assert_array_equal(fixed(image, generator(seed)), cubic)
+    found = either(image, generator(seed))
+    linear.append(not np.array_equal(found, cubic))
+    if linear[-1]:
+      expected = resized_by_pillow(part, (16, 16), BILINEAR)
+      np.testing.assert_array_equal(found, expected)
+  assert abs(np.mean(linear) - 0.5) < 6 * (0.25 / 200) ** 0.5
+
+
+@pytest.mark.parametrize(
+  'shape, box',
+  [((20, 400), (0, 186, 20, 27)), ((400, 20), (186, 0, 27, 20))],
+)
+def test_a_narrow_image_gives_a_crop_of_its_middle(shape, box):
+  op = crops.RandomResizedCrop(8, min_area=1.0)
+  assert op.box(*shape, generator()) == box
+  # An aspect in range gives the whole image.
+  op = crops.RandomResizedCrop(8, min_area=1.0, min_aspect=0.01)
+  assert op.box(400, 20, generator()) in [(0, 0, 400, 20), (0, 0, 399, 20)]
+
+
+@pytest.mark.parametrize('shape', [(30, 21), (12, 12)])
+def test_simple_random_crops_are_windows_of_a_padded_image(shape):
+  image, op = noise(*shape), crops.SimpleRandomCrop(12)
+  size = [n * 12 // min(shape) for n in shape]
+  padded = np.pad(
+    resized_by_pillow(image, size), ((4, 4), (4, 4), (0, 0)), mode='reflect'
+  )
+  windows = np.lib.stride_tricks.sliding_window_view(padded, (12, 12), (0, 1))
+  places = {
+    windows[y, x].transpose(1, 2, 0).tobytes(): (y, x)
+    for y, x in np.ndindex(windows.shape[:2])
+  }
+  rng, counts = generator(), dict.fromkeys(places.values(), 0)
+  for _ in range(20 * len(places)):
+    counts[places[op(image, rng).tobytes()]] += 1
+  assert scipy.stats.chisquare(list(counts.values())).pvalue > 1e-3
+
+
+@pytest.mark.parametrize('channels', [1, 3])
+def test_normal_noise_has_the_moments_of_imagenet(channels):
+  op = augment.RandomErasing(1.0, noise='normal')
+  black = np.zeros((200, 200, channels), np.uint8)
+  values = []
+  for seed in range(20):
+    made = op(black, generator(seed))
+    # What does not depend on the image.
+    erased = (made == op(255 - black, generator(seed))).all(axis=-1)
+    values.append(made[erased])
+  values = np.concatenate(values)
+  mean = 255 * np.array([0.485, 0.456, 0.406])
+  deviation = 255 * np.array([0.229, 0.224, 0.225])
+  if channels == 1:
+    mean, deviation = mean.mean(), deviation.mean()
+  drawn = generator(1).normal(mean, deviation, (100_000, channels))
+  expected = np.clip(np.rint(drawn), 0, 255)
+  np.testing.assert_allclose(values.mean(0), expected.mean(0), atol=1)
+  np.testing.assert_allclose(values.std(0), expected.std(0), atol=1)
+  assert (values == 255).mean() > 0.005
+
+
+# ---- Against timm and torchvision --------------------------------------------
+
+
+def measures(boxes, shape):
+  """Areas, aspects, and places of boxes (top, left, height, width)."""
+  top, left, height, width = np.array(boxes).T
+  yield height * width
+  yield width / height
+  for start, length, side in ((top, height, 0), (left, width, 1)):
+    free = shape[side] - length
+    yield (start / np.maximum(free, 1))[free > 10]
+
+
+def assert_alike(found, expected, shape):
+  pairs = zip(measures(found, shape), measures(expected, shape), strict=True)
+  for one, other in pairs:
+    test = scipy.stats.ks_2samp(one, other)
+    assert test.pvalue > 1e-3, test
+
+
+@pytest.mark.hf
+@pytest.mark.parametrize('shape', [(375, 500), (200, 900), (40, 32)])
+def test_boxes_are_those_of_timm(shape):
+  from timm.data.transforms import RandomResizedCropAndInterpolation
+
+  theirs = RandomResizedCropAndInterpolation(224)
+  made, rng = Image.new('L', shape[::-1]), generator()
+  random.seed(0)
+  op = crops.RandomResizedCrop(224)
+  assert_alike(
+    [op.box(*shape, rng) for _ in range(4000)],
+    [theirs.get_params(made, theirs.scale, theirs.ratio) for _ in range(4000)],
+    shape,
+  )
+
+
+@pytest.mark.hf
+def test_erased_boxes_and_noise_are_those_of_timm():
+  import torch
+  from timm.data.random_erasing import RandomErasing
+
+  theirs = RandomErasing(0.25, mode='pixel', device='cpu')
+  op, rng, shape = augment.RandomErasing(0.25, 'normal'), generator(), (90, 60)
+  mean = torch.tensor([0.485, 0.456, 0.406])[:, None, None]
+  deviation = torch.tensor([0.229, 0.224, 0.225])[:, None, None]
+  boxes, values = ([], []), ([], [])
+  random.seed(0)
+  torch.manual_seed(0)
+  # A colour that neither noise nor clipping gives.
+  image = np.full((*shape, 3), (3, 1, 2), np.uint8)
+  for _ in range(4000):
+    pixels = theirs(torch.full((3, *shape), 99.0))
+    erased = (pixels[0] != 99).numpy()
+    made = np.rint(255 * (pixels * deviation + mean).numpy())
+    made = np.clip(made, 0, 255).transpose(1, 2, 0)
+    result = op(image, rng)
+    for number, (mask, of) in enumerate(
+      ((np.any(result != image, axis=-1), result), (erased, made))
+    ):
+      rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+      if len(rows):
+        top, left = rows[0], columns[0]
+        boxes[number].append((top, left, len(rows), len(columns)))
+        values[number].append(of[mask][0])
+  shares = np.array([len(each) for each in boxes]) / 4000
+  assert abs(shares - 0.25).max() < 6 * (0.25 * 0.75 / 4000) ** 0.5
+  assert_alike(*boxes, shape)
+  for one, other in zip(*(np.array(v).T for v in values), strict=True):
+    assert scipy.stats.ks_2samp(one, other).pvalue > 1e-3
+
+
+@pytest.mark.hf
+@pytest.mark.parametrize('side', [20, 28, 31])
+@pytest.mark.parametrize('shape', [(61, 43), (43, 61), (375, 500), (33, 100)])
+def test_evaluation_is_that_of_deit_through_torchvision(shape, side):
+  from torchvision import transforms
+
+  image = picture(*shape)
+  for ratio in (0.875, 0.9, 1.0):
+    theirs = transforms.Compose(
+      [
+        transforms.Resize(int(side / ratio), BICUBIC),
+        transforms.CenterCrop(side),
+      ]
+    )
+    expected = from_pillow(theirs(to_pillow(image)))
+    found = crops.EvalCrop(ratio, size=side)(image, None)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.hf
+def test_simple_random_crops_are_those_of_deit_iii():
+  import torch
+  from torchvision import transforms
+
+  image, op, rng = noise(30, 21), crops.SimpleRandomCrop(12), generator()
+  theirs = transforms.Compose(
+    [
+      transforms.Resize(12, BICUBIC),
+      transforms.RandomCrop(12, padding=4, padding_mode='reflect'),
+    ]
+  )
+  torch.manual_seed(0)
+  made = to_pillow(image)
+  ours = {op(image, rng).tobytes() for _ in range(3000)}
+  assert ours == {theirs(made).tobytes() for _ in range(3000)}
+  assert len(ours) == 9 * 14
