@@ -8,7 +8,7 @@ import scipy.stats
 from PIL import Image
 
 from tests.data.test_decoding import noise
-from tests.data.test_ops import from_pillow, generator, picture, to_pillow
+from tests.data.test_ops import erased, from_pillow, generator, to_pillow
 from vit_jax.data import ops
 from vit_jax.data.ops import augment, crops
 
@@ -150,73 +150,21 @@ def test_boxes_are_those_of_timm(shape):
 
 
 @pytest.mark.hf
-def test_erased_boxes_and_noise_are_those_of_timm():
+def test_erased_boxes_are_those_of_timm():
   import torch
   from timm.data.random_erasing import RandomErasing
 
   theirs = RandomErasing(0.25, mode='pixel', device='cpu')
-  op, rng, shape = augment.RandomErasing(0.25, 'normal'), generator(), (90, 60)
-  mean = torch.tensor([0.485, 0.456, 0.406])[:, None, None]
-  deviation = torch.tensor([0.229, 0.224, 0.225])[:, None, None]
-  boxes, values = ([], []), ([], [])
+  shape, boxes = (12, 9), []  # Small, so that boxes as long as it matter.
   random.seed(0)
-  torch.manual_seed(0)
-  # A colour that neither noise nor clipping gives.
-  image = np.full((*shape, 3), (3, 1, 2), np.uint8)
-  for _ in range(4000):
-    pixels = theirs(torch.full((3, *shape), 99.0))
-    erased = (pixels[0] != 99).numpy()
-    made = np.rint(255 * (pixels * deviation + mean).numpy())
-    made = np.clip(made, 0, 255).transpose(1, 2, 0)
-    result = op(image, rng)
-    for number, (mask, of) in enumerate(
-      ((np.any(result != image, axis=-1), result), (erased, made))
-    ):
-      rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-      if len(rows):
-        top, left = rows[0], columns[0]
-        boxes[number].append((top, left, len(rows), len(columns)))
-        values[number].append(of[mask][0])
-  shares = np.array([len(each) for each in boxes]) / 4000
-  assert abs(shares - 0.25).max() < 6 * (0.25 * 0.75 / 4000) ** 0.5
+  for op in (
+    augment.RandomErasing(0.25, 'normal'),
+    lambda _, rng: theirs(torch.zeros(3, *shape)).numpy().transpose(1, 2, 0),
+  ):
+    image, rng = np.zeros((*shape, 3), np.uint8), generator()
+    found = [erased(op, image, rng) for _ in range(4000)]
+    found = [box for box in found if box]
+    boxes.append([(y, x, y2 - y, x2 - x) for y, x, y2, x2 in found])
+    share = len(found) / 4000
+    assert abs(share - 0.25) < 6 * (0.25 * 0.75 / 4000) ** 0.5
   assert_alike(*boxes, shape)
-  for one, other in zip(*(np.array(v).T for v in values), strict=True):
-    assert scipy.stats.ks_2samp(one, other).pvalue > 1e-3
-
-
-@pytest.mark.hf
-@pytest.mark.parametrize('side', [20, 28, 31])
-@pytest.mark.parametrize('shape', [(61, 43), (43, 61), (375, 500), (33, 100)])
-def test_evaluation_is_that_of_deit_through_torchvision(shape, side):
-  from torchvision import transforms
-
-  image = picture(*shape)
-  for ratio in (0.875, 0.9, 1.0):
-    theirs = transforms.Compose(
-      [
-        transforms.Resize(int(side / ratio), BICUBIC),
-        transforms.CenterCrop(side),
-      ]
-    )
-    expected = from_pillow(theirs(to_pillow(image)))
-    found = crops.EvalCrop(ratio, size=side)(image, None)
-    np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.hf
-def test_simple_random_crops_are_those_of_deit_iii():
-  import torch
-  from torchvision import transforms
-
-  image, op, rng = noise(30, 21), crops.SimpleRandomCrop(12), generator()
-  theirs = transforms.Compose(
-    [
-      transforms.Resize(12, BICUBIC),
-      transforms.RandomCrop(12, padding=4, padding_mode='reflect'),
-    ]
-  )
-  torch.manual_seed(0)
-  made = to_pillow(image)
-  ours = {op(image, rng).tobytes() for _ in range(3000)}
-  assert ours == {theirs(made).tobytes() for _ in range(3000)}
-  assert len(ours) == 9 * 14

@@ -23,7 +23,9 @@ def through_pillow(
 ) -> np.ndarray:
   """Applies a function of a Pillow image, of mode L or RGB, to [h, w, 1|3]."""
   flat = image[:, :, 0] if image.shape[2] == 1 else image
-  return with_channels(np.array(change(Image.fromarray(flat))))
+  # Pillow takes several times as long to copy a part of an array.
+  made = change(Image.fromarray(np.ascontiguousarray(flat)))
+  return with_channels(np.array(made))
 
 
 def resize(
