@@ -20,7 +20,7 @@ def resized_by_pillow(image, size, resample=BICUBIC):
 
 
 @pytest.mark.parametrize('channels', [1, 3])
-@pytest.mark.parametrize('ratio', [0.875, 1.0, 0.9])
+@pytest.mark.parametrize('ratio', [0.875, 1.0, 0.85])
 @pytest.mark.parametrize('shape', [(50, 37), (37, 50), (32, 32), (20, 31)])
 def test_eval_crops_are_pillows_calls(shape, ratio, channels):
   image = noise(*shape, channels)
@@ -122,8 +122,7 @@ def measures(boxes, shape):
   yield height * width
   yield width / height
   for start, length, side in ((top, height, 0), (left, width, 1)):
-    free = shape[side] - length
-    yield (start / np.maximum(free, 1))[free > 10]
+    yield start / np.maximum(shape[side] - length, 1)
 
 
 def assert_alike(found, expected, shape):
@@ -168,3 +167,4 @@ def test_erased_boxes_are_those_of_timm():
     share = len(found) / 4000
     assert abs(share - 0.25) < 6 * (0.25 * 0.75 / 4000) ** 0.5
   assert_alike(*boxes, shape)
+  assert all(h < 12 and w < 9 for each in boxes for _, _, h, w in each)

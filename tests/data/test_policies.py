@@ -125,6 +125,7 @@ def test_three_augment(channels, monkeypatch):
   assert scipy.stats.chisquare(counts).pvalue > 1e-3
   uniform = scipy.stats.uniform(0.1, 1.9)
   radii = [each.radius for each in blurs]
+  assert min(radii) < 0.15
   assert scipy.stats.kstest(radii, uniform.cdf).pvalue > 1e-3
 
 
