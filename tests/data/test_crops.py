@@ -1,5 +1,6 @@
 """Guards crops of later recipes, and random erasing: boxes, pixels, noise."""
 
+import math
 import random
 
 import numpy as np
@@ -8,7 +9,7 @@ import scipy.stats
 from PIL import Image
 
 from tests.data.test_decoding import noise
-from tests.data.test_ops import erased, from_pillow, generator, to_pillow
+from tests.data.test_ops import from_pillow, generator, to_pillow
 from vit_jax.data import ops
 from vit_jax.data.ops import augment, crops
 
@@ -89,6 +90,41 @@ def test_simple_random_crops_are_windows_of_a_padded_image(shape):
   for _ in range(20 * len(places)):
     counts[places[op(image, rng).tobytes()]] += 1
   assert scipy.stats.chisquare(list(counts.values())).pvalue > 1e-3
+
+
+def erased(op, image, rng):
+  """Returns the box of an image of zeros that changed, or None."""
+  rows, columns = np.nonzero(op(image, rng).any(axis=2))
+  if not len(rows):
+    return None
+  box = rows.min(), columns.min(), rows.max() + 1, columns.max() + 1
+  # All is noise, which may be black by chance.
+  assert len(rows) > 0.99 * (box[2] - box[0]) * (box[3] - box[1]) - 1
+  return box
+
+
+def test_erased_boxes_and_their_distribution():
+  op = augment.RandomErasing()
+  image = np.zeros((100, 120, 3), np.uint8)
+  rng = generator()
+  boxes = [erased(op, image, rng) for _ in range(2000)]
+  found = np.array([box for box in boxes if box])
+  assert abs(len(found) / 2000 - 0.25) < 6 * (0.25 * 0.75 / 2000) ** 0.5
+  top, left, bottom, right = found.T
+  area = (bottom - top) * (right - left) / 12000
+  aspect = (right - left) / (bottom - top)
+  # Sides are rounded to whole pixels, hence the tolerances.
+  assert 0.018 < area.min() < 0.03
+  assert 0.3 < area.max() < 0.34
+  assert abs(area.mean() - (0.02 + 1 / 3) / 2) < 0.015
+  assert 0.28 < aspect.min() < 0.35
+  assert 2.9 < aspect.max() < 3.6
+  # The logarithm is uniform, so both directions are equally frequent.
+  assert abs(np.log(aspect).mean()) < 0.12
+  assert abs(np.log(aspect).std() - math.log(1 / 0.09) / 12**0.5) < 0.1
+  # Places are uniform.
+  assert abs((top / (101 - (bottom - top))).mean() - 0.5) < 0.06
+  assert abs((left / (121 - (right - left))).mean() - 0.5) < 0.06
 
 
 @pytest.mark.parametrize('channels', [1, 3])

@@ -82,21 +82,6 @@ RAND_AUGMENT: dict[str, Change] = {
   ),
 }
 _CHANGES = tuple(RAND_AUGMENT.values())
-_FACTORS = ('saturation', 'contrast', 'brightness', 'sharpness')
-# Changes of colours that timm and the TensorFlow code have in common, and those
-# that `inc1` replaces so that all grow with the magnitude.
-_COLOURS: dict[str, Change] = {
-  name: RAND_AUGMENT[name]
-  for name in (
-    *('auto_contrast', 'equalize', 'invert', 'posterize', 'solarize_add'),
-    *_FACTORS,
-  )
-} | {'solarize': lambda image, x, rng: augment.solarize(image, int(256 * x))}
-_INCREASING: dict[str, Change] = {
-  'posterize': lambda image, x, rng: augment.posterize(image, 4 - int(4 * x)),
-  'solarize': lambda image, x, rng: augment.solarize(image, 256 - int(256 * x)),
-} | {name: functools.partial(_away_from_1, name) for name in _FACTORS}
-
 
 # Changes of shape in timm's list -> the value at magnitude 10: degrees, or
 # parts of the image.
@@ -104,6 +89,18 @@ _SHAPES = {
   'rotate': 30,
   **{'shear_x': 0.3, 'shear_y': 0.3, 'translate_x': 0.45, 'translate_y': 0.45},
 }
+# Changes of colours in timm's list, and those that `inc1` replaces so that all
+# grow with the magnitude.
+_COLOURS: dict[str, Change] = {
+  name: change
+  for name, change in RAND_AUGMENT.items()
+  if name not in (*_SHAPES, 'cut_out')
+} | {'solarize': lambda image, x, rng: augment.solarize(image, int(256 * x))}
+_FACTORS = ('saturation', 'contrast', 'brightness', 'sharpness')
+_INCREASING: dict[str, Change] = {
+  'posterize': lambda image, x, rng: augment.posterize(image, 4 - int(4 * x)),
+  'solarize': lambda image, x, rng: augment.solarize(image, 256 - int(256 * x)),
+} | {name: functools.partial(_away_from_1, name) for name in _FACTORS}
 TIMM_RAND_AUGMENT = (*_COLOURS, *_SHAPES)
 
 
