@@ -96,6 +96,13 @@ KEYS = {
     ' to a 256th of the examples, 16 to 4096; with `init.checkpoint`, up to an'
     ' eighth of the examples, 16 to 512.',
   ),
+  'data.repeats': Key(
+    1,
+    'Repeated augmentation: how often an image comes in a batch, each time with'
+    ' other random numbers. An epoch keeps its length, so it has fewer'
+    ' different images. DeiT uses 3.',
+    at_least(1),
+  ),
   'data.unreadable': Key(
     'error',
     "What to do at an unreadable image: 'error' ends the run; 'skip-and-count'"

@@ -28,6 +28,7 @@ def train_batches(
   batch_size: int,
   seed: int,
   start_step: int = 0,
+  repeats: int = 1,
   **reading,
 ) -> Batches:
   """Returns this host's rows of global batches start_step, start_step + 1, ...
@@ -41,6 +42,7 @@ def train_batches(
     batch_size: rows of the global batch.
     seed: seed of the order and the augmentation, 0 or more.
     start_step: step of the first batch, 0 or more.
+    repeats: how often each record comes in a batch, see `rows.spread`.
     **reading: see `Reading`; `num_classes` must be given.
 
   Raises:
@@ -53,6 +55,7 @@ def train_batches(
   rows = Rows(
     *(view, preprocess, how, batch_size),
     **{'seed': seed, 'start_step': start_step, 'train': True},
+    repeats=repeats,
   )
   return Batches(rows, None, how)
 

@@ -96,6 +96,7 @@ def train_and_evaluate(
       batch_size=batch_size,
       seed=config.seed,
       start_step=start_step,
+      repeats=config.data.repeats,
       rows=sharding.local_rows(run.mesh, batch_size),
       **inputs.reading(config),
     )

@@ -10,6 +10,7 @@ global batch only after both are fixed.
 """
 
 import dataclasses
+import itertools
 import threading
 from collections.abc import Sequence
 
@@ -101,6 +102,7 @@ class Rows:
     seed: int = 0,
     start_step: int = 0,
     train: bool = False,
+    repeats: int = 1,
   ):
     """Checks the arguments, and reads one record.
 
@@ -113,11 +115,13 @@ class Rows:
       start_step: step of the first batch.
       train: whether the records follow each other endlessly, in a new random
         order each epoch; else they come once, in their own order.
+      repeats: how often each record comes in turn, see `spread`.
     """
     rows = range(batch_size) if reading.rows is None else reading.rows
     self.view, self.reading, self.rows = view, reading, tuple(rows)
     self._preprocess, self._batch_size = preprocess, batch_size
     self._seed, self._start_step, self._train = seed, start_step, train
+    self._repeats, self._spread = repeats, spread(batch_size, repeats)
     self._generators = Generators(seed)
     self._told: set[str] = set()
     self._table = None
@@ -135,8 +139,10 @@ class Rows:
       row: 0-based, among this host's rows.
     """
     # The place of the row in the stream of all hosts' rows.
-    place = (self._start_step + batch) * self._batch_size + self.rows[row]
-    index = self._index(place)
+    start = (self._start_step + batch) * self._batch_size
+    place = start + self.rows[row]
+    turn = start + self._spread[self.rows[row]]
+    index = self._index(turn // self._repeats)
     if index >= len(self.view):
       return self.masked_row()
     rng = self._generators(place)
@@ -249,6 +255,34 @@ class Rows:
       label = np.int32(labels[0] if labels else -1)
     row = {'image': image, 'label': label, 'mask': mask, 'unreadable': False}
     return row | {'truncated': len(labels) > most} if most > 1 else row
+
+
+def spread(batch_size: int, repeats: int) -> list[int]:
+  """Returns where in a batch's turns its rows are, if records are repeated.
+
+  Turns repeat each record of the order `repeats` times: turn t of the stream
+  has record t // repeats. Those of a batch fill its rows in `repeats` rounds,
+  with one copy of each record. So copies are a round apart: on different
+  devices, if there are at least `repeats`, and never neighbours, since images
+  are blended with their neighbours. This holds, also for the last row and the
+  first, from 3 * `repeats` rows on.
+
+  This is repeated augmentation (arXiv:1902.05509), as in DeiT's `RASampler`
+  (deit/samplers.py): an epoch keeps its number of rows. If `repeats` does not
+  divide the batch, a record's copies may lie in two batches, as there.
+  Differs from DeiT: the order goes on where an epoch ends, so that `repeats`
+  epochs have each record `repeats` times. There, each epoch begins a new order,
+  and leaves out its end.
+
+  Args:
+    batch_size: rows of a global batch.
+    repeats: 1 or more.
+
+  Returns:
+    The turn of each row, counted from the batch's first turn.
+  """
+  rounds = (range(i, batch_size, repeats) for i in range(repeats))
+  return list(itertools.chain(*rounds))
 
 
 class Generators:

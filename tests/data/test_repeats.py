@@ -1,0 +1,133 @@
+"""Guards repeated augmentation: which rows have copies of which records."""
+
+import collections
+
+import numpy as np
+import pytest
+
+from tests.data.test_batches import (
+  CROP,
+  SMALL,
+  WHOLE,
+  Counted,
+  FakeView,
+  assert_same,
+  counted,
+  join,
+  rows_of,
+  train,
+)
+from tests.tiny_run import tiny_config
+from vit_jax.data.batches import cache
+from vit_jax.training import train as training
+from vit_jax.workdir import metrics
+
+
+def labels(records, batch, repeats, count, **kwargs):
+  """Returns the record of each row of `count` batches: [count, batch]."""
+  batches = train(
+    FakeView(records),
+    count,
+    **{'batch_size': batch, 'repeats': repeats, 'preprocess': WHOLE},
+    num_classes=records,
+    **kwargs,
+  )
+  return np.stack([batch['label'] for batch in batches])
+
+
+@pytest.mark.parametrize(
+  'batch, repeats, expected',
+  [
+    # The order is 2 3 1 0 4, and then 3 0 1 2 4.
+    (6, 2, [[2, 3, 1, 2, 3, 1], [0, 4, 3, 0, 4, 3], [0, 1, 2, 0, 1, 2]]),
+    (7, 3, [[2, 3, 1, 2, 3, 2, 3], [1, 0, 4, 1, 0, 0, 4]]),
+    (2, 3, [[2, 2], [2, 3], [3, 3], [1, 1]]),
+  ],
+)
+def test_order_is_frozen(batch, repeats, expected):
+  found = labels(5, batch, repeats, len(expected))
+  assert found.tolist() == expected
+
+
+NORM = 'train/grad_norm'
+# (records, batch, repeats); batches end where the order of all records ends.
+CASES = [
+  *[(32, 8, 2), (24, 12, 3), (64, 16, 4), (12, 36, 3), (24, 64, 8)],
+  # `repeats` does not divide the batch.
+  *[(64, 16, 3), (40, 10, 3), (32, 32, 5), (35, 7, 2), (44, 11, 3)],
+]
+
+
+@pytest.mark.parametrize('records, batch, repeats', CASES)
+def test_copies_are_in_one_batch_and_apart(records, batch, repeats):
+  count = records * repeats // batch
+  assert count * batch == records * repeats
+  found = labels(records, batch, repeats, count)
+  # All records come equally often.
+  assert set(collections.Counter(found.ravel()).values()) == {repeats}
+  split = 0
+  for rows in found:
+    copies = collections.Counter(rows)
+    whole = [record for record in copies if copies[record] == repeats]
+    # Only the first and the last of a batch can lie in two.
+    assert len(copies) - len(whole) <= (2 if batch % repeats else 0)
+    split += len(copies) - len(whole)
+    # Also across the ends, since the last row is the partner of the first.
+    assert (rows != np.roll(rows, 1)).all()
+    for devices in range(repeats, batch + 1):
+      if batch % devices == 0:
+        for part in rows.reshape(devices, -1):
+          assert len(set(part)) == len(part)
+  assert split <= 2 * (count - 1)
+  # The order of the records is that without copies.
+  [order] = labels(records, records, 1, 1)
+  where = {record: place for place, record in enumerate(order)}
+  for step, rows in enumerate(found):
+    places = np.sort([where[record] for record in rows])
+    turns = np.arange(step * batch, (step + 1) * batch)
+    np.testing.assert_array_equal(places, turns // repeats)
+
+
+@pytest.mark.parametrize('hosts', [2, 4])
+def test_rows_are_the_same_on_any_number_of_hosts(hosts):
+  view, kwargs = FakeView(10), dict(batch_size=8, repeats=3)
+  expected = train(view, 9, **kwargs)
+  parts = [
+    train(view, 9, rows=rows_of(h, hosts), **kwargs) for h in range(hosts)
+  ]
+  assert_same([join(step) for step in zip(*parts, strict=True)], expected)
+  # The same after a resume.
+  assert_same(train(view, 4, start_step=5, **kwargs), expected[5:])
+
+
+def test_copies_have_random_numbers_of_their_own():
+  rows = join(train(FakeView(30), 6, batch_size=15, repeats=3, preprocess=CROP))
+  assert collections.Counter(rows['label']) == dict.fromkeys(range(30), 3)
+  images = {
+    record: {rows['image'][i].tobytes() for i in np.flatnonzero(own)}
+    for record, own in ((r, rows['label'] == r) for r in range(30))
+  }
+  # 5 x 5 crops, mirrored or not: three copies differ in 94% of records.
+  assert np.mean([len(each) == 3 for each in images.values()]) > 0.75
+
+
+def test_the_cache_reads_a_record_once():
+  view = Counted()
+  options = dict(batch_size=6, repeats=3)
+  cached = counted(view, 'random_crop', cache=cache.Cache(SMALL), **options)
+  assert_same(cached, counted(Counted(), 'random_crop', **options))
+  # One is read before. Batches made ahead of time may have read more.
+  assert len(view.reads) - 1 == len(set(view.reads))
+
+
+@pytest.mark.gate
+@pytest.mark.usefixtures('programs')
+def test_a_run_repeats_images(tmp_path):
+  norms = []
+  for repeats in (1, 2):
+    config = tiny_config({'total_steps': 1, 'data.repeats': repeats})
+    workdir = tmp_path / str(repeats)
+    training.train_and_evaluate(config, workdir)
+    norms += [row[NORM] for row in metrics.read(workdir) if NORM in row]
+  # The heads begin at zero, so that the losses are equal.
+  assert norms[0] != pytest.approx(norms[1], rel=1e-3)
