@@ -90,6 +90,7 @@ def test_a_config_file_has_exactly_the_keys_of_the_table():
     ('mesh.reduce_dtype', 'float16', "['auto', 'float32', 'bfloat16']"),
     ('loss.name', 'hinge', "['softmax', 'sigmoid', 'masked_patch']"),
     ('loss.label_smoothing', 1.0, '[0, 1)'),
+    ('loss.reduce', 'none', "['sum', 'mean']"),
     ('optimizer.name', 'lamb', "['adam', 'sgd']"),
     ('optimizer.name', 'sgd', "'momentum'"),
     ('optimizer.weight_decay_params', 'biases', "['all', 'kernels']"),
@@ -221,6 +222,7 @@ def test_runs_may_be_older_or_newer_than_a_key(tmp_path, caplog):
   config = _config()
   saved = config.to_dict()
   del saved['cutmix_alpha'], saved['data']['jpeg_dct']
+  del saved['loss']['reduce']
   # These are gone.
   saved['data'] |= {'max_pixels': 1, 'prefetch': 3, 'quality': False}
   saved['guard']['report_after'] = 7.0
@@ -231,6 +233,7 @@ def test_runs_may_be_older_or_newer_than_a_key(tmp_path, caplog):
   assert 'quality' not in caplog.text
   loaded = config_lib.load(tmp_path)
   assert (loaded['data']['jpeg_dct'], loaded['cutmix_alpha']) == ('fast', 0.0)
+  assert loaded['loss'] == config_lib.softmax().to_dict()
   config.cutmix_alpha = 1.0
   with pytest.raises(ValueError, match=r'cutmix_alpha: 0.0 in .* 1.0 now'):
     config_lib.check_same_run(config, tmp_path)

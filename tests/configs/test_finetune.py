@@ -54,7 +54,7 @@ def test_table_4(dataset):
   assert config.data.batch_size == 512
   assert config.image_size == (384, 384)
   assert config.polyak.decay == 0
-  assert config.loss.to_dict() == {'name': 'softmax', 'label_smoothing': 0.0}
+  assert config.loss.to_dict() == config_lib.softmax().to_dict()
   assert config.model.representation_size is None
   assert config.init.new_head
   assert config.data.train_split == 'train'

@@ -74,7 +74,9 @@ class Rankings(Images):
         pixels.ravel()[value] = 250 - 20 * place
 
 
-def _evaluator(source, *, loss='softmax', devices=8, known=NAMES, **options):
+def _evaluator(
+  source, *, loss='softmax', reduce='sum', devices=8, known=NAMES, **options
+):
   """Returns an evaluator of a model that knows the classes `known`."""
   section = config_lib.evaluation('test', **options)
   given = context(
@@ -83,6 +85,7 @@ def _evaluator(source, *, loss='softmax', devices=8, known=NAMES, **options):
       'devices': devices,
       'num_classes': len(known),
       'loss.name': loss,
+      'loss.reduce': reduce,
       'data.train_split': 'test',
     },
   )
@@ -138,13 +141,21 @@ def _naive(source, loss):
   }
 
 
-@pytest.mark.parametrize('loss, devices', [('softmax', 8), ('sigmoid', 1)])
-def test_every_example_counts_once_and_is_saved(loss, devices, tmp_path):
+@pytest.mark.parametrize(
+  'loss, reduce, devices', [('softmax', 'sum', 8), ('sigmoid', 'mean', 1)]
+)
+def test_every_example_counts_once_and_is_saved(
+  loss, reduce, devices, tmp_path
+):
   labels = _labels(21)
   labels[3] = labels[20] = None
   source = Images(labels)
-  values, table, facts = _saved(source, tmp_path, loss=loss, devices=devices)
+  values, table, facts = _saved(
+    source, tmp_path, loss=loss, reduce=reduce, devices=devices
+  )
   expected = _naive(source, loss) | {'excluded': 2}
+  if reduce == 'mean':
+    expected['loss'] /= CLASSES
   assert values == pytest.approx(expected, rel=1e-5)
   assert facts == FACTS | {
     'class_names': list(NAMES),

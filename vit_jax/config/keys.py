@@ -178,6 +178,12 @@ KEYS = {
     'If both are above 0, the share of steps with CutMix.',
     within('[0, 1]'),
   ),
+  'mix_by': Key(
+    'batch',
+    "What is drawn anew for mixup and CutMix: for each 'batch', for each 'pair'"
+    " of neighbours, or for each 'element'.",
+    one_of('batch', 'pair', 'element'),
+  ),
   'tuning.freeze': Key(
     '',
     'A regular expression of the names, as in parameters.txt, of parameters'

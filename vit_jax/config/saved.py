@@ -9,6 +9,7 @@ from etils import epath
 from flax import traverse_util
 
 from vit_jax.config.keys import FREE_KEYS, KEYS, default, flatten
+from vit_jax.config.sections import SECTIONS
 from vit_jax.workdir import files
 
 FILE = 'config.json'
@@ -43,9 +44,12 @@ def load(workdir: epath.PathLike | None) -> dict[str, Any] | None:
   # A run that is older than a key did what the key's default does.
   usual = flatten(json.loads(to_json(default())))
   flat = traverse_util.flatten_dict(content, keep_empty_nodes=True, sep='.')
-  return traverse_util.unflatten_dict(
-    {name: usual[name] for name in KEYS} | flat, sep='.'
-  )
+  older = {name: usual[name] for name in KEYS}
+  for parent, choices in SECTIONS.items():
+    for name, key in choices.get(flat.get(f'{parent}.name'), {}).items():
+      if not isinstance(key.default, type):
+        older[f'{parent}.{name}'] = key.default
+  return traverse_util.unflatten_dict(older | flat, sep='.')
 
 
 def check_same_run(

@@ -60,13 +60,24 @@ _SCHEDULE = {
   ),
 }
 _DECAY = {**_SCHEDULE, 'end': Key(0.0, 'The last learning rate.')}
-_SMOOTHING = {
+_LABEL_LOSS = {
   'label_smoothing': Key(
     0.0,
     'The share of a label that softmax spreads over all classes. The targets of'
     ' sigmoid are this share and 1 minus it.',
     within('[0, 1)'),
-  )
+  ),
+  'binary': Key(
+    False,
+    'Whether each of the two labels of a blend counts in full, as in DeiT III;'
+    ' else by its share.',
+  ),
+  'reduce': Key(
+    'sum',
+    "'mean' divides the 'sum' over the classes by their number, as PyTorch's"
+    ' BCE does.',
+    one_of('sum', 'mean'),
+  ),
 }
 # Of all evaluations.
 _EVALUATION = {
@@ -138,11 +149,11 @@ _SCHEDULES = {
 _LOSSES = {
   'softmax': {
     'name': Key('softmax', 'The loss for mutually exclusive classes.'),
-    **_SMOOTHING,
+    **_LABEL_LOSS,
   },
   'sigmoid': {
     'name': Key('sigmoid', 'The loss for classes that do not exclude others.'),
-    **_SMOOTHING,
+    **_LABEL_LOSS,
   },
   MASKED_PATCH: {
     'name': Key(
@@ -294,9 +305,16 @@ def softmax(label_smoothing: float = 0.0) -> ml_collections.ConfigDict:
   return _section(_LOSSES['softmax'], label_smoothing=label_smoothing)
 
 
-def sigmoid(label_smoothing: float = 0.0) -> ml_collections.ConfigDict:
+def sigmoid(
+  label_smoothing: float = 0.0, binary: bool = False, reduce: str = 'sum'
+) -> ml_collections.ConfigDict:
   """The loss for classes that do not exclude others; see `losses.build`."""
-  return _section(_LOSSES['sigmoid'], label_smoothing=label_smoothing)
+  return _section(
+    _LOSSES['sigmoid'],
+    label_smoothing=label_smoothing,
+    binary=binary,
+    reduce=reduce,
+  )
 
 
 def masked_patch(

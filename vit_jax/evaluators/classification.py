@@ -147,7 +147,7 @@ class Classification:
     self._rows: list[Mapping[str, jax.Array]] = []
     self._sums = compiled_sums(
       given.model,
-      losses.build(config.loss.name),
+      losses.build(config.loss.name, reduce=config.loss.get('reduce', 'sum')),
       given.mesh,
       PROBABILITIES[config.loss.name],
       min(predictions.TOP, allowed) if section.save_predictions else 0,

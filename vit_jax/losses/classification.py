@@ -99,14 +99,27 @@ LOSSES = {
 
 
 @functools.cache  # The caches of compiled functions compare losses by identity.
-def build(name: str, *, label_smoothing: float = 0.0) -> Loss:
+def build(
+  name: str,
+  *,
+  label_smoothing: float = 0.0,
+  binary: bool = False,
+  reduce: str = 'sum',
+) -> Loss:
   """Returns `loss(logits [B, K], labels) -> float32 [B]`.
 
   Args:
     name: 'softmax' or 'sigmoid'.
     label_smoothing: in [0, 1).
+    binary: about blends of two images, see `mean_loss`; changes nothing here.
+    reduce: 'mean' divides the 'sum' over the classes by K, as PyTorch's
+      `BCEWithLogitsLoss` does.
   """
-  return functools.partial(LOSSES[name], label_smoothing=label_smoothing)
+  del binary
+  loss = functools.partial(LOSSES[name], label_smoothing=label_smoothing)
+  if reduce == 'sum':
+    return loss
+  return lambda logits, labels: loss(logits, labels) / logits.shape[-1]
 
 
 def correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -124,7 +137,9 @@ def correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
   return (jnp.argmax(logits, axis=-1)[:, None] == labels).any(axis=-1)
 
 
-def mean_loss(model: nn.Module, loss: Loss) -> MeanLoss:
+def mean_loss(
+  model: nn.Module, loss: Loss, *, binary: bool = False
+) -> MeanLoss:
   """Returns the mean loss of a classifier, with the metric `accuracy`.
 
   Under mixup and CutMix, both are weighted means over the labels of the two
@@ -133,6 +148,10 @@ def mean_loss(model: nn.Module, loss: Loss) -> MeanLoss:
   Args:
     model: see `models.build`.
     loss: see `build`.
+    binary: whether the loss, not the accuracy, counts both labels in full: all
+      targets above 0 are 1. DeiT III (arXiv:2204.07118) trains so.
+      Differs from its code (deit/engine.py), where label smoothing puts all
+      classes above 0: here, smoothing comes after.
   """
 
   def function(params, batch, key):
@@ -145,8 +164,8 @@ def mean_loss(model: nn.Module, loss: Loss) -> MeanLoss:
     )
     # Without partners, these are `f(logits, batch['label']).mean()`.
     mean, accuracy = (
-      mixing.over_labels(functools.partial(f, logits), batch).mean()
-      for f in (loss, correct)
+      mixing.over_labels(functools.partial(f, logits), batch, binary=b).mean()
+      for f, b in ((loss, binary), (correct, False))
     )
     return mean, {'accuracy': accuracy}
 
@@ -163,5 +182,6 @@ def make_objective(
     model: the config's model.
     layout: how the batch is split.
   """
-  objective = mean_loss(model, build(**config.loss))
+  loss, binary = build(**config.loss), config.loss.get('binary', False)
+  objective = mean_loss(model, loss, binary=binary)
   return Objective(model, objective, mixing.make_prepare_batch(config, layout))

@@ -4,11 +4,17 @@ Mixup (arXiv:1710.09412) averages two images. It is part of BiT's fine-tuning
 setup, in which the paper also runs its ResNets (B.1.1). CutMix
 (arXiv:1905.04899) replaces a box of an image with that of another. AugReg
 pre-trains with mixup, DeiT with both, in turns. As in their codes, all images
-of a batch are blended in the same proportion, and with the same box.
+of a batch are blended in the same proportion, and with the same box, unless
+`mix_by` says otherwise: as in timm's `Mixup` (timm/data/mixup.py), pairs of
+images, or each image, then have a proportion, a box and a choice of mixup or
+CutMix of their own.
 
-In BiT's code and DeiT's, the partner of image i comes from the other end of the
-batch. Here, the partner is image i - 1, so that on a mesh each device receives
-only one image.
+Differs from BiT's code and timm's: there, the partner of image i comes from the
+other end of the batch, B - 1 - i. Here, it is image i - 1, so that on a mesh
+each device receives only one image. So two images of a pair are not each
+other's partners: rows 2k and 2k + 1 are blended alike, the latter with the
+former, but the former with row 2k - 1. Every single blend is distributed as
+timm's.
 
 Axes: `B` batch, `H` and `W` the rows and columns of an image.
 """
@@ -36,7 +42,7 @@ def make_prepare_batch(
   `partner_label`, which have the proportion 1 - `share`. With CutMix also
   `box`, int32 [B, 4], the rows and columns (top, left, bottom, right) that are
   the partner's, and `outside`, float32 [B], the proportion of `image` outside
-  of the box. All rows have the same values.
+  of the box. Rows have the same values as far as `mix_by` says.
 
   Args:
     config: complete; its seed, and its keys of mixup and CutMix.
@@ -51,20 +57,46 @@ def make_prepare_batch(
   key = jax.random.fold_in(jax.random.key(config.seed), 2)
 
   def prepare_batch(batch, step):
-    drawn = draw(
-      jax.random.fold_in(key, step),
-      batch['image'].shape[1:3],
-      *alphas,
-      config.cutmix_share,
-    )
-    rows = batch['label'].shape[:1]
+    with sharding.use_mesh(layout.mesh):
+      drawn = draw_rows(
+        config.mix_by,
+        len(batch['label']),
+        jax.random.fold_in(key, step),
+        batch['image'].shape[1:3],
+        *alphas,
+        config.cutmix_share,
+      )
     return batch | {
-      **{k: jnp.broadcast_to(x, rows + x.shape) for k, x in drawn.items()},
+      **drawn,
       'partner_image': _shift(batch['image'], layout.mesh),
       'partner_label': _shift(batch['label'], layout.mesh),
     }
 
   return prepare_batch
+
+
+def draw_rows(
+  by: str, rows: int, key: jax.Array, *arguments
+) -> dict[str, jax.Array]:
+  """Returns `share`, `box` and `outside` of all rows of a step.
+
+  Args:
+    by: which rows have the same: those of the 'batch'; 'pair', rows 2k and
+      2k + 1; or 'element', none.
+    rows: B.
+    key: the random key of the step.
+    *arguments: those of `draw` after the key.
+  """
+  if by == 'batch':
+    drawn = draw(key, *arguments)
+    return {k: jnp.broadcast_to(x, (rows, *x.shape)) for k, x in drawn.items()}
+  alike = {'pair': 2, 'element': 1}[by]
+  keys = jax.random.split(key, -(-rows // alike))
+  drawn = jax.vmap(lambda key: draw(key, *arguments))(keys)
+  # Each device draws for all rows. If they shared the draws, they would have to
+  # agree after each try of the rejection sampling.
+  drawn = jax.tree.map(sharding.constrain, drawn)
+  return {k: jnp.repeat(x, alike, axis=0)[:rows] for k, x in drawn.items()}
 
 
 def draw(
@@ -74,10 +106,10 @@ def draw(
   cutmix_alpha: float,
   cutmix_share: float,
 ) -> dict[str, jax.Array]:
-  """Returns `share`, `box` and `outside` of a step, without the axis B.
+  """Returns `share`, `box` and `outside` of a blend, without the axis B.
 
   Args:
-    key: the random key of the step.
+    key: the random key of the blend.
     size: (H, W).
     alpha: mixup's proportion is drawn from Beta(alpha, alpha); 0: no mixup.
     cutmix_alpha: the same for CutMix; one of the two must be above 0.
@@ -167,21 +199,30 @@ def _shares_of_pixels(batch: Batch) -> jax.Array:
   return jnp.where(inside, 0, outside)[..., None]
 
 
-def over_labels(f: Callable[[jax.Array], jax.Array], batch: Batch) -> jax.Array:
+def over_labels(
+  f: Callable[[jax.Array], jax.Array], batch: Batch, *, binary: bool = False
+) -> jax.Array:
   """Returns the mean of `f` over both labels, weighted by `share`.
 
   For a loss that is linear in its targets, as all in `classification` are, this
   is the loss of the blended targets.
 
   Args:
-    f: maps labels, as they are in the batch, to [B].
+    f: maps labels, int32 [B] or [B, M] padded with -1, to [B].
     batch: see `make_prepare_batch`; without partners, nothing is weighted.
+    binary: whether a blend is an image that has the labels of both instead,
+      but for an image whose proportion is 0.
 
   Returns:
     [B].
   """
-  own = f(batch['label'])
   if 'share' not in batch:  # Nothing is blended.
-    return own
-  share = batch['share']
-  return share * own + (1 - share) * f(batch['partner_label'])
+    return f(batch['label'])
+  share, labels = batch['share'], (batch['label'], batch['partner_label'])
+  if not binary:
+    own, partner = map(f, labels)
+    return share * own + (1 - share) * partner
+  share, rows = share[:, None], len(share)
+  own, partner = (x.reshape(rows, -1) for x in labels)  # Each [B, M].
+  seen = jnp.where(share > 0, own, -1), jnp.where(share < 1, partner, -1)
+  return f(jnp.concatenate(seen, axis=1))  # [B, 2 M]

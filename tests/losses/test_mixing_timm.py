@@ -1,0 +1,102 @@
+"""Guards mixup and CutMix against timm, on the same images and draws."""
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.losses.test_mix_by import CLASSES, B, C, H, W, batch_of, prepared
+from vit_jax import losses
+from vit_jax.losses import classification, mixing
+
+timm_mixup = pytest.importorskip('timm.data.mixup')
+timm_loss = pytest.importorskip('timm.loss')
+torch = pytest.importorskip('torch')
+
+pytestmark = pytest.mark.hf
+
+KERNEL = np.random.default_rng(2).normal(size=(C * H * W, CLASSES)) / 4
+
+
+def _theirs(batch, smoothing, monkeypatch):
+  """Returns timm's blends and targets, for the draws of a batch of ours.
+
+  timm's partner of row i is the row i from the end, so partners stand there.
+  """
+  both = [
+    torch.from_numpy(np.concatenate([x, y[::-1]]))
+    for x, y in (
+      (batch['image'] / 127.5 - 1, batch['partner_image'] / 127.5 - 1),
+      (batch['label'].astype(np.int64), batch['partner_label']),
+    )
+  ]
+  both[0] = both[0].permute(0, 3, 1, 2).contiguous()  # [2 B, C, H, W]
+  mix = timm_mixup.Mixup(
+    **{'mixup_alpha': 0.8, 'cutmix_alpha': 1.0, 'mode': 'elem'},
+    **{'label_smoothing': smoothing, 'num_classes': CLASSES},
+  )
+  share, cuts = batch['share'].astype(np.float64), batch['outside'] == 1
+  # The rows behind ours are of no interest, and stay as they are.
+  draws = np.append(share, np.ones(B)), np.append(cuts, np.zeros(B, bool))
+  monkeypatch.setattr(mix, '_params_per_elem', lambda _: draws)
+  boxes = iter(batch['box'][cuts & (share != 1)])
+  monkeypatch.setattr(
+    timm_mixup, 'rand_bbox', lambda *_, **__: next(boxes)[[0, 2, 1, 3]]
+  )
+  images, targets = mix(*both)
+  assert next(boxes, None) is None
+  return images[:B].permute(0, 2, 3, 1), targets[:B]
+
+
+@pytest.mark.parametrize('by', ['batch', 'pair', 'element'])
+@pytest.mark.parametrize('name', ['softmax', 'sigmoid', 'binary'])
+def test_blends_and_losses_are_timms(by, name, monkeypatch):
+  smoothing = 0.1 if name == 'softmax' else 0.0
+  changes = dict(mixup_alpha=0.8, cutmix_alpha=1.0, mix_by=by)
+  batch = batch_of()
+  # One draw for the batch; so several steps have mixup, others CutMix.
+  for step in range(4 if by == 'batch' else 1):
+    ours = prepared(batch, step, (1, 1, 1), **changes)
+    images, targets = _theirs(ours, smoothing, monkeypatch)
+    blended = np.asarray(jax.jit(mixing.blended_images)(ours))
+    np.testing.assert_allclose(blended, images, atol=1e-6)
+
+    def model(_, x, **__):
+      return x.reshape(B, -1) @ KERNEL.astype(np.float32), {}
+
+    model.apply = model
+    options = {} if name == 'softmax' else {'reduce': 'mean'}
+    loss = losses.build(
+      'softmax' if name == 'softmax' else 'sigmoid',
+      label_smoothing=smoothing,
+      **options,
+    )
+    objective = classification.mean_loss(model, loss, binary=name == 'binary')
+    found, _ = objective({}, ours, jax.random.key(0))
+    logits = images.reshape(B, -1) @ torch.from_numpy(KERNEL)
+    if name == 'softmax':
+      expected = timm_loss.SoftTargetCrossEntropy()(logits, targets)
+    else:
+      threshold = 0.0 if name == 'binary' else None
+      bce = timm_loss.BinaryCrossEntropy(0.0, target_threshold=threshold)
+      expected = bce(logits, targets.double())
+    np.testing.assert_allclose(found, expected.item(), rtol=1e-6)
+
+
+def test_each_blend_is_distributed_as_timms():
+  count, size, arguments = 6000, (32, 24), (0.8, 1.0, 0.3)
+  draw = jax.jit(
+    lambda key: mixing.draw_rows('element', count, key, size, *arguments)
+  )
+  ours = jax.device_get(draw(jax.random.key(0)))
+  cuts = ours['outside'] == 1
+  np.random.seed(0)  # timm draws from it.
+  mix = timm_mixup.Mixup(*arguments[:2], switch_prob=0.3, mode='elem')
+  shares, theirs = mix._params_per_elem(count)
+  assert abs(cuts.mean() - theirs.mean()) < 0.04
+  assert stats.ks_2samp(ours['share'][~cuts], shares[~theirs]).pvalue > 1e-3
+  areas = [
+    timm_mixup.cutmix_bbox_and_lam((3, *size), share)[1]
+    for share in shares[theirs]
+  ]
+  assert stats.ks_2samp(ours['share'][cuts], areas).pvalue > 1e-3
