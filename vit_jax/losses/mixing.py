@@ -57,15 +57,18 @@ def make_prepare_batch(
   key = jax.random.fold_in(jax.random.key(config.seed), 2)
 
   def prepare_batch(batch, step):
-    with sharding.use_mesh(layout.mesh):
-      drawn = draw_rows(
-        config.mix_by,
-        len(batch['label']),
-        jax.random.fold_in(key, step),
-        batch['image'].shape[1:3],
-        *alphas,
-        config.cutmix_share,
-      )
+    drawn = draw_rows(
+      config.mix_by,
+      len(batch['label']),
+      jax.random.fold_in(key, step),
+      batch['image'].shape[1:3],
+      *alphas,
+      config.cutmix_share,
+    )
+    if config.mix_by != 'batch':
+      # Each device draws for all rows. If they shared the draws, they would
+      # have to agree after each try of the rejection sampling.
+      drawn = jax.lax.with_sharding_constraint(drawn, layout.whole)
     return batch | {
       **drawn,
       'partner_image': _shift(batch['image'], layout.mesh),
@@ -93,9 +96,6 @@ def draw_rows(
   alike = {'pair': 2, 'element': 1}[by]
   keys = jax.random.split(key, -(-rows // alike))
   drawn = jax.vmap(lambda key: draw(key, *arguments))(keys)
-  # Each device draws for all rows. If they shared the draws, they would have to
-  # agree after each try of the rejection sampling.
-  drawn = jax.tree.map(sharding.constrain, drawn)
   return {k: jnp.repeat(x, alike, axis=0)[:rows] for k, x in drawn.items()}
 
 
@@ -218,11 +218,12 @@ def over_labels(
   """
   if 'share' not in batch:  # Nothing is blended.
     return f(batch['label'])
-  share, labels = batch['share'], (batch['label'], batch['partner_label'])
+  share, own, partner = (batch[k] for k in ('share', 'label', 'partner_label'))
   if not binary:
-    own, partner = map(f, labels)
-    return share * own + (1 - share) * partner
-  share, rows = share[:, None], len(share)
-  own, partner = (x.reshape(rows, -1) for x in labels)  # Each [B, M].
-  seen = jnp.where(share > 0, own, -1), jnp.where(share < 1, partner, -1)
-  return f(jnp.concatenate(seen, axis=1))  # [B, 2 M]
+    return share * f(own) + (1 - share) * f(partner)
+  parts = ((share, own), (1 - share, partner))
+  seen = [
+    jnp.where(part[:, None] > 0, labels.reshape(len(labels), -1), -1)
+    for part, labels in parts
+  ]  # Each [B, M].
+  return f(jnp.concatenate(seen, axis=1))
