@@ -131,9 +131,9 @@ def test_devices_draw_without_each_other():
 
   @jax.jit
   def split(batch):
-    share = prepare(batch, 0)['share']
+    images = mixing.blended_images(prepare(batch, 0))
     with sharding.use_mesh(layout.mesh):
-      return sharding.constrain(share, sharding.BATCH)
+      return sharding.constrain(images, sharding.BATCH)
 
   text = split.lower(sharding.put_batch(batch_of(), layout.mesh)).compile()
   assert 'all-reduce' not in text.as_text()
