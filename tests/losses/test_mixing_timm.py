@@ -5,7 +5,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.losses.test_mix_by import CLASSES, B, C, H, W, batch_of, prepared
+from tests.losses.test_mix_by import (
+  BOTH,
+  CLASSES,
+  B,
+  C,
+  H,
+  W,
+  batch_of,
+  prepared,
+)
 from vit_jax import losses
 from vit_jax.losses import classification, mixing
 
@@ -52,11 +61,10 @@ def _theirs(batch, smoothing, monkeypatch):
 @pytest.mark.parametrize('name', ['softmax', 'sigmoid', 'binary'])
 def test_blends_and_losses_are_timms(by, name, monkeypatch):
   smoothing = 0.1 if name == 'softmax' else 0.0
-  changes = dict(mixup_alpha=0.8, cutmix_alpha=1.0, mix_by=by)
-  batch = batch_of()
-  # One draw for the batch; so several steps have mixup, others CutMix.
-  for step in range(4 if by == 'batch' else 1):
-    ours = prepared(batch, step, (1, 1, 1), **changes)
+  batch, kinds = batch_of(), set()
+  for step in range(2):
+    ours = prepared(batch, step, (1, 1, 1), mix_by=by, **BOTH)
+    kinds |= set(ours['outside'] == 1)
     images, targets = _theirs(ours, smoothing, monkeypatch)
     blended = np.asarray(jax.jit(mixing.blended_images)(ours))
     np.testing.assert_allclose(blended, images, atol=1e-6)
@@ -81,6 +89,7 @@ def test_blends_and_losses_are_timms(by, name, monkeypatch):
       bce = timm_loss.BinaryCrossEntropy(0.0, target_threshold=threshold)
       expected = bce(logits, targets.double())
     np.testing.assert_allclose(found, expected.item(), rtol=1e-6)
+  assert kinds == {True, False}  # Mixup and CutMix.
 
 
 def test_each_blend_is_distributed_as_timms():

@@ -264,8 +264,8 @@ def spread(batch_size: int, repeats: int) -> list[int]:
   has record t // repeats. Those of a batch fill its rows in `repeats` rounds,
   with one copy of each record. So copies are a round apart: on different
   devices, if there are at least `repeats`, and never neighbours, since images
-  are blended with their neighbours. This holds, also for the last row and the
-  first, from 3 * `repeats` rows on.
+  are blended with their neighbours. From 3 * `repeats` rows on, this holds for
+  the last row and the first, too.
 
   This is repeated augmentation (arXiv:1902.05509), as in DeiT's `RASampler`
   (deit/samplers.py): an epoch keeps its number of rows. If `repeats` does not
