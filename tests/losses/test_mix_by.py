@@ -3,29 +3,18 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
 from scipy import stats
 
+from tests.losses.test_mixing import CLASSES, B, C, H, W
+from tests.losses.test_mixing import _batch as batch_of
+from tests.losses.test_mixing import _pair as with_partners
+from tests.losses.test_mixing import _targets as multi_hot
 from vit_jax import config as config_lib
 from vit_jax import losses, sharding
 from vit_jax.losses import mixing
-
-B, H, W, C, CLASSES = 16, 4, 6, 3, 5
-
-
-def batch_of(labels=1):
-  """Returns a batch; with several labels, some rows have fewer, or none."""
-  rng = np.random.default_rng(0)
-  label = rng.integers(0, CLASSES, (B, labels), dtype=np.int32)
-  if labels > 1:
-    label[3:7, 1:] = label[7] = -1
-  return {
-    'image': rng.integers(0, 256, (B, H, W, C), dtype=np.uint8),
-    'label': label if labels > 1 else label[:, 0],
-  }
 
 
 @functools.cache
@@ -41,11 +30,6 @@ def prepared(batch, step, devices=(2, 2, 2), **changes):
   layout, prepare = _prepare(devices, tuple(changes.items()))
   put = sharding.put_batch(batch, layout.mesh)
   return jax.device_get(prepare(put, step))
-
-
-def with_partners(batch, share):
-  partners = {f'partner_{k}': np.roll(x, 1, axis=0) for k, x in batch.items()}
-  return batch | partners | {'share': np.float32(share)}
 
 
 SHARES = np.tile([0.3, 0, 1, 0.9], B // 4)
@@ -144,9 +128,7 @@ def test_devices_draw_without_each_other():
 
 def reference(logits, batch, name, smoothing, reduce):
   """Returns the loss of targets that are 1 where a blended one is above 0."""
-  own = np.zeros((B, CLASSES))
-  for row, labels in enumerate(batch['label'].reshape(B, -1)):
-    own[row, labels[labels >= 0]] = 1
+  own = multi_hot(batch['label'], 'sigmoid', 0.0)
   share = SHARES[:, None]
   targets = share * own + (1 - share) * np.roll(own, 1, axis=0) > 0
   x = logits.astype(np.float64)
@@ -182,8 +164,8 @@ def test_the_loss_of_targets_above_zero(name, labels, smoothing, reduce):
 
   config = config_lib.default()
   config.mixup_alpha = 0.8
-  config.loss.update(name=name, label_smoothing=smoothing)
-  config.loss.update(binary=True, reduce=reduce)
+  config.loss = config_lib.sigmoid(smoothing, binary=True, reduce=reduce)
+  config.loss.name = name
   layout = sharding.Layout(sharding.make_mesh(1))
   objective = losses.build_objective(config, Linear(), layout)
   found, metrics = jax.jit(objective.mean_loss)({}, batch, jax.random.key(0))
@@ -200,15 +182,3 @@ def test_the_loss_of_targets_above_zero(name, labels, smoothing, reduce):
   )
   accuracy = np.where(of_own, SHARES, 0) + np.where(of_partner, 1 - SHARES, 0)
   np.testing.assert_allclose(metrics['accuracy'], accuracy.mean(), rtol=1e-5)
-
-
-def test_a_mean_over_the_classes():
-  section = config_lib.sigmoid(0.1, binary=True, reduce='mean')
-  mean, total = (
-    losses.build(**section),
-    losses.build('sigmoid', label_smoothing=0.1),
-  )
-  logits, label = jnp.arange(10.0).reshape(2, 5), jnp.array([1, 4])
-  np.testing.assert_allclose(
-    mean(logits, label), total(logits, label) / 5, rtol=1e-6
-  )

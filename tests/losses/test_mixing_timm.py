@@ -3,18 +3,9 @@
 import jax
 import numpy as np
 import pytest
-from scipy import stats
 
-from tests.losses.test_mix_by import (
-  BOTH,
-  CLASSES,
-  B,
-  C,
-  H,
-  W,
-  batch_of,
-  prepared,
-)
+from tests.losses.test_mix_by import BOTH, batch_of, prepared
+from tests.losses.test_mixing import CLASSES, B, C, H, W
 from vit_jax import losses
 from vit_jax.losses import classification, mixing
 
@@ -90,22 +81,3 @@ def test_blends_and_losses_are_timms(by, name, monkeypatch):
       expected = bce(logits, targets.double())
     np.testing.assert_allclose(found, expected.item(), rtol=1e-6)
   assert kinds == {True, False}  # Mixup and CutMix.
-
-
-def test_each_blend_is_distributed_as_timms():
-  count, size, arguments = 6000, (32, 24), (0.8, 1.0, 0.3)
-  draw = jax.jit(
-    lambda key: mixing.draw_rows('element', count, key, size, *arguments)
-  )
-  ours = jax.device_get(draw(jax.random.key(0)))
-  cuts = ours['outside'] == 1
-  np.random.seed(0)  # timm draws from it.
-  mix = timm_mixup.Mixup(*arguments[:2], switch_prob=0.3, mode='elem')
-  shares, theirs = mix._params_per_elem(count)
-  assert abs(cuts.mean() - theirs.mean()) < 0.04
-  assert stats.ks_2samp(ours['share'][~cuts], shares[~theirs]).pvalue > 1e-3
-  areas = [
-    timm_mixup.cutmix_bbox_and_lam((3, *size), share)[1]
-    for share in shares[theirs]
-  ]
-  assert stats.ks_2samp(ours['share'][cuts], areas).pvalue > 1e-3
