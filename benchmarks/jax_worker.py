@@ -34,7 +34,7 @@ def main(task: dict[str, Any]) -> dict[str, Any]:
     }
   )
   config.schedule = config_lib.schedule('constant', peak=1e-3, warmup_steps=0)
-  config.optimizer = config_lib.adam(weight_decay=0.1)
+  config.optimizer = config_lib.optimizer('adamw', weight_decay=0.1)
   step = steps.build(analysis.resolve(config, jax.default_backend()))
   turns, facts = range(task['turns']), step.facts
   return {

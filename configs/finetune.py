@@ -244,7 +244,7 @@ def base(model, resolution, steps):
   config.init.checkpoint = config_dict.placeholder(str)
   config.image_size = (resolution, resolution)
   config.total_steps = steps
-  config.optimizer = config_lib.sgd(clip_norm=1.0)
+  config.optimizer = config_lib.optimizer('sgd', momentum=0.9, clip_norm=1.0)
   config.data.batch_size = 512
   # Splits the state into up to 32 parts.
   config.mesh.data, config.mesh.fsdp = -1, -1
@@ -286,7 +286,7 @@ def _set_data(config, args, row, resolution):
 
 def _set_bit(config, row):
   """Sets BiT's HyperRule (arXiv:1912.11370, 3.3) except for preprocessing."""
-  config.optimizer = config_lib.sgd()
+  config.optimizer = config_lib.optimizer('sgd', momentum=0.9)
   # For the 500 steps of small data sets, BiT's public code has boundaries at
   # 40, 60 and 80% instead.
   config.schedule = config_lib.schedule(
@@ -302,7 +302,9 @@ def _set_bit(config, row):
 
 def _train_less(config, tune):
   """Trains the head alone, or the head and low-rank additions."""
-  config.optimizer = config_lib.adam(clip_norm=1.0)
+  config.optimizer = config_lib.optimizer(
+    'adamw', weight_decay=0.0, clip_norm=1.0
+  )
   config.schedule.peak = 1e-3
   if tune == 'lora':
     config.lora.rank = 8

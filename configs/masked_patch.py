@@ -52,7 +52,7 @@ def get_config(argument=None):
     args.get('target', 'mean_colour'), fraction=args.get('fraction', 0.5)
   )
   # The paper gives no weight decay or dropout for this run.
-  config.optimizer = config_lib.adam()
+  config.optimizer = config_lib.optimizer('adamw', weight_decay=0.0)
   config.schedule = config_lib.schedule(
     'cosine', peak=2e-4, warmup_steps=config.schedule.warmup_steps
   )

@@ -290,14 +290,16 @@ def _set_pretraining(config, dataset, args, scale):
     # As in configs/masked_patch.py.
     kind = 'masked_patch'
     config.loss = config_lib.masked_patch()
-    config.optimizer = config_lib.adam()
+    config.optimizer = config_lib.optimizer('adamw', weight_decay=0.0)
     config.schedule = config_lib.schedule(
       'cosine', peak=scale.rate(2e-4), **warmup
     )
     config.model.head_bias = 0.0
     config.model.dropout_rate = None
   elif args.get('optimizer') == 'sgd':
-    config.optimizer = config_lib.sgd(weight_decay=1e-4)
+    config.optimizer = config_lib.optimizer(
+      'sgd', momentum=0.9, weight_decay=1e-4
+    )
     config.schedule = config_lib.schedule(
       'staircase',
       peak=0.1,
@@ -307,7 +309,9 @@ def _set_pretraining(config, dataset, args, scale):
     )
   else:
     papers = pretrain.JFT.peak.get(config.model.name, pretrain.JFT.others)
-    config.optimizer = config_lib.adam(weight_decay=scale.weight_decay)
+    config.optimizer = config_lib.optimizer(
+      'adamw', weight_decay=scale.weight_decay
+    )
     config.schedule = config_lib.schedule(
       'linear', peak=scale.rate(papers), **warmup
     )
@@ -376,7 +380,7 @@ def _set_transfer(config, scale, spec, train, test):
   config.data.preprocess = _resize(spec)
   config.data.train_split = train
   config.total_steps = scale.tuning_steps
-  config.optimizer = config_lib.sgd(clip_norm=1.0)
+  config.optimizer = config_lib.optimizer('sgd', momentum=0.9, clip_norm=1.0)
   config.schedule = config_lib.schedule(
     'cosine', peak=0.03, warmup_steps=scale.tuning_steps // 10
   )

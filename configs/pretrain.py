@@ -249,8 +249,8 @@ def _set_recipe(config, model, row):
   # The paper tuned smoothing for its small sets, but does not print the value;
   # its authors' public recipe for ImageNet has 1e-4.
   config.loss = config_lib.sigmoid(1e-4 if row is IMAGENET else 0.0)
-  config.optimizer = config_lib.adam(
-    weight_decay=row.weight_decay, clip_norm=row.clip_norm
+  config.optimizer = config_lib.optimizer(
+    'adamw', weight_decay=row.weight_decay, clip_norm=row.clip_norm
   )
   config.schedule = config_lib.schedule(
     row.decay, peak=row.peak.get(model, row.others), warmup_steps=10_000
@@ -261,7 +261,9 @@ def _set_recipe(config, model, row):
 
 def _set_sgd(config, of_bit):
   """Sets BiT's optimizer and schedule, and on ImageNet its loss."""
-  config.optimizer = config_lib.sgd(weight_decay=1e-4)
+  config.optimizer = config_lib.optimizer(
+    'sgd', momentum=0.9, weight_decay=1e-4
+  )
   config.schedule = config_lib.schedule(
     'staircase',
     peak=SGD_PEAK,

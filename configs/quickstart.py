@@ -67,7 +67,9 @@ def pretrain():
   config.data.train_split = 'train'
   config.total_steps = 1600
   config.model.representation_size = 96
-  config.optimizer = config_lib.adam(weight_decay=0.1, clip_norm=1.0)
+  config.optimizer = config_lib.optimizer(
+    'adamw', weight_decay=0.1, clip_norm=1.0
+  )
   config.schedule = config_lib.schedule('linear', peak=1e-3, warmup_steps=100)
   config.evals.test = config_lib.evaluation('test')
   config.checkpoint.every = 400
@@ -80,11 +82,13 @@ def transfer(*, from_scratch):
   config.data.train_split = TRAIN
   config.total_steps = 100
   if from_scratch:
-    config.optimizer = config_lib.adam(weight_decay=0.1, clip_norm=1.0)
+    config.optimizer = config_lib.optimizer(
+      'adamw', weight_decay=0.1, clip_norm=1.0
+    )
     config.schedule = config_lib.schedule('cosine', peak=3e-3, warmup_steps=20)
   else:
     config.init.checkpoint = 'stage:pretrain'
-    config.optimizer = config_lib.sgd(clip_norm=1.0)
+    config.optimizer = config_lib.optimizer('sgd', momentum=0.9, clip_norm=1.0)
     config.schedule = config_lib.schedule('cosine', peak=0.1, warmup_steps=20)
   config.evals.validation = config_lib.evaluation(VALIDATION)
   config.evals.test = config_lib.evaluation(TEST)

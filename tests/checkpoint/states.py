@@ -19,8 +19,8 @@ def _random(shape, seed):
 
 def train_state(*, polyak=True, seed=0):
   """Returns a state without zero leaves, with bfloat16 first moments."""
-  section = config_lib.adam(weight_decay=0.1, clip_norm=1.0)
-  section.moment_dtype = 'bfloat16'
+  section = config_lib.optimizer('adamw', weight_decay=0.1, clip_norm=1.0)
+  section.mu_dtype = 'bfloat16'
   optimizer = optimizer_lib.build_optimizer(section, lambda step: 0.1)
   params = {
     'embedding': {'kernel': _random((4, 4, 1, 8), seed)},

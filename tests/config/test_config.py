@@ -7,6 +7,8 @@ import pytest
 from ml_collections import config_dict
 
 from vit_jax import config as config_lib
+from vit_jax.config import completion
+from vit_jax.plan import analysis
 
 # Arguments of config files ---------------------------------------------------
 
@@ -91,8 +93,11 @@ def test_a_config_file_has_exactly_the_keys_of_the_table():
     ('loss.name', 'hinge', "['softmax', 'sigmoid', 'masked_patch']"),
     ('loss.label_smoothing', 1.0, '[0, 1)'),
     ('loss.reduce', 'none', "['sum', 'mean']"),
-    ('optimizer.name', 'lamb', "['adam', 'sgd']"),
+    ('optimizer.name', 'adam', "'adamw', 'lamb', 'lars'"),
     ('optimizer.name', 'sgd', "'momentum'"),
+    ('optimizer.mu_dtype', 'float16', "['float32', 'bfloat16']"),
+    ('optimizer.b1', -0.5, 'at least 0'),
+    ('sam.rho_end', -0.5, 'at least 0, or -1'),
     ('optimizer.weight_decay_params', 'biases', "['all', 'kernels']"),
     ('optimizer.clip_norm', -1.0, 'at least 0'),
     ('schedule.name', 'step', "'staircase']"),
@@ -178,6 +183,49 @@ def test_defaults_of_devices():
     assert model.dtype == dtype
 
 
+def test_rates_and_warm_ups_by_the_batch_and_the_epoch():
+  config = _config(**{'data.batch_size': 8})
+  config.schedule = config_lib.schedule(
+    'cosine', peak=0.5, peak_batch=16, warmup_epochs=2.5, warmup_start=1e-3
+  )
+  config_lib.validate(config)
+  expected = config_lib.schedule(
+    # 2.5 * 100 / 8 = 31.25
+    'cosine', peak=0.25, warmup_steps=31, warmup_start=1e-3
+  )  # fmt: skip
+  result = _resolve(config)
+  assert result.schedule == expected
+  assert _resolve(result) == result
+  config.num_classes, config.data.num_examples = 10, 100
+  assert analysis.resolve(config, 'tpu').schedule == expected
+  for key, value in (('warmup_steps', -1), ('peak', -1.0)):
+    wrong = config.copy_and_resolve_references()
+    wrong.schedule[key] = value
+    with pytest.raises(ValueError, match=f'not go with schedule.{key}=-1'):
+      config_lib.validate(wrong)
+  # The length of an epoch is unknown.
+  config.data.num_examples = None
+  unknown = config.copy_and_resolve_references()
+  completion.fill_in(unknown)
+  assert unknown.schedule.warmup_epochs == 2.5
+
+
+def test_the_section_of_an_optimizer():
+  with pytest.raises(ValueError, match=r"optimizer='adm' .*'adamw', 'lamb'"):
+    config_lib.optimizer('adm')
+  with pytest.raises(TypeError, match=r"\['beta1'\]: .*'b1', 'b2'"):
+    config_lib.optimizer('adamw', beta1=0.9)
+  # A number without a value can be given one later, but no other type.
+  config = _config()
+  config.optimizer = config_lib.optimizer('sgd')
+  config_lib.validate(config)
+  assert config.optimizer.momentum is None
+  config.optimizer.momentum = 0.5
+  config_lib.validate(config)
+  with pytest.raises(TypeError, match='momentum'):
+    config.optimizer.momentum = 'much'
+
+
 # The config of a work directory ----------------------------------------------
 
 
@@ -187,7 +235,7 @@ def test_the_work_directory_of_another_run_is_refused(tmp_path):
   assert config_lib.load(tmp_path)['image_size'] == [224, 224]
   config_lib.check_same_run(_config(), tmp_path)
   config = _config(seed=1, image_size=(32, 32))
-  config.optimizer = config_lib.sgd()
+  config.optimizer = config_lib.optimizer('sgd', momentum=0.9)
   with pytest.raises(ValueError, match='holds a run with another') as error:
     config_lib.check_same_run(config, tmp_path)
   lines = str(error.value).splitlines()
@@ -236,6 +284,40 @@ def test_runs_may_be_older_or_newer_than_a_key(tmp_path, caplog):
   assert loaded['loss'] == config_lib.softmax().to_dict()
   config.cutmix_alpha = 1.0
   with pytest.raises(ValueError, match=r'cutmix_alpha: 0.0 in .* 1.0 now'):
+    config_lib.check_same_run(config, tmp_path)
+
+
+@pytest.mark.parametrize(
+  'name, renamed',
+  [
+    ('adam', {'beta1': 'b1', 'beta2': 'b2', 'moment_dtype': 'mu_dtype'}),
+    ('sgd', {'moment_dtype': 'accumulator_dtype'}),
+  ],
+)
+def test_names_of_older_runs(tmp_path, name, renamed):
+  config = _config()
+  config.optimizer = config_lib.optimizer(
+    {'adam': 'adamw'}.get(name, name), weight_decay=0.1
+  )
+  key = list(renamed.values())[-1]
+  config.optimizer[key] = 'bfloat16'
+  older = config.to_dict()
+  section = older['optimizer']
+  for old, new in renamed.items():
+    section[old] = section.pop(new)
+  section['name'] = name
+  gone = ('eps_root', 'nesterov')
+  older['optimizer'] = {k: v for k, v in section.items() if k not in gone}
+  older['schedule'] = {
+    k: older['schedule'][k] for k in ('name', 'peak', 'warmup_steps', 'end')
+  }
+  del older['sam']
+  (tmp_path / 'config.json').write_text(json.dumps(older))
+  config_lib.check_same_run(config, tmp_path)
+  loaded = config_lib.load(tmp_path)
+  assert loaded == json.loads(config_lib.to_json(config))
+  config.optimizer[key] = 'float32'
+  with pytest.raises(ValueError, match=f"{key}: 'bfloat16' in .*'float32' now"):
     config_lib.check_same_run(config, tmp_path)
 
 

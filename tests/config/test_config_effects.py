@@ -33,6 +33,9 @@ CHANGES = {
   'cutmix_share': 0.2,
   'mix_by': 'pair',
   'dropout_rng': 'rbg',
+  'sam.rho': 0.1,
+  'sam.rho_end': 0.0,
+  'sam.alpha': 0.5,
   'model.width': 32,
   'model.position_stddev': 0.5,
   'loss.label_smoothing': 0.1,
@@ -47,7 +50,7 @@ CHANGES = {
   'lora.rank': 1,
   'lora.alpha': 32.0,
   'lora.targets': ('key',),
-  'optimizer.beta1': 0.5,
+  'optimizer.b1': 0.5,
   'schedule.peak': 0.5,
 }
 # Keys whose effect tests/training/test_tuning.py and test_recording.py guard
@@ -65,6 +68,8 @@ NEEDED = {
   'mix_by': {'mixup_alpha': 0.2},
   'loss.binary': {'mixup_alpha': 0.2},
   'lora.alpha': {'lora.rank': 1},
+  'sam.rho_end': {'sam.rho': 0.1},
+  'sam.alpha': {'sam.rho': 0.1},
   'lora.targets': {'lora.rank': 1},
 }
 # Sections of one function each, and keys that do not affect a training step.

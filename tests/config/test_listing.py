@@ -7,9 +7,8 @@ import pytest
 
 from tests.tiny_run import tiny_config
 from vit_jax import config as config_lib
-from vit_jax.config import listing, sections
+from vit_jax.config import listing, optimizers, sections
 from vit_jax.configs import quickstart
-from vit_jax.training import optimizer
 
 
 def test_every_key_has_one_meaning():
@@ -21,16 +20,31 @@ def test_every_key_has_one_meaning():
   entries = listing.entries(config)
   assert [entry.path for entry in entries if not entry.meaning] == []
   found = {entry.path: entry.meaning for entry in entries}
-  assert found['optimizer.name'].startswith("Adam with the paper's betas")
+  assert found['optimizer.name'].startswith('Adam with weight decay')
   assert found['evals.masked_patch.kind'].startswith('Masked patch prediction')
 
 
-@pytest.mark.parametrize('build', [optimizer.adam, optimizer.sgd])
-def test_the_table_has_the_keys_of_each_optimizer(build):
-  parameters = inspect.signature(build).parameters.values()
-  keys = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
-  table = sections.SECTIONS['optimizer'][build.__name__]
-  assert keys == table.keys() - {'name', 'clip_norm'}
+def test_the_keys_of_an_optimizer_are_the_arguments_of_optax():
+  config = config_lib.default()
+  for name, function in optimizers.OPTIMIZERS.items():
+    config.optimizer = config_lib.optimizer(name)
+    entries = {e.path: e for e in listing.entries(config)}
+    assert f'optimizer.{name}.learning_rate' not in entries
+    for key, parameter in inspect.signature(function).parameters.items():
+      entry = entries.pop(f'optimizer.{key}', None)
+      if entry is None:  # A schedule, or parts of the parameters.
+        assert re.fullmatch('.*(learning_rate|mask|numbers)', key)
+        continue
+      kept = entry.value == parameter.default
+      assert kept or ('dtype' in key and entry.value == 'float32')
+      # Optax explains it, in several words, without marks.
+      assert re.fullmatch(r'[A-Z][^`]* [^`]*', entry.meaning)
+    own = {p for p in entries if p.startswith('optimizer.')}
+    more = {'optimizer.weight_decay'} if name == 'sgd' else set()
+    assert own == more | {
+      f'optimizer.{k}' for k in ('name', 'clip_norm', 'weight_decay_params')
+    }
+  assert entries['optimizer.weight_decay'].meaning
 
 
 def test_the_list_says_who_set_a_value():
@@ -72,7 +86,7 @@ def test_the_list_of_a_config_with_stages():
   assert '\nstages.*.checkpoint.keep = 2  [default]\n' in text
   # The file chose the optimizer, which has this value by default.
   assert "\nstages.finetune.optimizer.name = 'sgd'  [config file]\n" in text
-  assert '\nstages.finetune.optimizer.momentum = 0.9  [default]\n' in text
+  assert '\nstages.finetune.optimizer.weight_decay = 0.0  [default]\n' in text
   assert max(map(len, text.splitlines())) <= 80
   with pytest.raises(ValueError, match="no key of this config has 'sede'"):
     listing.text(config, (), 'sede')

@@ -135,7 +135,7 @@ def several_config(*, mesh, changes=()):
     }
   )
   # Adam takes steps of full size even if a gradient is only rounding error.
-  config.optimizer = config_lib.sgd(clip_norm=1.0)
+  config.optimizer = config_lib.optimizer('sgd', momentum=0.9, clip_norm=1.0)
   config.schedule = config_lib.schedule('cosine', peak=0.05, warmup_steps=5)
   config.evals.test = config_lib.evaluation('test[:101]', every=10)
   config.evals.test.save_predictions = True

@@ -20,6 +20,7 @@ from vit_jax import losses, models, sharding
 from vit_jax.losses import classification
 from vit_jax.models import lora
 from vit_jax.training import optimizer as optimizer_lib
+from vit_jax.training import schedule as schedule_lib
 from vit_jax.training import step as step_lib
 from vit_jax.training import tuning as tuning_lib
 
@@ -83,9 +84,9 @@ def _one_step(kind, layout, accumulation_steps):
   """
   # In its first step, Adam moves parameters equally far for gradients of any
   # size. A larger epsilon keeps differences due to rounding small.
-  section = config_lib.adam(weight_decay=0.1, clip_norm=1.0)
+  section = config_lib.optimizer('adamw', weight_decay=0.1, clip_norm=1.0)
   section.eps = 1e-3
-  schedule = optimizer_lib.build_schedule(
+  schedule = schedule_lib.build_schedule(
     config_lib.schedule('constant', peak=0.01, warmup_steps=0), 10
   )
   optimizer = optimizer_lib.build_optimizer(section, schedule)

@@ -46,7 +46,9 @@ def test_rules(name, shape, axes):
 def _state(**overrides):
   sizes = dict(width=32, depth=2, heads=4, mlp_dim=48) | overrides
   model = models.build('ViT-Ti/4', num_classes=6, **sizes)
-  optimizer = optimizer_lib.build_optimizer(config_lib.adam(), lambda step: 0.1)
+  optimizer = optimizer_lib.build_optimizer(
+    config_lib.optimizer('adamw', weight_decay=0.0), lambda step: 0.1
+  )
 
   def first_state():
     params = step_lib.init_params(model, jax.random.key(0), (8, 8, 3))

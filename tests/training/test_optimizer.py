@@ -19,12 +19,15 @@ from vit_jax import losses
 from vit_jax.configs import finetune, pretrain
 from vit_jax.losses import classification
 from vit_jax.training import optimizer as optimizer_lib
+from vit_jax.training import schedule as schedule_lib
 from vit_jax.training import step as step_lib
 
 
 def _rates(name, steps, total_steps=110, **others):
-  section = dict(name=name, peak=2.0, warmup_steps=10) | others
-  schedule = optimizer_lib.build_schedule(section, total_steps)
+  section = config_lib.schedule(
+    name, **dict(peak=2.0, warmup_steps=10) | others
+  )
+  schedule = schedule_lib.build_schedule(section, total_steps)
   return [float(schedule(step)) for step in steps]
 
 
@@ -55,6 +58,32 @@ def test_schedules():
   )
 
 
+def test_a_reciprocal_square_root():
+  steps = [0, 5, 10, 40, 85, 90, 100, 110]
+  np.testing.assert_allclose(
+    _rates('rsqrt', steps, timescale=10, cooldown_steps=20),
+    # 2 / sqrt(1 + (t - 10) / 10), and in the end (110 - t) / 20 of it.
+    [0, 1, 2, 1, 2 / 8.5**0.5, 2 / 3, 0.5 * 2 / 10**0.5, 0],
+    rtol=1e-6,
+    atol=1e-7,
+  )
+
+
+def test_a_warm_up_from_a_rate_and_a_cool_down_to_one():
+  for name in ('linear', 'cosine', 'constant', 'rsqrt'):
+    found = _rates(name, [0, 5, 10], warmup_start=0.5)
+    np.testing.assert_allclose(found, [0.5, 1.25, 2], rtol=1e-6)
+  np.testing.assert_allclose(
+    _rates('constant', [50, 90, 100, 110], cooldown_steps=20, end=0.5),
+    [2, 2, 1.25, 0.5],
+    rtol=1e-6,
+  )
+  with pytest.raises(ValueError, match=r'cooldown_steps=101 .*total_steps=110'):
+    _rates('constant', [0], cooldown_steps=101)
+  with pytest.raises(ValueError, match=r'warmup_epochs=2.0 .*num_examples'):
+    _rates('constant', [0], warmup_steps=0, warmup_epochs=2.0)
+
+
 def test_no_warmup_starts_at_the_peak():
   assert _rates('constant', [0], warmup_steps=0) == [2.0]
 
@@ -64,10 +93,11 @@ def test_a_warm_up_must_end():
     _rates('constant', [0], total_steps=10)
 
 
-@pytest.mark.parametrize('build', [config_lib.adam, config_lib.sgd])
-def test_low_rank_additions_decay_as_their_kernels_do(build):
-  section = build(weight_decay=0.3)
-  section.weight_decay_params = 'kernels'
+@pytest.mark.parametrize('name', ['adamw', 'sgd'])
+def test_low_rank_additions_decay_as_their_kernels_do(name):
+  section = config_lib.optimizer(
+    name, weight_decay=0.3, weight_decay_params='kernels'
+  )
   ones = jnp.ones(2)
   params = {
     'lora': {'out': {'kernel': {'a': ones, 'b': ones}}},
@@ -84,7 +114,7 @@ def test_low_rank_additions_decay_as_their_kernels_do(build):
 
 def test_a_gradient_within_the_norm_is_not_clipped():
   optimizer = optimizer_lib.build_optimizer(
-    config_lib.sgd(clip_norm=1.0), lambda _: 0.1
+    config_lib.optimizer('sgd', momentum=0.9, clip_norm=1.0), lambda _: 0.1
   )
   for size, factor in ((0.5, 1.0), (4.0, 0.25)):
     grads = {'a': jnp.array([0.6 * size]), 'b': jnp.array([0.8 * size])}
@@ -92,9 +122,18 @@ def test_a_gradient_within_the_norm_is_not_clipped():
     assert updates['a'] == pytest.approx(-0.06 * size * factor)
 
 
-@pytest.mark.parametrize('section', [config_lib.adam(), config_lib.sgd()])
-def test_moment_dtype(section):
-  section.moment_dtype = 'bfloat16'
+@pytest.mark.parametrize(
+  'name, key',
+  [
+    ('adamw', 'mu_dtype'),
+    ('lion', 'mu_dtype'),
+    ('sgd', 'accumulator_dtype'),
+    ('adafactor', 'dtype_momentum'),
+  ],
+)
+def test_moment_dtype(name, key):
+  momentum = {} if key == 'mu_dtype' else {'momentum': 0.9}
+  section = config_lib.optimizer(name, **{key: 'bfloat16'}, **momentum)
   optimizer = optimizer_lib.build_optimizer(section, lambda _: 0.1)
   state = optimizer.init({'kernel': jnp.ones(2)})
   assert 'bfloat16' in {x.dtype.name for x in jax.tree.leaves(state)}
@@ -139,7 +178,7 @@ def _ours(config):
   """Returns the loss and learning rate of each step of this config."""
   model = Linear()
   objective = classification.mean_loss(model, losses.build(**config.loss))
-  schedule = optimizer_lib.build_schedule(config.schedule, STEPS)
+  schedule = schedule_lib.build_schedule(config.schedule, STEPS)
   optimizer = optimizer_lib.build_optimizer(config.optimizer, schedule)
   step = tiny_step.train_step(objective, optimizer, schedule, jax.random.key(0))
   params = jax.tree.map(jnp.float32, {'head': _first_params()})

@@ -126,7 +126,7 @@ def test_divergence_stops_with_the_last_good_checkpoint(
   config.schedule = config_lib.schedule(
     'staircase', peak=1e-3, warmup_steps=0, boundaries=(0.5,), factor=1e36
   )
-  config.optimizer = config_lib.sgd()
+  config.optimizer = config_lib.optimizer('sgd', momentum=0.9)
   with pytest.raises(NonFiniteError, match=message) as error:
     train.train_and_evaluate(config, tmp_path)
   assert f'what is in {tmp_path}/checkpoints is of before' in str(error.value)

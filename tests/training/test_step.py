@@ -14,6 +14,7 @@ from vit_jax import losses
 from vit_jax.losses import classification
 from vit_jax.models.shared import Dropout
 from vit_jax.training import optimizer as optimizer_lib
+from vit_jax.training import schedule as schedule_lib
 from vit_jax.training import step as step_lib
 
 BATCH, CLASSES, SIZE = 8, 5, (8, 12)
@@ -47,11 +48,14 @@ def _params(model):
   return naive.random_params(model, images, train=False)
 
 
-def _optimizer(name='adam'):
-  section = {'adam': config_lib.adam, 'sgd': config_lib.sgd}[name](
-    weight_decay=0.1, clip_norm=1.0
+MOMENTUM = {'adamw': {}, 'sgd': {'momentum': 0.9}}
+
+
+def _optimizer(name='adamw'):
+  section = config_lib.optimizer(
+    name, weight_decay=0.1, clip_norm=1.0, **MOMENTUM[name]
   )
-  schedule = optimizer_lib.build_schedule(
+  schedule = schedule_lib.build_schedule(
     config_lib.schedule('cosine', peak=1e-2, warmup_steps=2), 10
   )
   return optimizer_lib.build_optimizer(section, schedule), schedule
@@ -197,9 +201,9 @@ def test_polyak_average_is_the_recursion():
 @pytest.mark.parametrize(
   'name, changes, gradients',
   [
-    ('adam', {}, [NAN] * 10 + GOOD),
-    ('adam', dict(clip_norm=1.0), [GOOD[0], NAN, INF, *GOOD[1:]]),
-    ('adam', dict(moment_dtype='bfloat16'), [GOOD[0], NAN, INF, *GOOD[1:]]),
+    ('adamw', {}, [NAN] * 10 + GOOD),
+    ('adamw', dict(clip_norm=1.0), [GOOD[0], NAN, INF, *GOOD[1:]]),
+    ('adamw', dict(mu_dtype='bfloat16'), [GOOD[0], NAN, INF, *GOOD[1:]]),
     ('sgd', dict(clip_norm=1.0), [NAN] * 10 + GOOD),
   ],
 )
@@ -207,8 +211,10 @@ def test_skipped_steps_neither_weaken_nor_strengthen_later_ones(
   name, changes, gradients
 ):
   schedule = optax.constant_schedule(1e-3)
-  section = getattr(config_lib, name)(weight_decay=0.1)
-  optimizer = optimizer_lib.build_optimizer({**section, **changes}, schedule)
+  section = config_lib.optimizer(
+    name, weight_decay=0.1, **MOMENTUM[name], **changes
+  )
+  optimizer = optimizer_lib.build_optimizer(section, schedule)
   (*_, state), _ = _follow(optimizer, schedule, gradients)
   # Optax's own way to skip steps.
   reference = optax.apply_if_finite(optimizer, 100)
@@ -239,7 +245,7 @@ def test_a_skipped_step_changes_only_its_number_and_the_schedules(bad):
 def test_the_schedule_goes_on_in_skipped_steps():
   schedule = optax.linear_schedule(2e-3, 0.0, 20)
   optimizer = optimizer_lib.build_optimizer(
-    config_lib.adam(weight_decay=0.0), schedule
+    config_lib.optimizer('adamw', weight_decay=0.0), schedule
   )
   (*_, state), metrics = _follow(optimizer, schedule, [NAN] * 10 + GOOD[:1])
   assert metrics['skipped'] == 0

@@ -24,7 +24,9 @@ QUERY = 'Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query/kernel'
 
 def _config(**changes):
   config = tiny_run.tiny_config({'total_steps': 3, 'num_classes': 2})
-  config.optimizer = config_lib.adam(weight_decay=0.1, clip_norm=1.0)
+  config.optimizer = config_lib.optimizer(
+    'adamw', weight_decay=0.1, clip_norm=1.0
+  )
   config.schedule = config_lib.schedule('constant', peak=1e-2, warmup_steps=0)
   config.update_from_flattened_dict(
     {key.replace('__', '.'): value for key, value in changes.items()}
@@ -135,7 +137,10 @@ def _run(program):
   'changes, expected',
   [
     pytest.param(  # The last case has a pattern of what trains, too.
-      {'tuning.train': '.*bias|head/kernel', 'optimizer': config_lib.sgd()},
+      {
+        'tuning.train': '.*bias|head/kernel',
+        'optimizer': config_lib.optimizer('sgd', momentum=0.9),
+      },
       r'.*bias|head/kernel',
       marks=pytest.mark.gate,
     ),

@@ -29,12 +29,11 @@ from vit_jax.config.sections import EVALUATIONS as EVALUATIONS
 from vit_jax.config.sections import FEATURES as FEATURES
 from vit_jax.config.sections import MASKED_PATCH as MASKED_PATCH
 from vit_jax.config.sections import SECTIONS as SECTIONS
-from vit_jax.config.sections import adam as adam
 from vit_jax.config.sections import due as due
 from vit_jax.config.sections import evaluation as evaluation
 from vit_jax.config.sections import masked_patch as masked_patch
 from vit_jax.config.sections import metrics_of as metrics_of
+from vit_jax.config.sections import optimizer as optimizer
 from vit_jax.config.sections import schedule as schedule
-from vit_jax.config.sections import sgd as sgd
 from vit_jax.config.sections import sigmoid as sigmoid
 from vit_jax.config.sections import softmax as softmax

@@ -232,7 +232,8 @@ def fill_in(config: ml_collections.ConfigDict) -> None:
   """Sets what follows from other values of a config, as far as these are set.
 
   These are total_steps, model.head_bias, the schedule's warmup_steps and peak,
-  and the evaluations' `every`.
+  and the evaluations' `every`. The schedule's warmup_epochs and peak_batch
+  become 0 once they are used.
 
   Args:
     config: changed.
@@ -248,13 +249,21 @@ def fill_in(config: ml_collections.ConfigDict) -> None:
     is_sigmoid = config.loss.name == 'sigmoid'
     bias = -math.log(max(1, classes - 1)) if is_sigmoid else 0.0
     config.model.head_bias = bias
-  if config.schedule.warmup_steps == -1 and steps:
-    config.schedule.warmup_steps = min(10_000, steps // 10)
-  if config.schedule.peak == -1 and batch_size:
+  schedule = config.schedule
+  if schedule.warmup_steps == -1 and steps:
+    schedule.warmup_steps = min(10_000, steps // 10)
+  # What is used is set to 0, so that nothing is used twice.
+  if schedule.warmup_epochs and batch_size and an_epoch:
+    warmup_steps = int(schedule.warmup_epochs * an_epoch / batch_size)
+    schedule.update(warmup_steps=warmup_steps, warmup_epochs=0.0)
+  if schedule.peak == -1 and batch_size:
     # ImageNet's row of Table 3, or Table 4, adapted to other batch sizes.
     of_sgd = config.optimizer.name == 'sgd'
     rate, batch = (0.03, 512) if of_sgd else (3e-3, 4096)
-    config.schedule.peak = rate * math.sqrt(batch_size / batch)
+    schedule.peak = rate * math.sqrt(batch_size / batch)
+  elif schedule.peak_batch and batch_size:
+    schedule.peak *= batch_size / schedule.peak_batch
+    schedule.peak_batch = 0
   for evaluation in config.evals.values():
     if evaluation.every == -1 and steps:
       evaluation.every = max(1, steps // 10)

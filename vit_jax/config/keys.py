@@ -8,6 +8,7 @@ section. The command line can override values:
     --config=configs/finetune.py:ViT-B/16,cifar10 --config.data.batch_size=256
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,8 +19,8 @@ from ml_collections import config_dict
 from vit_jax.config.sections import (
   EVALUATIONS,
   SECTIONS,
-  adam,
   metrics_of,
+  optimizer,
   schedule,
   softmax,
 )
@@ -211,6 +212,22 @@ KEYS = {
     "Kernels of Transformers: 'query', 'key', 'value', 'out' and 'mlp'.",
   ),
   'accumulation_steps': Key(1, 'Micro-batches per step.', at_least(1)),
+  'sam.rho': Key(
+    0.0,
+    'Above 0: sharpness-aware minimisation. The gradient is that at the weights'
+    ' which this distance up the slope leads to; a step takes twice as long.',
+  ),
+  'sam.rho_end': Key(
+    -1.0,
+    'The distance when the learning rate is at its end, towards which it falls'
+    ' as the rate does. -1: always `sam.rho`.',
+    Check(lambda x: x == -1 or 0 <= x < math.inf, 'at least 0, or -1'),
+  ),
+  'sam.alpha': Key(
+    0.0,
+    'Above 0: GSAM. The gradient at the weights themselves is followed upwards,'
+    ' times this, as far as it is orthogonal to the other one.',
+  ),
   'dropout_rng': Key(
     'threefry',
     "How masks of dropout and stochastic depth are drawn: 'threefry', the same"
@@ -324,7 +341,7 @@ def default() -> ml_collections.ConfigDict:
     traverse_util.unflatten_dict(values, sep='.')
   )
   config.loss = softmax()
-  config.optimizer = adam()
+  config.optimizer = optimizer('adamw', weight_decay=0.0)
   config.schedule = schedule('cosine', peak=1e-3, warmup_steps=0)
   config.evals = ml_collections.ConfigDict()  # Name -> `evaluation(...)`.
   # Locks the keys, so that a misspelt key in a config file is an error.
@@ -400,6 +417,17 @@ def validate(
       f'total_steps={config.total_steps} and epochs={config.epochs}: set'
       ' exactly one of the two, and the other to 0.'
     )
+  section = config.schedule
+  for key, other, wrong in (
+    ('warmup_epochs', 'warmup_steps', section.warmup_steps != 0),
+    ('peak_batch', 'peak', section.peak == -1),
+  ):
+    if section[key] and wrong:
+      raise ValueError(
+        f'schedule.{key}={section[key]} does not go with schedule.{other}='
+        f'{section[other]}, which says the same: set schedule.{key} to 0, or'
+        f' schedule.{other} to {"a rate" if key == "peak_batch" else 0}.'
+      )
   best = config.checkpoint.best
   choices = [
     f'{name}/{metric}'

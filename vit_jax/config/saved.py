@@ -16,6 +16,14 @@ FILE = 'config.json'
 _REMEDY = 'bring it back, or delete it to go on with the config that you pass'
 # Kinds of data specs that name a location after the colon.
 _LOCATED = ('folder', 'classes', 'arrayrecord')
+# An optimizer's name in older runs -> its name now, and those of its keys.
+_RENAMED = {
+  'adam': (
+    'adamw',
+    {'beta1': 'b1', 'beta2': 'b2', 'moment_dtype': 'mu_dtype'},
+  ),
+  'sgd': ('sgd', {'moment_dtype': 'accumulator_dtype'}),
+}
 
 
 def to_json(config: ml_collections.ConfigDict) -> str:
@@ -43,13 +51,20 @@ def load(workdir: epath.PathLike | None) -> dict[str, Any] | None:
     return content
   # A run that is older than a key did what the key's default does.
   usual = flatten(json.loads(to_json(default())))
-  flat = traverse_util.flatten_dict(content, keep_empty_nodes=True, sep='.')
-  older = {name: usual[name] for name in KEYS}
+  usual = {name: usual[name] for name in KEYS}
+  section = content.get('optimizer', {})
+  if section.get('name') in _RENAMED:
+    name, keys = _RENAMED[section['name']]
+    section = {keys.get(key, key): value for key, value in section.items()}
+    content |= {'optimizer': section | {'name': name}}
   for parent, choices in SECTIONS.items():
-    for name, key in choices.get(flat.get(f'{parent}.name'), {}).items():
-      if not isinstance(key.default, type):
-        older[f'{parent}.{name}'] = key.default
-  return traverse_util.unflatten_dict(older | flat, sep='.')
+    table = choices.get(content.get(parent, {}).get('name'), {})
+    usual |= {
+      f'{parent}.{name}': None if isinstance(key.default, type) else key.default
+      for name, key in table.items()
+    }
+  flat = traverse_util.flatten_dict(content, keep_empty_nodes=True, sep='.')
+  return traverse_util.unflatten_dict(usual | flat, sep='.')
 
 
 def check_same_run(

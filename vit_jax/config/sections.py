@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
+from ml_collections import config_dict
 
+from vit_jax.config import optimizers
 from vit_jax.models.model_options import Check, Key, at_least, one_of, within
 
 # The value of `loss.name` for masked patch prediction.
@@ -30,36 +32,36 @@ def different(each: Check) -> Check:
   )
 
 
-_OPTIMIZER = {
-  'weight_decay_params': Key(
-    'all',
-    'Which parameters decay.',
-    one_of('all', 'kernels'),
-  ),
-  'moment_dtype': Key(
-    'float32',
-    'The dtype of the average of gradients.',
-    one_of('float32', 'bfloat16'),
-  ),
-  'clip_norm': Key(
-    0.0, 'Larger gradients are scaled to this global norm; 0 clips none.'
-  ),
-}
 _SCHEDULE = {
-  'name': Key('', "'linear', 'cosine', 'constant' or 'staircase'."),
+  'name': Key('', "'linear', 'cosine', 'constant', 'staircase' or 'rsqrt'."),
   'peak': Key(
     float,
-    'The highest learning rate. -1: for Adam, 3e-3 times the square root of'
-    ' batch / 4096; for SGD, 0.03 times that of batch / 512.',
+    'The highest learning rate. -1: 3e-3 times the square root of batch / 4096;'
+    ' for SGD, 0.03 times that of batch / 512.',
     Check(lambda x: x == -1 or 0 <= x < math.inf, 'at least 0, or -1'),
+  ),
+  'peak_batch': Key(
+    0,
+    'Above 0: the batch size that `peak` is for. For another one, `peak` is'
+    ' multiplied by the batch size over this.',
   ),
   'warmup_steps': Key(
     int,
-    'Steps of linear warm-up from 0. -1: a tenth of the run, at most 10,000.',
+    'Steps of linear warm-up. -1: a tenth of the run, at most 10,000.',
     at_least(-1),
   ),
+  'warmup_epochs': Key(
+    0.0, 'Above 0: the length of the warm-up, in place of `warmup_steps`.'
+  ),
+  'warmup_start': Key(0.0, 'The learning rate at the start of the warm-up.'),
 }
 _DECAY = {**_SCHEDULE, 'end': Key(0.0, 'The last learning rate.')}
+_COOLDOWN = {
+  **_DECAY,
+  'cooldown_steps': Key(
+    0, 'The last steps, in which the rate goes linearly to `end`; 0: none.'
+  ),
+}
 _LABEL_LOSS = {
   'label_smoothing': Key(
     0.0,
@@ -112,30 +114,19 @@ _SELECTION = Key(
   ' training data that the classifier does not learn from, never `split`.',
 )
 
-_OPTIMIZERS = {
-  'adam': {
-    'name': Key('adam', "Adam with the paper's betas; see `optimizer.adam`."),
-    'beta1': Key(0.9, 'The decay of the average of gradients.'),
-    'beta2': Key(0.999, 'The decay of the average of their squares.'),
-    'eps': Key(1e-8, 'Added to the denominator.'),
-    'weight_decay': Key(
-      0.0, 'The share of a weight that a step at learning rate 1 removes.'
-    ),
-    **_OPTIMIZER,
-  },
-  'sgd': {
-    'name': Key('sgd', 'SGD with momentum; see `optimizer.sgd`.'),
-    'momentum': Key(0.9, 'The decay of the sum of gradients.'),
-    'weight_decay': Key(
-      0.0, 'The share of a weight that is added to its gradient.'
-    ),
-    **_OPTIMIZER,
-  },
-}
 _SCHEDULES = {
   'linear': _DECAY,
   'cosine': _DECAY,
-  'constant': _SCHEDULE,
+  'constant': _COOLDOWN,
+  'rsqrt': {
+    **_COOLDOWN,
+    'timescale': Key(
+      10_000,
+      'Steps from the end of the warm-up until the rate is the peak divided by'
+      ' the square root of 2.',
+      at_least(1),
+    ),
+  },
   'staircase': {
     **_SCHEDULE,
     'boundaries': Key(
@@ -183,7 +174,9 @@ _LOSSES = {
 }
 # Section -> its `name` -> its keys.
 SECTIONS = {
-  'optimizer': _OPTIMIZERS,
+  'optimizer': {
+    name: optimizers.keys_of(name) for name in optimizers.OPTIMIZERS
+  },
   'schedule': _SCHEDULES,
   'loss': _LOSSES,
 }
@@ -269,32 +262,50 @@ EVALUATIONS = {
 def _section(keys: Mapping[str, Key], **values: Any):
   """Returns a section of these keys, with their defaults or these values."""
   section = {name: key.default for name, key in keys.items()} | values
-  unset = {name for name, value in section.items() if isinstance(value, type)}
-  if wrong := sorted(section.keys() - keys | unset):
+  lacking = {n for n, value in section.items() if isinstance(value, type)}
+  if wrong := sorted(section.keys() - keys | lacking):
     raise TypeError(f'{wrong}: exactly the keys {list(keys)} are to be set.')
   for name, key in keys.items():
-    if key.kind in (float, tuple):
+    unset = isinstance(section[name], config_dict.FieldReference)
+    if key.kind in (float, tuple) and not unset:
       section[name] = key.kind(section[name])
   return ml_collections.ConfigDict(section)
 
 
-def adam(**values: Any) -> ml_collections.ConfigDict:
-  """Adam with the paper's betas; `values` are its keys in `SECTIONS`."""
-  return _section(_OPTIMIZERS['adam'], **values)
+def optimizer(name: str, **values: Any) -> ml_collections.ConfigDict:
+  """Returns an optimizer's section; see `training.optimizer`.
 
+  Args:
+    name: a key of `OPTIMIZERS`.
+    **values: keys of that optimizer, which are optax's arguments.
 
-def sgd(**values: Any) -> ml_collections.ConfigDict:
-  """SGD with momentum 0.9; `values` are its keys in `SECTIONS`."""
-  return _section(_OPTIMIZERS['sgd'], **values)
+  Raises:
+    ValueError: there is no such optimizer.
+    TypeError: it has no such key.
+  """
+  if name not in SECTIONS['optimizer']:
+    raise ValueError(
+      f'optimizer={name!r} must be one of {list(SECTIONS["optimizer"])}.'
+    )
+  keys = SECTIONS['optimizer'][name]
+  unset = {
+    key: config_dict.placeholder(keys[key].default)
+    for key in keys
+    if isinstance(keys[key].default, type) and values.get(key) is None
+  }
+  return _section(keys, **values | unset)
 
 
 def schedule(name: str, **values: Any) -> ml_collections.ConfigDict:
   """Returns a learning-rate schedule's section; see `build_schedule`.
 
   Args:
-    name: 'linear', 'cosine', 'constant' or 'staircase'.
-    **values: its keys in `SECTIONS`; all that have no default.
+    name: 'linear', 'cosine', 'constant', 'staircase' or 'rsqrt'.
+    **values: its keys in `SECTIONS`; all that have no default, but only one of
+      `warmup_steps` and `warmup_epochs`.
   """
+  if 'warmup_epochs' in values:
+    values.setdefault('warmup_steps', 0)
   # `validate` names the choices if there is no such schedule.
   keys = _SCHEDULES.get(name, _SCHEDULE)
   return _section(keys, name=name, **values)

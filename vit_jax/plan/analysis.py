@@ -155,10 +155,11 @@ def step_flops(config: ml_collections.ConfigDict) -> float:
   """Returns the operations of a step, without elementwise ones and remat.
 
   The forward pass is a third of them, see `accounting`; it is more if less than
-  the whole model trains.
+  the whole model trains. SAM computes two gradients.
   """
   counted = account(config)
-  return 2 * (counted.macs + counted.backward_macs) * config.data.batch_size
+  gradient = 2 * (counted.macs + counted.backward_macs) * config.data.batch_size
+  return gradient * (2 if config.sam.rho else 1)
 
 
 def _tuning(config: ml_collections.ConfigDict) -> tuning_lib.Tuning:

@@ -140,11 +140,26 @@ class Layout:
     return self._shardings(tree, split=self.shard != 'none')
 
   def state(self, state: Any) -> Any:
-    """Returns the shardings of a `TrainState`; its leaves need only shapes."""
+    """Returns the shardings of a `TrainState`; its leaves need only shapes.
+
+    In the optimizer's state, only arrays of a parameter's shape are split.
+    """
+    shapes = {
+      _name(path): x.shape
+      for path, x in jax.tree_util.tree_leaves_with_path(state.params)
+    }
+
+    def of_optimizer(path, x):
+      # Adafactor's factors of moments are small, and have other dimensions.
+      if shapes.get(name := _name(path)) != x.shape:
+        return self.whole
+      split = self.shard != 'none'
+      return NamedSharding(self.mesh, self.spec(name, x.shape, split=split))
+
     return state.replace(
       step=self.whole,
       params=self.params(state.params),
-      opt_state=self.updates(state.opt_state),
+      opt_state=jax.tree_util.tree_map_with_path(of_optimizer, state.opt_state),
       ema_params=self.updates(state.ema_params),
     )
 

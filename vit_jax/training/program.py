@@ -23,6 +23,7 @@ from vit_jax.models import attention, lora
 from vit_jax.runtime import jax_internals
 from vit_jax.training import gradients
 from vit_jax.training import optimizer as optimizer_lib
+from vit_jax.training import schedule as schedule_lib
 from vit_jax.training import step as step_lib
 from vit_jax.training import tuning as tuning_lib
 
@@ -77,7 +78,7 @@ class Program:
       config.seed, config.dropout_rng
     )
     self.params_key = np.asarray(jax.random.key_data(params_key))
-    self.schedule = optimizer_lib.build_schedule(
+    self.schedule = schedule_lib.build_schedule(
       config.schedule, config.total_steps
     )
     self.tuning, scale = build_tuning(config, model, self.params_key)

@@ -94,6 +94,44 @@ def _follows_the_run(x: Any) -> bool:
   return isinstance(x, optax.ScaleByScheduleState)
 
 
+def _sharpness_aware(
+  loss_and_grad: gradients.LossAndGrad, program: Any
+) -> Callable[..., Any]:
+  """Returns `f(gradient, state, batch, key) -> gradient` of SAM or GSAM.
+
+  It takes the gradient g at the weights w, and returns g_s, that at
+  w + rho * g / |g| (SAM, arXiv:2010.01412). With `sam.alpha`, it subtracts
+  alpha times the part of g that is orthogonal to g_s (GSAM, arXiv:2203.08065).
+  The distance rho is `sam.rho` at the schedule's peak and `sam.rho_end` at its
+  end, and is linear in the learning rate.
+
+  Differs from big_vision's proj/gsam: g is that of the whole batch, so that the
+  result is the same on any mesh; theirs is that of a device's part of it.
+  """
+  section, schedule = program.config.sam, program.config.schedule
+  end, tuning = schedule.get('end', 0.0), program.tuning
+  falls = section.rho_end != -1 and schedule.peak != end
+
+  def sharper(grads, state, batch, key):
+    rho = section.rho
+    if falls:
+      rate = program.schedule(state.step)
+      share = (rate - end) / (schedule.peak - end)
+      rho = section.rho_end + (rho - section.rho_end) * share
+    scale = rho / (optax.tree.norm(grads) + 1e-12)
+    trained, frozen = tuning.split(state.params)
+    trained = jax.tree.map(lambda p, g: p + scale * g, trained, grads)
+    _, found = loss_and_grad(overlaid(frozen, trained), batch, key)
+    if alpha := section.alpha:
+      along = optax.tree.vdot(grads, found) / optax.tree.vdot(found, found)
+      found = jax.tree.map(
+        lambda s, g: s - alpha * (g - along * s), found, grads
+      )
+    return found
+
+  return sharper
+
+
 def make_train_step(
   program: Any,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
@@ -113,7 +151,9 @@ def make_train_step(
   d * average + (1 - d) * parameters (section 4.1 of the paper: 0.9999); before
   `polyak.start_step`, it equals the parameters. With `guard.nonfinite='skip'`,
   a step whose loss, gradient or result is not finite updates nothing; all
-  devices see the same numbers, so all of them skip it.
+  devices see the same numbers, so all of them skip it. With `sam.rho`, loss and
+  metrics are those at the weights, and `grad_norm` is that of the gradient of
+  `_sharpness_aware`, with the same dropout masks.
 
   Args:
     program: the `program.Program` whose step it is.
@@ -128,12 +168,15 @@ def make_train_step(
     accumulation_steps=config.accumulation_steps,
     tuning=tuning,
   )
+  sharper = _sharpness_aware(loss_and_grad, program)
 
   def train_step(state, batch):
     key = jax.random.fold_in(program.dropout_key, state.step)
     if prepare_batch is not None:
       batch = prepare_batch(batch, state.step)
     (loss, metrics), grads = loss_and_grad(state.params, batch, key)
+    if config.sam.rho:
+      grads = sharper(grads, state, batch, key)
     trained, frozen = tuning.split(state.params)
     updates, opt_state = optimizer.update(grads, state.opt_state, trained)
     trained = optax.apply_updates(trained, updates)

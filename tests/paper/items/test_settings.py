@@ -117,8 +117,8 @@ def test_another_setting_of_pretraining_differs_in_its_cell_only(monkeypatch):
       config.update_from_flattened_dict(dict([OTHERS[config.model.name]]))
     if config.image_size == (224, 224):
       config.image_size = (224, 192)
-    if 'beta1' in config.optimizer:  # Not all optimizers have this key.
-      del config.optimizer.beta1
+    if 'b1' in config.optimizer:  # Not all optimizers have this key.
+      del config.optimizer.b1
 
   _change(monkeypatch, change)
   assert _differing('table3') == {

@@ -34,8 +34,8 @@ COMMON: dict[str, Read] = {
   'gradient clip': attrgetter('optimizer.clip_norm'),
   'weight decay': attrgetter('optimizer.weight_decay'),
   # Only some optimizers have these.
-  'Adam beta1': lambda config: config.optimizer.get('beta1', 'none'),
-  'Adam beta2': lambda config: config.optimizer.get('beta2', 'none'),
+  'Adam beta1': lambda config: config.optimizer.get('b1', 'none'),
+  'Adam beta2': lambda config: config.optimizer.get('b2', 'none'),
   'momentum': lambda config: config.optimizer.get('momentum', 'none'),
 }
 
