@@ -31,6 +31,7 @@ DECAYED = dict(weight_decay=0.1, weight_decay_params='kernels')
 OPTIONS = {
   'adafactor': dict(
     min_dim_size_to_factor=6,
+    decay_rate=2.0,  # So that the average reaches its longest, 0.999.
     multiply_by_parameter_scale=False,
     clipping_threshold=0.0,
     momentum=0.9,

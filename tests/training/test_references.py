@@ -6,9 +6,13 @@ The reference computes in float64, and each block by itself.
 import math
 
 import numpy as np
+import optax
 import pytest
 
 from tests.training import made_optimizers as made
+from vit_jax import config as config_lib
+from vit_jax.training import optimizer as optimizer_lib
+from vit_jax.training import schedule as schedule_lib
 
 
 def _adam_moments(memory, g, t, b1=0.9, b2=0.999):
@@ -58,7 +62,7 @@ def lion(memory, g, p, t, decay, name):
 
 
 def adafactor(memory, g, p, t, decay, name):
-  b2 = min(0.999, 1 - t**-0.8)
+  b2 = min(0.999, 1 - t**-2.0)
   square = g**2 + 1e-30
   *_, second, first = (
     np.argsort(g.shape, kind='stable') if g.ndim > 1 else (0, 0)
@@ -130,3 +134,19 @@ def test_a_hundred_steps_are_the_formulas(update):
     np.testing.assert_allclose(
       found[n], expected, rtol=0, atol=3e-5 * moved, err_msg=n
     )
+
+
+def test_adafactor_as_it_is_by_default_is_optaxs():
+  """With optax, a stack of blocks has one scale and is clipped as one."""
+  schedule = schedule_lib.build_schedule(made.SCHEDULE, made.STEPS)
+  ours = config_lib.optimizer('adafactor', min_dim_size_to_factor=6)
+  found, expected = (
+    made.trajectory(optimizer)
+    for optimizer in (
+      optimizer_lib.build_optimizer(ours, schedule),
+      optax.adafactor(schedule, min_dim_size_to_factor=6),
+    )
+  )
+  for name, x in expected.items():
+    differs = np.abs(found[name] - x).max()
+    assert differs > 1e-4 if 'encoderblock' in name else differs < 1e-5

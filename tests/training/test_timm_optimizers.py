@@ -26,7 +26,7 @@ CASES = {
   'lion': (optim.Lion, dict(betas=(0.9, 0.99)), {}),
   'adafactor': (
     optim.AdafactorBigVision,
-    dict(min_dim_size_to_factor=6, momentum_dtype='float32'),
+    dict(min_dim_size_to_factor=6, decay_rate=2.0, momentum_dtype='float32'),
     {},
   ),
 }
