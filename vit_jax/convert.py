@@ -166,7 +166,7 @@ def _print_summary(read, to, report) -> None:
     f' classes, {"named" if read.class_names else "without names"};'
     f' {height}x{width} px.'
   )
-  assumed = {'gelu': 'tanh', 'norm_epsilon': 1e-6}
+  assumed = {'gelu': 'tanh', 'norm_epsilon': 1e-6, 'rotary': None}
   differing = {k: v for k, v in read.settings.items() if assumed.get(k, v) != v}
   if differing and to.suffix == '.npz':
     print(

@@ -72,8 +72,9 @@ GELUS = {
 }
 
 
-def layer_norm(x, params):
-  centred = x - x.mean(-1, keepdims=True)
+def layer_norm(x, params, rms=False):
+  """Returns LayerNorm, or RMSNorm, over the last dimension."""
+  centred = x if rms else x - x.mean(-1, keepdims=True)
   x = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
   return x * params['scale'] + params.get('bias', 0)
 
@@ -82,27 +83,68 @@ def dense(x, params, equation='...i,io->...o'):
   return np.einsum(equation, x, params['kernel']) + params.get('bias', 0)
 
 
-def block(x, params, post, gelu):
-  """Returns the block's output and attention weights, in float64."""
+def rotated(heads, grid, kind, base, learned=None):
+  """Turns the last tokens of [B, L, H, K], the patches: complex numbers."""
+  (rows, columns), (*_, width) = grid, heads.shape
+  out = heads.copy()
+  for place, head, plane in np.ndindex(
+    rows * columns, heads.shape[2], width // 2
+  ):
+    y, x = divmod(place, columns)
+    own = base ** (-4 * (plane % (width // 4)) / width)
+    # The angle, by two frequencies, and the two channels of the plane.
+    by_x, by_y = (own, 0) if plane < width // 4 else (0, own)
+    real, imaginary = 2 * plane, 2 * plane + 1
+    if kind == 'mixed':
+      by_x, by_y = learned[:, head, plane]
+    elif kind == 'dinov3':
+      by_x, by_y, real, imaginary = by_y, by_x, plane, plane + width // 2
+      x, y = (
+        np.pi * (2 * (c + 0.5) / n - 1) * 2
+        for c, n in ((x, columns), (y, rows))
+      )
+    token = heads.shape[1] - rows * columns + place
+    number = heads[:, token, head, real] + 1j * heads[:, token, head, imaginary]
+    number = number * np.exp(1j * (x * by_x + y * by_y))
+    out[:, token, head, real] = number.real
+    out[:, token, head, imaginary] = number.imag
+  return out
+
+
+def block(x, params, post, gelu, turn=lambda heads, learned: heads):
+  """Returns the block's output and attention weights, in float64.
+
+  Its options are those that its parameters tell. `turn` rotates queries and
+  keys.
+  """
   mha, mlp = params['MultiHeadDotProductAttention_0'], params['MlpBlock_0']
-  y = x if post else layer_norm(x, params['LayerNorm_0'])
+  rms = 'RMSNorm_0' in params
+  norms = [params.get(f'{"RMS" if rms else "Layer"}Norm_{i}') for i in (0, 1)]
+  scales = [params.get(f'layer_scale_{i}', 1) for i in (0, 1)]
+  y = x if post else layer_norm(x, norms[0], rms)
   query, key, value = (
     dense(y, mha[name], 'bld,dhk->blhk') for name in ('query', 'key', 'value')
   )
   if 'query_norm' in mha:
     query, key = (
-      layer_norm(query, mha['query_norm']),
-      layer_norm(key, mha['key_norm']),
+      layer_norm(query, mha['query_norm'], rms),
+      layer_norm(key, mha['key_norm'], rms),
     )
+  query, key = (turn(a, mha.get('rotary_frequencies')) for a in (query, key))
   scores = np.einsum('bqhk,bthk->bhqt', query, key) / query.shape[-1] ** 0.5
   weights = np.exp(scores)
   weights /= weights.sum(-1, keepdims=True)
   mixed = np.einsum('bhqt,bthk->bqhk', weights, value)
-  x = x + dense(mixed, mha['out'], 'bqhk,hkd->bqd')
+  x = x + scales[0] * dense(mixed, mha['out'], 'bqhk,hkd->bqd')
   if post:
-    x = y = layer_norm(x, params['LayerNorm_0'])
-  elif 'LayerNorm_1' in params:  # Else the MLP reads what attention read.
-    y = layer_norm(x, params['LayerNorm_1'])
-  hidden = GELUS[gelu](dense(y, mlp['Dense_0']))
-  x = x + dense(hidden, mlp['Dense_1'])
-  return layer_norm(x, params['LayerNorm_1']) if post else x, weights
+    x = y = layer_norm(x, norms[0], rms)
+  elif norms[1]:  # Else the MLP reads what attention read.
+    y = layer_norm(x, norms[1], rms)
+  hidden = dense(y, mlp['Dense_0'])
+  if 'gate' in mlp:
+    gate = dense(y, mlp['gate'])
+    hidden *= gate / (1 + np.exp(-gate))
+  else:
+    hidden = GELUS[gelu](hidden)
+  x = x + scales[1] * dense(hidden, mlp['Dense_1'])
+  return layer_norm(x, norms[1], rms) if post else x, weights

@@ -30,7 +30,14 @@ def _params(model):
 
 @pytest.mark.parametrize(
   'options',
-  [LARGE | {'parallel': True}, {'norm_position': 'post', 'gelu': 'exact'}],
+  [
+    LARGE | {'parallel': True},
+    {'norm_position': 'post', 'gelu': 'exact'},
+    dict(norm='rms', qk_norm=True, mlp='swiglu', layer_scale=1.0),
+    dict(rotary='axial', position_embedding='none', layer_scale=1.0),
+    dict(rotary='mixed', norm='rms', norm_position='post'),
+    dict(rotary='dinov3', rotary_base=9.0, parallel=True, mlp='swiglu'),
+  ],
   ids=str,
 )
 def test_blocks_are_those_of_numpy(options):
@@ -40,14 +47,22 @@ def test_blocks_are_those_of_numpy(options):
   transformer = jax.tree.map(np.float64, params['Transformer'])
   post = model.norm_position == 'post'
   x, weights = np.float64(out['embedded']), []
+
+  def turn(heads, learned):
+    if not model.rotary:
+      return heads
+    base = model.rotary_base or 100
+    return naive.rotated(heads, GRID, model.rotary, base, learned)
+
   for i in range(model.depth):
     x, found = naive.block(
-      x, transformer[f'encoderblock_{i}'], post, model.gelu
+      x, transformer[f'encoderblock_{i}'], post, model.gelu, turn
     )
     weights.append(found)
   # No norm follows the last block if the block ends with one.
   assert ('encoder_norm' in transformer) != post
-  x = x if post else naive.layer_norm(x, transformer['encoder_norm'])
+  if not post:
+    x = naive.layer_norm(x, transformer['encoder_norm'], model.norm == 'rms')
   np.testing.assert_allclose(out['encoded'], x, rtol=1e-4, atol=1e-5)
   np.testing.assert_allclose(
     capture.attention_weights(model, params, IMAGES), weights, atol=1e-5

@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vit_jax.models import attention, unstack_blocks
+from vit_jax.models import attention, rotary, unstack_blocks
 from vit_jax.models.attention import MultiHeadDotProductAttention
 from vit_jax.models.vit import ViT
 
@@ -97,6 +97,13 @@ def _forward(
         jnp.concatenate(projected[name + suffix], axis=1)[:, : module.tokens]
         for name in ('query', 'key')
       )
+      if kind := module.options.rotary:
+        learned = module.get_variable('params', 'rotary_frequencies', None)
+        _, tokens, _, width = query.shape
+        angles = rotary.angles(
+          *(module.options, kwargs['grid'], tokens, tokens, width, learned)
+        )
+        query, key = (rotary.rotate(x, angles, kind) for x in (query, key))
       relative = module.get_variable('params', 'relative_embedding', None)
       found.append(attention.attention_weights(query, key, relative))
       projected.clear()

@@ -146,6 +146,10 @@ VIT = Family(
     'parallel': False,
     'qk_norm': False,
     'norm_bias': True,
+    'norm': 'layer',
+    'mlp': 'gelu',
+    'layer_scale': None,
+    'rotary': None,
   },
   config={
     'architectures': ['ViTForImageClassification'],

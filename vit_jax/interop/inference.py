@@ -19,6 +19,7 @@ _NOT_DESCRIBED = (
   'num_classes',
   'dropout_rate',
   'stochastic_depth',
+  'stochastic_depth_rule',
   'head_bias',
   'dtype',
   'remat',
@@ -43,8 +44,8 @@ def infer_model(
 
   Those are the models of released files: ViTs with the paper's position
   embedding, hybrids and BiTs. Others are written with a description beside
-  them. Two attributes change no shape and get their defaults: the GELU and the
-  LayerNorms' epsilon.
+  them. Attributes that change no shape get their defaults: the GELU, the norms'
+  epsilon and rotary positions, unless these are learned.
 
   Args:
     arrays: our name -> array, blocks not stacked.
@@ -88,6 +89,7 @@ def _vit_fields(shapes: _Shapes) -> dict[str, Any]:
 
   if families.POSITION not in shapes:
     raise KeyError(families.POSITION)
+  rms = has('/RMSNorm_0/scale')
   attention = _BLOCK + 'MultiHeadDotProductAttention_0/'
   width, heads, _ = shapes[attention + 'query/kernel']
   pooling = 'token' if families.CLS in shapes else 'gap'
@@ -99,10 +101,15 @@ def _vit_fields(shapes: _Shapes) -> dict[str, Any]:
     'patch_size': shapes['embedding/kernel'][:2],
     'pooling': 'map' if 'MAPHead_0/probe' in shapes else pooling,
     'norm_position': 'pre' if _FINAL_NORM in shapes else 'post',
-    'parallel': not has('/LayerNorm_1/scale'),
+    'parallel': not has('Norm_1/scale'),
     'qk_norm': has('/query_norm/scale'),
     'qkv_bias': has('/query/bias'),
-    'norm_bias': has('/LayerNorm_0/bias'),
+    'norm_bias': rms or has('/LayerNorm_0/bias'),
+    'norm': 'rms' if rms else 'layer',
+    'mlp': 'swiglu' if has('/gate/kernel') else 'gelu',
+    # Loaded values replace the initial one.
+    'layer_scale': 1e-4 if has('/layer_scale_0') else None,
+    'rotary': 'mixed' if has('/rotary_frequencies') else None,
   }
   if 'pre_logits/bias' in shapes:
     fields['representation_size'] = shapes['pre_logits/bias'][0]

@@ -77,7 +77,9 @@ OPERATIONS = {
 # The operation on each of our modules, as PyTorch has them; norms have none.
 _OPERATION_OF = {
   'embedding': 'conv',
-  **dict.fromkeys(('pre_logits', 'head', 'Dense_0', 'Dense_1'), 'dense'),
+  **dict.fromkeys(
+    ('pre_logits', 'head', 'Dense_0', 'Dense_1', 'gate'), 'dense'
+  ),
   **dict.fromkeys(('query', 'key', 'value'), 'to_heads'),
   'out': 'from_heads',
 }

@@ -70,6 +70,7 @@ class Weights:
   def settings(self) -> dict[str, Any]:
     """Attributes of the model, if known, that change logits but no shape."""
     keys = ('gelu', 'norm_epsilon', 'position_site')
+    keys += ('rotary', 'rotary_base', 'rotary_registers')
     return {k: getattr(self.model, k) for k in keys if hasattr(self.model, k)}
 
   def remarks(self, model: nn.Module) -> tuple[str, ...]:

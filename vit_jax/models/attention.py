@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax import sharding
-from vit_jax.models import lanes
+from vit_jax.models import lanes, rotary
 from vit_jax.models.model_options import Options
 
 # `cudnn` gets a multiple of this many rows, so that each head's rows start at
@@ -231,6 +231,20 @@ def check(implementation: str, platform: str, dtype: str, width: int) -> None:
 # ---- The module --------------------------------------------------------------
 
 
+def norm(options: Options, name: str, *, bias: bool = False) -> nn.Module:
+  """Returns the norm of `options`, a submodule of the calling module.
+
+  Args:
+    options: see `Options`.
+    name: the submodule's name.
+    bias: whether a LayerNorm has a bias. RMSNorm (arXiv:1910.07467) has none.
+  """
+  kind = functools.partial(nn.LayerNorm, use_bias=bias)
+  if options.norm == 'rms':
+    kind = nn.RMSNorm
+  return kind(epsilon=options.norm_epsilon, dtype=options.dtype, name=name)
+
+
 class MultiHeadDotProductAttention(nn.Module):
   """Projections to H heads, attention in each, projection back (Eqs. A5-A8).
 
@@ -260,7 +274,8 @@ class MultiHeadDotProductAttention(nn.Module):
     Args:
       x: [B, L, D], the tokens that give the queries.
       attended: [B, T, D], the tokens that give keys and values; None means `x`.
-      grid: (rows, columns) of the tokens; unused if the axis is 'all'.
+      grid: (rows, columns) of the patches; unused if the axis is 'all' and
+        there is no `rotary`.
 
     Returns:
       [B, L, D].
@@ -282,29 +297,28 @@ class MultiHeadDotProductAttention(nn.Module):
       shape = options.heads, head_width(width, options.heads)
       layers = [dense(shape, use_bias=options.qkv_bias, name=name)]
       if options.qk_norm and name != 'value':
-        layers.append(
-          nn.LayerNorm(
-            epsilon=options.norm_epsilon,
-            use_bias=False,
-            dtype=options.dtype,
-            name=f'{name}_norm',
-          )
-        )
-      return lambda x: sharding.constrain(
-        functools.reduce(lambda x, layer: layer(x), layers, x), *per_head
-      )
+        layers.append(norm(options, f'{name}_norm'))
+
+      def project(x, angles):
+        x = functools.reduce(lambda x, layer: layer(x), layers, x)
+        if angles is not None and name != 'value':
+          x = rotary.rotate(x, angles, options.rotary)
+        return sharding.constrain(x, *per_head)
+
+      return project
 
     projections = [projection(name) for name in ('query', 'key', 'value')]
     out = dense(width, axis=(-2, -1), name='out')
     implementation = options.attention_implementation
     if attended is not None or self.axis != 'all' or options.relative:
       implementation = 'plain'
+    angles = self._angles(x, grid) if options.rotary else None
     if implementation == 'lanes':
-      return lanes.attend(x, projections, out)
+      return lanes.attend(x, projections, out, angles)
 
     others = x if attended is None else attended
     query, key, value = (
-      project(tokens)
+      project(tokens, angles)
       for project, tokens in zip(projections, (x, others, others), strict=True)
     )
     if implementation == 'cudnn':
@@ -327,3 +341,14 @@ class MultiHeadDotProductAttention(nn.Module):
     if self.axis != 'all':
       x = merge_axis(x, grid, self.axis)
     return out(x)  # [B, L, D]
+
+  def _angles(self, x: jax.Array, grid: tuple[int, int]) -> jax.Array:
+    """Returns the angles of tokens [B, L, D], see `rotary.angles`."""
+    options, (_, rows, width) = self.options, x.shape
+    width, learned = head_width(width, options.heads), None
+    if options.rotary == 'mixed':
+      init = rotary.init_mixed(options.rotary_base)
+      shape = 2, options.heads, width // 2
+      learned = self.param('rotary_frequencies', init, shape)
+    tokens = self.tokens or rows
+    return rotary.angles(options, grid, tokens, rows, width, learned)

@@ -28,15 +28,18 @@ _FEW = 8
 
 def attend(
   x: jax.Array,
-  projections: Sequence[Callable[[jax.Array], jax.Array]],
+  projections: Sequence[Callable[..., jax.Array]],
   out: Callable[[jax.Array], jax.Array],
+  angles: jax.typing.ArrayLike | None = None,
 ) -> jax.Array:
   """Computes attention of all tokens to all tokens.
 
   Args:
     x: [B, L, D].
-    projections: map [B, L, D] to queries, keys and values [B, L, H, K].
+    projections: map [B, L, D], and angles, to queries, keys and values
+      [B, L, H, K].
     out: maps [B, L, H, K] to [B, L, D].
+    angles: of rotary position embeddings, [L, ...]; None if there are none.
 
   Returns:
     [B, L, D].
@@ -46,7 +49,10 @@ def attend(
   in_order = sharding.per_shard(row_major, sharding.BATCH)
   splits = np.cumsum(block_sizes(x.shape[1]))[:-1]
   blocks = jnp.split(in_order(x), splits, axis=1)
-  heads = [[project(block) for block in blocks] for project in projections]
+  turns = [None] * len(blocks)
+  if angles is not None:
+    turns = jnp.split(angles, splits)
+  heads = [list(map(project, blocks, turns)) for project in projections]
   attended = sharding.per_shard(
     lane_blocks, sharding.BATCH, None, sharding.TENSOR
   )(*heads)

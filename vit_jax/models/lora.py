@@ -32,7 +32,7 @@ TARGETS = {
   'key': (rf'{_ATTENTION}/key/kernel', 1),
   'value': (rf'{_ATTENTION}/value/kernel', 1),
   'out': (rf'{_ATTENTION}/out/kernel', 2),
-  'mlp': (r'MlpBlock_\d+/Dense_[01]/kernel', 1),
+  'mlp': (r'MlpBlock_\d+/(Dense_[01]|gate)/kernel', 1),
 }
 _STACKED = re.compile(r'(^|/)encoderblock/')
 # On a TPU, the default precision of a product would round A and B to bfloat16.

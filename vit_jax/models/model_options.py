@@ -192,12 +192,40 @@ OPTIONS = {
   'qk_norm': Key(bool, 'Whether queries and keys are normalised.'),
   'qkv_bias': Key(bool, 'Whether queries, keys and values have a bias.'),
   'norm_bias': Key(bool, 'Whether LayerNorms have a bias.'),
+  'norm': Key(str, 'LayerNorm or RMSNorm.', one_of('layer', 'rms')),
+  'mlp': Key(str, 'Its activation.', one_of('gelu', 'swiglu')),
+  'layer_scale': Key(
+    float,
+    'Initial value of the factors of each channel of a residual branch. Unset:'
+    ' no factors.',
+  ),
+  'rotary': Key(
+    str,
+    'Rotary positions, beside those of `position_embedding`. Unset: none.',
+    one_of('axial', 'mixed', 'dinov3'),
+  ),
+  'rotary_base': Key(
+    float,
+    'Of their frequencies. Unset: 100, or 10 for mixed ones.',
+    within('[1, inf)'),
+  ),
+  'rotary_registers': Key(
+    float,
+    'That of the registers, on a square grid of their own: 100 in ViT-5. Unset:'
+    ' registers have no rotary positions.',
+    within('[1, inf)'),
+  ),
   'dropout_rate': Key(float, 'The share of units set to 0. Unset: 0.', _RATE),
   'stochastic_depth': Key(
     float,
     'The share of examples that leave a branch of the last block out in'
     ' training, falling linearly to 0 in the first. Unset: 0.',
     _RATE,
+  ),
+  'stochastic_depth_rule': Key(
+    str,
+    "'uniform' gives all blocks the rate of the last one.",
+    one_of('linear', 'uniform'),
   ),
   'scan': Key(bool, 'Compiles one block, and loops over it.'),
   'blocks': Key(
@@ -264,11 +292,23 @@ class Options:
     qk_norm: whether LayerNorms, without a bias, normalise queries and keys.
     qkv_bias: whether the blocks' queries, keys and values have biases.
     norm_bias: whether the encoder's LayerNorms have biases.
+    norm: 'layer', or 'rms': RMSNorm (arXiv:1910.07467) in the blocks, after
+      the last one, and on queries and keys if `qk_norm` is set. It has no bias.
+    mlp: 'gelu' or 'swiglu', see `encoder.MlpBlock`.
+    layer_scale: initial value of LayerScale's factors (arXiv:2103.17239), one
+      for each channel of a residual branch; None for no factors.
+    rotary: None, or rotary position embeddings, 'axial', 'mixed' or 'dinov3',
+      see `rotary`. They go with an added position embedding or with 'none'.
+    rotary_base: base of their frequencies, for 'mixed' of the initial ones;
+      None for that of the kind's source, see `rotary.BASES`.
+    rotary_registers: that of the registers' frequencies, see `rotary.angles`;
+      None if registers do not turn.
     dropout_rate: probability of zeroing, at the four places of the released
       code; attention weights are never dropped.
     stochastic_depth: probability that an example leaves a branch of the last
-      block out, see `shared.stochastic_depth`. It grows linearly from 0 in the
-      first block. A hybrid's ResNet has none.
+      block out, see `shared.stochastic_depth`. A hybrid's ResNet has none.
+    stochastic_depth_rule: 'linear', from 0 in the first block, or 'uniform',
+      see `shared.depth_rates`.
     dtype: compute dtype. Parameters, the softmax, the normalisations'
       statistics and the head are float32 throughout.
     remat: what the backward pass recomputes of a block; see
@@ -293,8 +333,15 @@ class Options:
   qk_norm: bool = False
   qkv_bias: bool = True
   norm_bias: bool = True
+  norm: str = 'layer'
+  mlp: str = 'gelu'
+  layer_scale: float | None = None
+  rotary: str | None = None
+  rotary_base: float | None = None
+  rotary_registers: float | None = None
   dropout_rate: float = 0.0
   stochastic_depth: float = 0.0
+  stochastic_depth_rule: str = 'linear'
   dtype: jax.typing.DTypeLike = jnp.float32
   remat: str = 'none'
   scan: bool = False

@@ -100,20 +100,25 @@ class Dropout(nn.Module):
     return jnp.where(mask, x * (numbers / kept), jnp.zeros_like(x))
 
 
-def depth_rates(last: float, blocks: int) -> list[np.float32 | None]:
-  """Returns the rates of stochastic depth, from 0 in the first block.
+def depth_rates(
+  last: float, blocks: int, rule: str = 'linear'
+) -> list[np.float32 | None]:
+  """Returns the rates of stochastic depth.
 
-  They grow linearly up to `last`, as in DeiT and timm. Differs from the paper
-  (arXiv:1603.09382, Eq. 4), which gives the first of L blocks last / L.
+  They grow linearly from 0 in the first block up to `last`, as in DeiT and
+  timm. Differs from the paper (arXiv:1603.09382, Eq. 4), which gives the first
+  of L blocks last / L. DeiT III (arXiv:2204.07118) has the same rate in all.
 
   Args:
     last: the rate of the last block, at least 0 and below 1.
-    blocks: how many blocks there are. A single one has the rate 0.
+    blocks: how many blocks there are. A single one has the linear rate 0.
+    rule: 'linear', or 'uniform' for the same rate in all blocks.
 
   Returns:
     A rate for each block, or None, which is no stochastic depth, in place of 0.
   """
-  return [rate or None for rate in np.linspace(0, last, blocks, dtype='f')]
+  first = last if rule == 'uniform' else 0
+  return [rate or None for rate in np.linspace(first, last, blocks, dtype='f')]
 
 
 def stochastic_depth(

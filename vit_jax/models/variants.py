@@ -28,6 +28,13 @@ SIZES = {
   'B': {'width': 768, 'depth': 12, 'heads': 12, 'mlp_dim': 3072},
   'L': {'width': 1024, 'depth': 24, 'heads': 16, 'mlp_dim': 4096},
   'H': {'width': 1280, 'depth': 32, 'heads': 16, 'mlp_dim': 5120},
+  # M, g, G: `decode_variant` of google-research/big_vision, models/vit.py, and
+  # Table 2 of arXiv:2106.04560. So400m: SoViT-400m of arXiv:2305.13035. Heads
+  # are 64, 88, 104 and 72 wide.
+  'M': {'width': 512, 'depth': 12, 'heads': 8, 'mlp_dim': 2048},
+  'g': {'width': 1408, 'depth': 40, 'heads': 16, 'mlp_dim': 6144},
+  'G': {'width': 1664, 'depth': 48, 'heads': 16, 'mlp_dim': 8192},
+  'So400m': {'width': 1152, 'depth': 27, 'heads': 16, 'mlp_dim': 4304},
 }
 # Units of each stage. R26 is AugReg's; the others are in BiT's public code.
 RESNETS = {
@@ -318,35 +325,69 @@ def _check(model: nn.Module) -> None:
 def _check_vit(model: vit.ViT) -> None:
   """Raises ValueError if attributes do not fit each other."""
   attention.head_width(model.width, model.heads)
-  if model.attention == 'axial' and model.pooling == 'token':
-    raise ValueError(
-      'attention="axial" works on a grid, in which a class token has no place: '
-      'set pooling to "gap" or "map".'
-    )
-  if model.parallel and model.norm_position == 'post':
-    raise ValueError(
-      'parallel=True means that attention and MLP read the same LayerNorm, but'
-      ' norm_position="post" has none before them: choose one of the two.'
-    )
-  kind, site = model.position_embedding, model.position_site
-  if site != 'stem' and kind not in position.ADDED:
-    raise ValueError(
-      f'position_site={site!r} says where an embedding is added, but '
-      f'position_embedding={kind!r} adds none: leave position_site at "stem".'
-    )
-  if site == 'every_layer' and kind == 'sincos2d':
-    raise ValueError(
-      'position_embedding="sincos2d" is fixed, so layers cannot learn their '
-      'own: use position_site="every_layer_shared".'
-    )
-  if kind == '2d' and model.width % 2:
-    raise ValueError(
-      'position_embedding="2d" gives half of the width to x and half to y: '
-      f'width is {model.width}, expected an even one.'
-    )
-  if kind == 'sincos2d' and (model.width % 4 or model.width < 8):
-    raise ValueError(
-      'position_embedding="sincos2d" gives a quarter of the width to each of '
-      f'four waves: width is {model.width}, expected a multiple of 4, at least'
-      ' 8.'
-    )
+  for does_not_fit, reason in _REFUSED:
+    if does_not_fit(model):
+      raise ValueError(reason.format(model))
+
+
+# Attributes of a ViT that do not go together: the test, and what to do.
+_REFUSED = (
+  (
+    lambda m: m.attention == 'axial' and m.pooling == 'token',
+    'attention="axial" works on a grid, in which a class token has no place: '
+    'set pooling to "gap" or "map".',
+  ),
+  (
+    lambda m: m.parallel and m.norm_position == 'post',
+    'parallel=True means that attention and MLP read the same LayerNorm, but'
+    ' norm_position="post" has none before them: choose one of the two.',
+  ),
+  (
+    lambda m: (
+      m.position_site != 'stem' and m.position_embedding not in position.ADDED
+    ),
+    'position_site={0.position_site!r} says where an embedding is added, but '
+    'position_embedding={0.position_embedding!r} adds none: leave position_site'
+    ' at "stem".',
+  ),
+  (
+    lambda m: (
+      (m.position_site, m.position_embedding) == ('every_layer', 'sincos2d')
+    ),
+    'position_embedding="sincos2d" is fixed, so layers cannot learn their '
+    'own: use position_site="every_layer_shared".',
+  ),
+  (
+    lambda m: m.position_embedding == '2d' and m.width % 2,
+    'position_embedding="2d" gives half of the width to x and half to y: '
+    'width is {0.width}, expected an even one.',
+  ),
+  (
+    lambda m: (
+      m.position_embedding == 'sincos2d' and (m.width % 4 or m.width < 8)
+    ),
+    'position_embedding="sincos2d" gives a quarter of the width to each of '
+    'four waves: width is {0.width}, expected a multiple of 4, at least 8.',
+  ),
+  (
+    lambda m: m.rotary and m.relative,
+    'rotary={0.rotary!r} and position_embedding={0.position_embedding!r} both'
+    ' change the scores: use position_embedding="1d" or "none".',
+  ),
+  (
+    lambda m: m.rotary and m.width // m.heads % 4,
+    'rotary={0.rotary!r} gives a quarter of each head to the sines and cosines'
+    ' of x and of y: width {0.width} / heads {0.heads} is no multiple of 4;'
+    ' change one of the two.',
+  ),
+  (
+    lambda m: m.rotary_base and not m.rotary,
+    'rotary_base={0.rotary_base} has no effect without rotary: set that to'
+    ' "axial", "mixed" or "dinov3", or leave both unset.',
+  ),
+  (
+    lambda m: m.rotary_registers and m.rotary != 'axial',
+    'rotary_registers={0.rotary_registers} needs rotary="axial", but that is'
+    ' {0.rotary!r}: leave rotary_registers unset.',
+  ),
+)

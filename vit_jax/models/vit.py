@@ -128,6 +128,8 @@ class MAPHead(nn.Module):
       position_embedding='none',
       qk_norm=False,
       qkv_bias=True,
+      mlp='gelu',
+      rotary=None,
     )
     probe = jnp.broadcast_to(probe.astype(options.dtype), (batch, 1, width))
     x = attention.MultiHeadDotProductAttention(

@@ -28,8 +28,8 @@ _ATTENTION = r'MultiHeadDotProductAttention_\d+'
 TENSOR_RULES = (
   (rf'{_ATTENTION}/(query|key|value)/(kernel|bias|kernel/b)', -2, 'heads'),
   (rf'{_ATTENTION}/out/kernel(/a)?', -3, 'heads'),
-  (rf'{_ATTENTION}/relative_embedding', -2, 'heads'),
-  (r'MlpBlock_\d+/Dense_0/(kernel|bias|kernel/b)', -1, 'mlp_dim'),
+  (rf'{_ATTENTION}/(relative_embedding|rotary_frequencies)', -2, 'heads'),
+  (r'MlpBlock_\d+/(Dense_0|gate)/(kernel|bias|kernel/b)', -1, 'mlp_dim'),
   (r'MlpBlock_\d+/Dense_1/kernel(/a)?', -2, 'mlp_dim'),
 )
 # Parameters with a leading dimension of blocks (`scan`). That dimension is not

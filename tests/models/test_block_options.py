@@ -1,0 +1,306 @@
+"""Guards the options of blocks that came after the paper.
+
+`test_blocks.py` compares them with NumPy's formulas, and `test_theirs.py` with
+timm and transformers.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.interop import tiny
+from tests.models import naive, stacking
+from vit_jax import accounting, models, sharding
+from vit_jax.models import (
+  attention,
+  encoder,
+  lora,
+  model_options,
+  rotary,
+  shared,
+)
+
+RNG = np.random.default_rng(0)
+SIZE, GRID = (8, 12), (2, 3)
+IMAGES = RNG.uniform(-1, 1, (8, *SIZE, 3)).astype('f')
+KINDS = ('axial', 'mixed', 'dinov3')
+# Each option, and all together.
+OPTIONS = {
+  'norm': dict(norm='rms', qk_norm=True),
+  'mlp': dict(mlp='swiglu', dropout_rate=0.1),
+  'layer_scale': dict(layer_scale=0.5, norm_position='post'),
+  'axial': dict(rotary='axial', position_embedding='none'),
+  'mixed': dict(rotary='mixed', pooling='map'),
+  'dinov3': dict(rotary='dinov3', rotary_base=9.0, pooling='gap'),
+  'axial attention': dict(rotary='axial', attention='axial', pooling='gap'),
+}
+OPTIONS['all'] = dict(
+  **dict(norm='rms', qk_norm=True, mlp='swiglu', layer_scale=0.5),
+  **dict(rotary='mixed', parallel=True, qkv_bias=False),
+  **dict(stochastic_depth=0.2, stochastic_depth_rule='uniform'),
+)
+
+
+def _options(**options):
+  sizes = dict(depth=1, heads=2, mlp_dim=24)
+  return model_options.Options(**(sizes | options))
+
+
+# Rotary positions ------------------------------------------------------------
+
+
+def _turned(kind, grid, heads, *, rows=None, registers=None):
+  """Turns [B, L, H, K], with the patches first after the other tokens."""
+  options = _options(rotary=kind, rotary_registers=registers)
+  _, tokens, count, width = heads.shape
+  learned = RNG.normal(size=(2, count, width // 2)).astype('f')
+  angles = rotary.angles(
+    *(options, grid, tokens, rows or tokens, width, learned)
+  )
+  assert angles.dtype == jnp.float32
+  assert angles.shape in {(rows or tokens, n, width // 2) for n in (1, count)}
+  return rotary.rotate(heads, angles[:tokens], kind), angles
+
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('grid', [(3, 3), (2, 5)])
+def test_scores_depend_on_differences_of_coordinates_only(kind, grid):
+  patches = grid[0] * grid[1]
+  query, key = RNG.normal(size=(2, 1, 1, 2, 8)).astype('f')
+  heads = np.concatenate([query, key])  # The same at every place.
+  heads = np.broadcast_to(heads, (2, patches, 2, 8))
+  (queries, keys), _ = _turned(kind, grid, heads)
+  scores = np.einsum('qhk,thk->hqt', queries, keys)
+  places, found = np.indices(grid).reshape(2, -1).T, {}
+  for q, t in np.ndindex(patches, patches):
+    difference = tuple(places[q] - places[t])
+    found.setdefault(difference, []).append(scores[:, q, t])
+  assert max(map(len, found.values())) == patches
+  for same in found.values():
+    np.testing.assert_allclose(same, same[:1] * len(same), atol=1e-5)
+  # And they do differ.
+  assert np.ptp([same[0] for same in found.values()], axis=0).min() > 0.1
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_only_patches_turn(kind):
+  heads = RNG.normal(size=(1, 5 + 6, 2, 8)).astype('f')
+  turned, angles = _turned(kind, GRID, heads, rows=16)
+  np.testing.assert_array_equal(turned[:, :5], heads[:, :5])
+  assert (np.abs(turned[:, 6:] - heads[:, 6:]).max((0, 2, 3)) > 0.01).all()
+  assert not angles[:5].any()
+  assert not angles[11:].any()
+  np.testing.assert_allclose(  # Lengths stay, also in bfloat16.
+    *(np.linalg.norm(x, axis=-1) for x in (turned, heads)), rtol=1e-5
+  )
+  rounded, _ = _turned(kind, GRID, jnp.asarray(heads, jnp.bfloat16))
+  assert rounded.dtype == jnp.bfloat16
+  if kind != 'mixed':  # Its frequencies are drawn anew.
+    np.testing.assert_allclose(rounded, turned, atol=0.03)
+
+
+def test_registers_turn_on_a_grid_of_their_own():
+  heads = RNG.normal(size=(1, 5 + 6, 2, 8)).astype('f')
+  turned, _ = _turned('axial', GRID, heads, registers=9.0)
+  expected = naive.rotated(heads, GRID, 'axial', 100)
+  expected[:, :5] = naive.rotated(heads[:, :5], (2, 2), 'axial', 9)
+  np.testing.assert_allclose(turned, expected, atol=1e-5)
+  np.testing.assert_array_equal(turned[:, 0], heads[:, 0])
+
+
+def test_initial_mixed_frequencies_have_random_directions():
+  x, y = rotary.init_mixed(None)(jax.random.key(0), (2, 3, 4))
+  sizes = [1, 10**-0.5]  # 10^(-4i/K) for K = 8.
+  np.testing.assert_allclose(np.hypot(x, y), [sizes * 2] * 3, rtol=1e-5)
+  # Planes i and i + K/4 are at right angles.
+  np.testing.assert_allclose(
+    x[:, :2] * x[:, 2:] + y[:, :2] * y[:, 2:], 0, atol=1e-6
+  )
+  assert len(np.unique(np.arctan2(y, x)[:, 0].round(3))) == 3
+
+
+# Other options ---------------------------------------------------------------
+
+
+def test_a_layer_scale_of_0_is_the_identity_of_a_block():
+  options = _options(layer_scale=0.0, mlp='swiglu', norm='rms')
+  block, x = encoder.EncoderBlock(options), RNG.normal(size=(2, 7, 16))
+  x = x.astype('f')
+  call = dict(grid=GRID, train=False)
+  scales = {f'layer_scale_{i}': jnp.zeros(16) for i in (0, 1)}
+  initial = jax.jit(functools.partial(block.init, **call))(jax.random.key(0), x)
+  for name, zeros in scales.items():
+    np.testing.assert_array_equal(initial['params'][name], zeros)
+  params = naive.random_params(block, x, **call)
+  apply = jax.jit(functools.partial(block.apply, **call))
+  np.testing.assert_array_equal(apply({'params': params | scales}, x), x)
+  for name in scales:  # One branch each.
+    own = {'params': params | scales | {name: jnp.ones(16)}}
+    assert np.abs(apply(own, x) - x).min() > 0
+
+
+def test_rates_of_stochastic_depth():
+  np.testing.assert_allclose(shared.depth_rates(0.3, 4, 'uniform'), [0.3] * 4)
+  assert shared.depth_rates(0, 2, 'uniform') == [None, None]
+  linear = shared.depth_rates(0.3, 4)
+  np.testing.assert_allclose(linear[1:], [0.1, 0.2, 0.3], rtol=1e-6)
+  # The first block leaves branches out, too: one block has nothing else.
+  model = tiny.vit(depth=1, stochastic_depth=0.9)
+  params = tiny.params(model, SIZE)
+
+  def out(rule):
+    own = model.clone(stochastic_depth_rule=rule)
+    apply = jax.jit(functools.partial(own.apply, train=True))
+    rngs = {'dropout': jax.random.key(0)}
+    return apply({'params': params}, IMAGES, rngs=rngs)[0]
+
+  assert np.abs(out('uniform') - out('linear')).max() > 0.1
+
+
+def test_names_of_new_parameters():
+  model = tiny.vit(**OPTIONS['all'] | {'parallel': False, 'depth': 1})
+  params = tiny.flat(tiny.params(model, SIZE))
+  plain = tiny.flat(tiny.params(tiny.vit(depth=1), SIZE))
+  start = 'Transformer/encoderblock_0/'
+  attended = f'{start}MultiHeadDotProductAttention_0/'
+  assert {name: params[name].shape for name in params.keys() - plain} == {
+    **{f'{start}layer_scale_{i}': (16,) for i in (0, 1)},
+    **{f'{start}RMSNorm_{i}/scale': (16,) for i in (0, 1)},
+    f'{start}MlpBlock_0/gate/kernel': (16, 24),
+    f'{start}MlpBlock_0/gate/bias': (24,),
+    **{f'{attended}{name}_norm/scale': (8,) for name in ('query', 'key')},
+    f'{attended}rotary_frequencies': (2, 2, 4),
+  }
+  assert 'Transformer/encoder_norm/bias' not in params
+
+
+def test_lora_adapts_both_kernels_of_the_gate():
+  params = tiny.params(tiny.vit(mlp='swiglu', depth=1), SIZE)
+  made = lora.init(
+    jax.random.key(0), params, rank=2, alpha=1.0, targets=('mlp',)
+  )
+  assert set(made['Transformer']['encoderblock_0']['MlpBlock_0']) == {
+    *('Dense_0', 'Dense_1', 'gate')
+  }
+
+
+def test_the_account_counts_the_gate():
+  plain = accounting.account(tiny.vit(), SIZE)
+  gated = accounting.account(tiny.vit(mlp='swiglu'), SIZE)
+  blocks, tokens, product = 2, 7, 16 * 24
+  assert gated.macs - plain.macs == blocks * tokens * product
+  assert gated.params - plain.params == blocks * (product + 24)
+
+
+# Ways to compute -------------------------------------------------------------
+
+
+@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.value_and_grad, argnums=1)
+def _loss_and_grads(model, params):
+  _, out = model.apply({'params': params}, IMAGES)
+  return (out['pre_logits'] ** 2).mean()
+
+
+def _assert_close(actual, expected):
+  jax.tree.map(
+    lambda a, e: np.testing.assert_allclose(
+      a, e, rtol=1e-4, atol=1e-4 * float(np.abs(e).max()) + 1e-6
+    ),
+    actual,
+    expected,
+  )
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+  """Replaces cuDNN's by JAX's, which leaves out the same rows."""
+  plain = jax.nn.dot_product_attention
+  monkeypatch.setattr(
+    *(jax.nn, 'dot_product_attention'),
+    lambda *heads, implementation, **options: plain(*heads, **options),
+  )
+
+
+@functools.cache
+def _case(name):
+  """Returns a model, parameters, and the loss and its gradients."""
+  model = tiny.vit(**OPTIONS[name])
+  params = jax.tree.map(lambda x: x * 0.3, tiny.params(model, SIZE))
+  return model, params, _loss_and_grads(model, params)
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=[pytest.mark.gate] * (name != 'all'))
+    for name in OPTIONS
+  ],
+)
+def test_scan_and_remat_change_nothing(name):
+  model, params, expected = _case(name)
+  stacked = stacking.stack_blocks(params)
+  loss, grads = _loss_and_grads(model.clone(scan=True, remat='full'), stacked)
+  _assert_close((loss, models.unstack_blocks(grads)), expected)
+
+
+@pytest.mark.parametrize('implementation', ['lanes', 'cudnn'])
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=[pytest.mark.gate] * (name != 'all'))
+    for name in (*KINDS, 'all')
+  ],
+)
+def test_implementations_agree(name, implementation, kernel):
+  model, params, expected = _case(name)
+  fast = model.clone(attention_implementation=implementation)
+  _assert_close(_loss_and_grads(fast, params), expected)
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=[pytest.mark.gate] * (name != 'all'))
+    for name in OPTIONS
+  ],
+)
+def test_a_mesh_with_a_tensor_axis_changes_nothing(name):
+  model, params, expected = _case(name)
+  layout = sharding.Layout(sharding.make_mesh(2, 2, 2))
+  layout.check(params)
+  split = sharding.put_tree(params, layout.params(params))
+
+  @jax.jit
+  def run(params):
+    with sharding.use_mesh(layout.mesh):
+      return _loss_and_grads(model, params)
+
+  _assert_close(run(split), expected)
+  for leaf, x in tiny.flat(split).items():
+    if leaf.endswith(('gate/kernel', 'gate/bias', 'rotary_frequencies')):
+      assert 'tensor' in x.sharding.spec, leaf
+
+
+# Sizes -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  'name, width', [('M/16', 64), ('So400m/14', 72), ('g/14', 88), ('G/14', 104)]
+)
+def test_heads_of_all_sizes(name, width):
+  model = models.build(f'ViT-{name}', num_classes=2)
+  assert attention.head_width(model.width, model.heads) == width
+  assert not attention.why_not_cudnn('bfloat16', width, here=False)
+  x = RNG.normal(size=(1, 9, 2 * width)).astype('f')
+  out = {}
+  for implementation in ('plain', 'lanes'):
+    options = _options(rotary='axial', attention_implementation=implementation)
+    module = attention.MultiHeadDotProductAttention(options)
+    params = naive.random_params(module, x, scale=0.05, grid=(2, 4))
+    apply = jax.jit(functools.partial(module.apply, grid=(2, 4)))
+    out[implementation] = apply({'params': params}, x)
+  np.testing.assert_allclose(out['lanes'], out['plain'], atol=1e-5)
