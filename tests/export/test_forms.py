@@ -97,6 +97,7 @@ def test_models_that_others_lack_are_refused(tmp_path, monkeypatch):
     ('huggingface', dict(position_embedding='2d')),
     ('huggingface', dict(parallel=True)),
     ('timm', dict(qkv_bias=False)),
+    ('timm', dict(layer_scale=1e-4)),
   ):
     forms.FORMS[form].check(program)
     other = dataclasses.replace(program.loaded, model=tiny.vit(**options))

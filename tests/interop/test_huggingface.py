@@ -177,6 +177,7 @@ def test_values_of_the_config_that_are_refused(tmp_path, changes, message):
     dict(position_site='every_layer'),
     dict(resnet_blocks=(1,), patch_size=1),
     dict(parallel=True, qk_norm=True),
+    dict(norm='rms', mlp='swiglu', layer_scale=1e-4, rotary='axial'),
   ],
 )
 def test_models_that_cannot_be_written(tmp_path, options):

@@ -10,12 +10,14 @@ from vit_jax import convert, interop, models
 from vit_jax.interop import inference
 
 _LARGE = dict(parallel=True, qk_norm=True, qkv_bias=False, norm_bias=False)
+_RECENT = dict(norm='rms', mlp='swiglu', layer_scale=1e-4, rotary='mixed')
 # Those of released files and of large ones are told by their arrays.
 TOLD = {
   'vit': (tiny.vit(representation_size=8), (8, 8)),
   'gap': (tiny.vit(pooling='gap', patch_size=(4, 2)), (16, 8)),
   'post': (tiny.vit(norm_position='post'), (8, 8)),
   'large': (tiny.vit(pooling='map', **_LARGE), (8, 8)),
+  'recent': (tiny.vit(**_RECENT), (8, 8)),
   'hybrid': (
     tiny.vit(resnet_blocks=(1, 1), patch_size=2, resnet_width=0.25),
     (32, 32),
@@ -27,6 +29,7 @@ OTHERS = {
   '2d': (tiny.vit(position_embedding='2d'), (8, 12)),
   'axial': (tiny.vit(attention='axial', pooling='gap'), (8, 8)),
   'relative': (tiny.vit(position_embedding='relative'), (8, 8)),
+  'rotary': (tiny.vit(rotary='axial', rotary_base=9.0), (8, 8)),
   'axial resnet': (tiny.axial_resnet(), (16, 16)),
 }
 

@@ -33,6 +33,17 @@ def _count(model, size=224):
     ('R50+ViT-B/16', {}, 98_659_112),
     ('R26+S/32', {}, 36_431_912),
     ('R+Ti/16', {}, 6_337_704),
+    # Those of timm's vit_giant_patch14_224, vit_gigantic_patch14_224 and
+    # vit_so400m_patch14_siglip_224, with 1000 classes.
+    ('ViT-g/14', {}, 1_012_611_432),
+    ('ViT-G/14', {}, 1_844_440_680),
+    ('ViT-So400m/14', {'pooling': 'map'}, 428_833_704),
+    # Blocks; patches, class token, positions and last norm; head.
+    (
+      'ViT-M/16',
+      {},
+      12 * (12 * 512**2 + 13 * 512) + (769 + 1 + 197 + 2) * 512 + 513_000,
+    ),
     # A ViT-B/16 with GAP, and with each block doubled.
     ('Axial-ViT-B/16', {}, 86_566_120 + 12 * 7_087_872),
   ],
@@ -180,6 +191,18 @@ def test_unknown_names_list_the_choices(name):
     (
       {'position_embedding': 'sincos2d', 'width': 4, 'heads': 1},
       'width is 4, expected .* at least 8',
+    ),
+    ({'norm': 'batch'}, "norm is 'batch'.*'layer', 'rms'"),
+    ({'rotary_base': 0.5}, r'rotary_base is 0.5.* \[1, '),
+    (
+      {'rotary': 'axial', 'position_embedding': 'relative'},
+      "'axial' .*'relative' .* position_embedding=\"1d\"",
+    ),
+    ({'rotary': 'mixed', 'width': 36, 'heads': 6}, '36 / heads 6 .*of 4'),
+    ({'rotary_base': 100}, 'rotary_base=100 .*without rotary'),
+    (
+      {'rotary': 'mixed', 'rotary_registers': 100},
+      "rotary_registers=100 .*'mixed'.* unset",
     ),
     ({'resnet_blocks': (3, 0)}, r'resnet_blocks is \(3, 0\)'),
     ({'name': 'BiT-R50x1', 'blocks': ()}, r'blocks is \(\), expected'),

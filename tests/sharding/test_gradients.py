@@ -33,6 +33,10 @@ KINDS = {
   'dropout': VIT | {'dropout_rate': 0.1},
   'lanes': VIT | {'attention_implementation': 'lanes'},
   'lora': VIT,
+  'recent': dict(
+    **VIT | {'norm': 'rms', 'qk_norm': True, 'mlp': 'swiglu'},
+    **dict(rotary='mixed', layer_scale=0.5),
+  ),
   'axial': dict(
     **dict(name='ViT-Ti/4', depth=2, scan=True, remat='full', **SIZES),
     **dict(attention='axial', pooling='gap', dropout_rate=0.1),
@@ -56,7 +60,7 @@ def _build(kind):
 def _tuned(kind):
   """Returns random parameters, with LoRA's additions, and what trains."""
   params = naive.random_params(_build(kind), np.zeros((1, *SIZE, 3), 'f'))
-  if kind == 'lora':
+  if kind in ('lora', 'recent'):
     options = dict(rank=4, alpha=2.0, targets=tuple(lora.TARGETS))
     made = lora.init(jax.random.key(4), params, **options)
     # New additions change nothing: B is zero.
@@ -129,6 +133,7 @@ def _on_one_device(kind, accumulation_steps):
     ('vit', (2, 4, 1), 'optimizer', {'partition': 'manual'}, 2),
     ('lora', (2, 4, 1), 'all', {'partition': 'manual'}, 1),
     ('lanes', (2, 2, 2), 'optimizer', {}, 1),
+    ('recent', (2, 2, 2), 'all', {}, 1),
     ('axial', (1, 2, 4), 'none', {}, 1),
     ('hybrid', (2, 2, 2), 'all', {}, 2),
     ('bit', (2, 4, 1), 'all', {'gather': 'micro_batch'}, 1),
