@@ -95,3 +95,7 @@ def assert_equal(tree, expected):
   for name in tree:
     assert tree[name].dtype == expected[name].dtype, name
     np.testing.assert_array_equal(tree[name], expected[name], err_msg=name)
+
+
+def unflat(tree):
+  return flax.traverse_util.unflatten_dict(tree, sep='/')

@@ -1,7 +1,7 @@
 """Where attention looks: rollout (§D.8) and mean distance (§D.7).
 
 Axes: B images, H heads, L tokens, N = rows * columns patches. The first L - N
-tokens are the prefix: a class token or nothing.
+tokens are the prefix: nothing, or a class token, registers and so on.
 """
 
 import functools
@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def rollout(weights: jax.Array, num_prefix_tokens: int) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def rollout(
+  weights: jax.Array, num_prefix_tokens: int, of_token: bool = True
+) -> jax.Array:
   """Returns how much of the output comes from each patch (Figures 6 and 14).
 
   Attention rollout (Abnar and Zuidema, arXiv:2005.00928), §D.8: the weights of
@@ -28,14 +30,16 @@ def rollout(weights: jax.Array, num_prefix_tokens: int) -> jax.Array:
 
   Args:
     weights: [depth, B, H, L, L].
-    num_prefix_tokens: 1 with a class token, else 0.
+    num_prefix_tokens: L - N.
+    of_token: whether the class token, if there is one, is what is classified.
 
   Returns:
-    [B, N], float32. Each row sums to 1 minus the share of the class token.
+    [B, N], float32. Each row sums to 1 minus the share of the prefix.
   """
   mixed = weights.mean(axis=2) + jnp.eye(weights.shape[-1])  # [depth, B, L, L]
   mixed /= mixed.sum(axis=-1, keepdims=True)
-  queries = slice(0, 1) if num_prefix_tokens else slice(None)
+  of_token = of_token and num_prefix_tokens > 0
+  queries = slice(0, 1) if of_token else slice(num_prefix_tokens, None)
   # Multiplying only the needed rows is cheaper than whole matrices.
   rows = mixed[-1, :, queries]  # [B, 1 or L, L]
   for block in mixed[-2::-1]:
@@ -50,15 +54,15 @@ def sum_distances(
   """Returns how far each head looks, summed over images (Figures 7 and 11).
 
   §D.7 and the authors' procedure: a patch's distances to all patches are summed
-  with its attention as weights, and averaged over the patches. The class
-  token's row and column are left out, and the rest of a row is not divided by
+  with its attention as weights, and averaged over the patches. The prefix's
+  rows and columns are left out, and the rest of a row is not divided by
   its sum. Uniform attention gives 116.5 px for 14x14 patches of a 224 px image,
   and 115.5 px for 7x7.
 
   Args:
     weights: [depth, B, H, L, L].
     apart: float32 [N, N], from `patch_distances`.
-    num_prefix_tokens: 1 with a class token, else 0.
+    num_prefix_tokens: L - N.
 
   Returns:
     [depth, H], in the unit of `apart`.

@@ -57,7 +57,7 @@ def prefix_tokens(model: nn.Module) -> int:
     ValueError: see `check`.
   """
   check(model)
-  return int(model.pooling == 'token')
+  return model.num_prefix_tokens
 
 
 def check(model: nn.Module) -> None:

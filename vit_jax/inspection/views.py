@@ -78,7 +78,7 @@ def position_similarity(of: Loaded) -> np.ndarray:
     ValueError: the model has no learned position embeddings that are added to
       the patches.
   """
-  grid = position.grid_of(of.model, of.image_size)
+  grid = position.stored_grid(of.model, of.image_size)
   patches = _position_table(of.params)[-math.prod(grid) :]  # [N, D]
   norms = np.linalg.norm(patches, axis=1, keepdims=True)
   # The cosines of a zero embedding are defined as 0.
@@ -87,7 +87,7 @@ def position_similarity(of: Loaded) -> np.ndarray:
 
 
 def _position_table(params: Any) -> np.ndarray:
-  """Returns [S + N, D], where S is the number of prefix tokens, 0 or 1."""
+  """Returns [S + N, D], where S rows are of tokens before the patches."""
   holder = params.get('Transformer', {})
   if 'posembed_input' not in holder:
     if 'encoderblock' in holder:
@@ -109,8 +109,8 @@ def _position_table(params: Any) -> np.ndarray:
 
 def rollout(of: Loaded, images: np.ndarray) -> np.ndarray:
   """Maps images, uint8 [N, height, width, C], to [N, rows, columns]."""
-  prefix = capture.prefix_tokens(of.model)
-  maps = [attention_maps.rollout(w, prefix) for w in _weights(of, images)]
+  how = capture.prefix_tokens(of.model), of.model.pooling == 'token'
+  maps = [attention_maps.rollout(w, *how) for w in _weights(of, images)]
   grid = of.model.token_grid(of.image_size)
   return np.concatenate(maps).reshape(-1, *grid)
 

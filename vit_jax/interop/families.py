@@ -18,7 +18,7 @@ from vit_jax.interop.layouts import (
   unstack,
 )
 
-CLS = 'cls'
+CLS, DIST = 'cls', 'dist'
 POSITION = 'Transformer/posembed_input/pos_embedding'
 # Prefixes under which some code bases keep the parameters.
 _PREFIXES = ('opt/target/', 'params/img/', 'params/', 'img/', 'target/')
@@ -139,6 +139,11 @@ VIT = Family(
     'resnet_blocks': None,
     'representation_size': None,
     'pooling': 'token',
+    'registers': 0,
+    'distillation_token': False,
+    'final_norm': 'tokens',
+    'kernel_size': None,
+    'position_grid': None,
     'attention': 'full',
     'position_embedding': '1d',
     'position_site': 'stem',

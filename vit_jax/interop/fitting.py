@@ -18,14 +18,16 @@ import numpy as np
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax.interop import arrays as arrays_lib
 from vit_jax.interop import inference, layouts
-from vit_jax.interop.families import CLS
+from vit_jax.interop.families import CLS, DIST
 from vit_jax.interop.weight_files import Weights
 from vit_jax.models import position
 
-_HEAD, _PRE_LOGITS = 'head/', 'pre_logits/'
+_HEAD, _PRE_LOGITS = ('head/', 'head_dist/'), 'pre_logits/'
 # Only masked patch prediction has these.
 _MASK_EMBEDDING, _PATCH_HEAD = 'mask_embedding', 'patch_head/'
-_HEADS = (_HEAD, _PRE_LOGITS, _PATCH_HEAD)
+# A model has one of these two: see `Options.final_norm`.
+_NORMS = ('Transformer/encoder_norm/', 'fc_norm/')
+_HEADS = (*_HEAD, _PRE_LOGITS, _PATCH_HEAD, *_NORMS)
 # Arrays whose length depends on the image size.
 _TABLES = ('pos_embedding', 'x_embedding', 'y_embedding', 'relative_embedding')
 _LISTED = 8  # Longest list of names in a report; optimizers have hundreds.
@@ -75,13 +77,14 @@ def fit(
       may be a `jax.ShapeDtypeStruct`; where a new array is one, zeros that take
       no memory stand for it.
     model: the model, for the report of differences that no array shows.
-    grid: (rows, columns) of the patches of `params`; None if the model has
-      none.
+    grid: (rows, columns) of the position embeddings of `params`; None if the
+      model has none.
     new_head: whether `head` keeps the values of `params`. A hidden layer
       `pre_logits` is still loaded if the model has one of the same size;
       otherwise the file's is left out and the model's is new. For masked patch
       prediction, `patch_head` is treated like the head, and the mask embedding
-      like the hidden layer.
+      like the hidden layer. So is the last norm, if only one of the two models
+      has it after pooling, as in the fine-tuning of MAE.
     option: how the user asks for a new head, for the error message.
 
   Returns:
@@ -132,11 +135,16 @@ def _new_head(
   loaded: Mapping[str, Any], target: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
   """Returns the file's arrays to drop, and the model's that stay new."""
-  parts = (_HEAD, _PATCH_HEAD)
+  parts = (*_HEAD, _PATCH_HEAD)
   if _shapes(loaded, _PRE_LOGITS) != _shapes(target, _PRE_LOGITS):
     parts += (_PRE_LOGITS,)
   if (_MASK_EMBEDDING in loaded) != (_MASK_EMBEDDING in target):
     parts += (_MASK_EMBEDDING,)
+  places = [
+    {n for n in _NORMS if _shapes(flat, n)} for flat in (loaded, target)
+  ]
+  if all(places) and places[0] != places[1]:
+    parts += _NORMS
   return (
     tuple(k for k in loaded if k.startswith(parts)),
     tuple(k for k in target if k.startswith(parts)),
@@ -171,7 +179,7 @@ def _resize_positions(
           array,
           old_grid=old_grid,
           new_grid=new_grid,
-          num_prefix_tokens=int(CLS in loaded),
+          num_prefix_tokens=sum(name in loaded for name in (CLS, DIST)),
         )
     except ValueError as error:
       if old_grid is None and array.shape == target[name].shape:

@@ -34,7 +34,7 @@ _VIT_SIZES = (
 )
 _Shapes = Mapping[str, tuple[int, ...]]  # By our names.
 _BLOCK = 'Transformer/encoderblock_0/'
-_FINAL_NORM = 'Transformer/encoder_norm/scale'
+_FINAL_NORM, _POOLED_NORM = 'Transformer/encoder_norm/scale', 'fc_norm/scale'
 
 
 def infer_model(
@@ -45,7 +45,8 @@ def infer_model(
   Those are the models of released files: ViTs with the paper's position
   embedding, hybrids and BiTs. Others are written with a description beside
   them. Attributes that change no shape get their defaults: the GELU, the norms'
-  epsilon and rotary positions, unless these are learned.
+  epsilon and rotary positions, unless these are learned. A norm after pooling
+  is taken for MAE's, with pooling 'gap_patches' if there is a class token.
 
   Args:
     arrays: our name -> array, blocks not stacked.
@@ -92,7 +93,10 @@ def _vit_fields(shapes: _Shapes) -> dict[str, Any]:
   rms = has('/RMSNorm_0/scale')
   attention = _BLOCK + 'MultiHeadDotProductAttention_0/'
   width, heads, _ = shapes[attention + 'query/kernel']
-  pooling = 'token' if families.CLS in shapes else 'gap'
+  pooled = _POOLED_NORM in shapes
+  pooling = 'gap_patches' if pooled else 'token'
+  if families.CLS not in shapes:
+    pooling = 'gap'
   fields = {
     'width': width,
     'heads': heads,
@@ -100,7 +104,10 @@ def _vit_fields(shapes: _Shapes) -> dict[str, Any]:
     'mlp_dim': shapes[_BLOCK + 'MlpBlock_0/Dense_0/bias'][0],
     'patch_size': shapes['embedding/kernel'][:2],
     'pooling': 'map' if 'MAPHead_0/probe' in shapes else pooling,
-    'norm_position': 'pre' if _FINAL_NORM in shapes else 'post',
+    'registers': shapes.get('registers', (1, 0))[1],
+    'distillation_token': families.DIST in shapes,
+    'final_norm': 'pooled' if pooled else 'tokens',
+    'norm_position': 'pre' if pooled or _FINAL_NORM in shapes else 'post',
     'parallel': not has('Norm_1/scale'),
     'qk_norm': has('/query_norm/scale'),
     'qkv_bias': has('/query/bias'),
@@ -133,7 +140,8 @@ def _resnet(shapes: _Shapes) -> tuple[tuple[int, ...], float]:
 
 def _image_size(shapes: _Shapes, model: vit.ViT) -> tuple[int, int]:
   """Returns the image size of the position embeddings, in whole patches."""
-  patches = shapes[families.POSITION][1] - int(families.CLS in shapes)
+  prefix = sum(name in shapes for name in (families.CLS, families.DIST))
+  patches = shapes[families.POSITION][1] - prefix
   side = math.isqrt(max(0, patches))
   if side == 0 or side**2 != patches:
     raise ValueError(

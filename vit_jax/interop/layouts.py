@@ -78,7 +78,7 @@ OPERATIONS = {
 _OPERATION_OF = {
   'embedding': 'conv',
   **dict.fromkeys(
-    ('pre_logits', 'head', 'Dense_0', 'Dense_1', 'gate'), 'dense'
+    ('pre_logits', 'head', 'head_dist', 'Dense_0', 'Dense_1', 'gate'), 'dense'
   ),
   **dict.fromkeys(('query', 'key', 'value'), 'to_heads'),
   'out': 'from_heads',

@@ -165,7 +165,7 @@ def fit_weights(
   size = image_size and pair(image_size)
   _, size = model_and_size(weights, model, size)
   params = fitting.initial(model, size, weights.channels, head=new_head)
-  grid = position.grid_of(model, size)
+  grid = position.stored_grid(model, size)
   return fitting.fit(weights, params, model, grid, new_head=new_head)
 
 

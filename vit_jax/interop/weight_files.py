@@ -58,7 +58,9 @@ class Weights:
   def grid(self) -> tuple[int, int] | None:
     """(rows, columns) of the position embeddings, if known."""
     size = self.image_size
-    return position.grid_of(self.model, size) if size and self.model else None
+    if not (size and self.model):
+      return None
+    return position.stored_grid(self.model, size)
 
   @property
   def described(self) -> dict[str, Any]:

@@ -96,6 +96,10 @@ def _check_model(model: nn.Module) -> None:
     reason = f'model.representation_size={size} {untrained} 0'
   elif model.pooling == 'map':
     reason = f"model.pooling='map' {untrained} 'token' or 'gap'"
+  elif model.final_norm == 'pooled':
+    reason = f"model.final_norm='pooled' {untrained} 'tokens'"
+  elif model.distillation_token:
+    reason = f'model.distillation_token=True {untrained} False'
   if reason:
     raise ValueError(
       f'loss.name={MASKED_PATCH!r} needs a ViT without a ResNet, as in'

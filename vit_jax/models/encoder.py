@@ -187,16 +187,21 @@ def position_table(
     tokens: see `EncoderBlock`.
 
   Returns:
-    [1, L, D] in the tokens' dtype; zeros for rows after the tokens.
+    [1, L, D] in the tokens' dtype; zeros for registers, and for rows after the
+    tokens.
   """
   _, length, width = x.shape
+  before = (tokens or length) - math.prod(grid) - options.registers
   table = position.Table(
-    options.position_embedding, options.position_stddev, name='posembed_input'
-  )(
-    grid=grid,
-    num_prefix_tokens=(tokens or length) - math.prod(grid),
-    width=width,
-  )
+    options.position_embedding,
+    options.position_stddev,
+    options.position_grid,
+    name='posembed_input',
+  )(grid=grid, num_prefix_tokens=before, width=width)
+  if options.registers:
+    own, patches = jnp.split(table, [before], axis=1)
+    own = _with_rows(own, before + options.registers)
+    table = jnp.concatenate([own, patches], axis=1)
   return _with_rows(table.astype(x.dtype), length)
 
 
@@ -226,6 +231,7 @@ class Encoder(nn.Module):
   """Position embedding, the blocks, and the final LayerNorm (Eqs. 1-4).
 
   Post-LayerNorm blocks end with a LayerNorm, so no other one follows the last.
+  Nor does one if `final_norm` is 'pooled'.
 
   Attributes:
     options: see `Options`.
@@ -240,13 +246,14 @@ class Encoder(nn.Module):
     """Encodes tokens.
 
     Args:
-      x: [B, L, D] tokens, the class token first if there is one.
+      x: [B, L, D] tokens, the class token first if there is one; registers
+        directly before the patches.
       grid: (rows, columns) of the patch tokens.
       train: whether dropout and stochastic depth are on.
 
     Returns:
       `embedded`, the first block's input, and `encoded`, the output of the
-      last LayerNorm, both [B, L, D].
+      last LayerNorm or block, both [B, L, D].
     """
     options = self.options
     x = sharding.constrain(x, sharding.BATCH)
@@ -261,7 +268,7 @@ class Encoder(nn.Module):
     x = Dropout(options.dropout_rate, deterministic=not train)(x)
     out = {'embedded': x}
     x = self._run_blocks(x, at_every_input, grid=grid, train=train)
-    if options.norm_position == 'pre':
+    if (options.norm_position, options.final_norm) == ('pre', 'tokens'):
       x = attention.norm(options, 'encoder_norm', bias=options.norm_bias)(x)
     out['encoded'] = x
     return out

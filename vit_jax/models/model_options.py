@@ -114,6 +114,10 @@ _BLOCKS = Check(
   lambda x: _sizes(x, _DEPTH),
   f'up to {_MOST_STAGES} numbers of units, each {_DEPTH.expected}',
 )
+_SIDES = Check(
+  lambda x: len(x) in (1, 2) and _sizes(x),
+  'a side or (height, width), each at least 1',
+)
 _RATE = within('[0, 1)')
 _FACTOR = Check(
   # The stages need an even root.
@@ -131,10 +135,7 @@ OPTIONS = {
   'patch_size': Key(
     tuple,
     '(height, width), or one side.',
-    Check(
-      lambda x: len(x) in (1, 2) and _sizes(x),
-      'a side or (height, width), each at least 1',
-    ),
+    _SIDES,
   ),
   'resnet_blocks': Key(
     tuple,
@@ -147,7 +148,28 @@ OPTIONS = {
     "Width of the head's hidden tanh layer; -1: the model's; 0: no layer.",
     within('[-1, 16777216]'),
   ),
-  'pooling': Key(str, 'What the head reads.', one_of('token', 'gap', 'map')),
+  'pooling': Key(
+    str, 'What the head reads.', one_of('token', 'gap', 'map', 'gap_patches')
+  ),
+  'registers': Key(int, 'Learned tokens without a position. Unset: 0.'),
+  'final_norm': Key(
+    str,
+    "The last LayerNorm's place: 'tokens' before pooling, 'pooled' after it.",
+    one_of('tokens', 'pooled'),
+  ),
+  'distillation_token': Key(
+    bool, "Whether a second token and head learn from a teacher, as DeiT's."
+  ),
+  'kernel_size': Key(
+    tuple,
+    'That of the stored kernel, which is resized to `patch_size` (FlexiViT).',
+    _SIDES,
+  ),
+  'position_grid': Key(
+    tuple,
+    "That of the stored positions, which are resized to the image's grid.",
+    _SIDES,
+  ),
   'position_embedding': Key(
     str,
     'How tokens know their places.',
@@ -276,6 +298,12 @@ class Options:
       'every_layer' (each layer learns its own) or 'every_layer_shared'.
     position_stddev: standard deviation of a learned position embedding's
       initial values.
+    position_grid: (rows, columns) of the position embedding that is stored;
+      None: the image's, see `position.Table`.
+    registers: how many learned tokens come directly before the patches
+      (arXiv:2309.16588). Position embeddings are not for them.
+    final_norm: 'tokens', the paper's, or 'pooled', which has no LayerNorm after
+      the last block, but one after pooling.
     attention: 'full', or 'axial', in which each block attends within the rows
       of the patches, then within the columns (§D.6).
     attention_implementation: 'plain', 'lanes' or 'cudnn', see `attention`.
@@ -324,6 +352,9 @@ class Options:
   position_embedding: str = '1d'
   position_site: str = 'stem'
   position_stddev: float = position.STDDEV
+  position_grid: tuple[int, int] | None = None
+  registers: int = 0
+  final_norm: str = 'tokens'
   attention: str = 'full'
   attention_implementation: str = 'plain'
   gelu: str = 'tanh'

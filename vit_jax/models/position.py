@@ -28,6 +28,13 @@ def grid_of(
   return model.token_grid(image_size)
 
 
+def stored_grid(
+  model: nn.Module, image_size: tuple[int, int]
+) -> tuple[int, int] | None:
+  """Returns the (rows, columns) of a model's position parameters, or None."""
+  return getattr(model, 'position_grid', None) or grid_of(model, image_size)
+
+
 def token_grid(
   image_size: tuple[int, int],
   patch_size: tuple[int, int],
@@ -74,10 +81,15 @@ class Table(nn.Module):
   Attributes:
     kind: one of `ADDED`.
     stddev: standard deviation of the initial values.
+    grid: (rows, columns) of the embedding, which is resized at each call to
+      those of the patches, as in FlexiViT (arXiv:2212.08013); None: theirs.
+      Differs from the authors' code (big_vision, models/proj/flexi/vit.py): a
+      class token has a row, too.
   """
 
   kind: str
   stddev: float = STDDEV
+  grid: tuple[int, int] | None = None
 
   @nn.compact
   def __call__(
@@ -93,6 +105,19 @@ class Table(nn.Module):
     Returns:
       [1, S + rows * columns, D], float32.
     """
+    stored = self.grid or grid
+    table = self._table(stored, num_prefix_tokens, width)
+    if stored == grid:
+      return table
+    prefix, patches = jnp.split(table, [num_prefix_tokens], axis=1)
+    patches = patches.reshape(1, *stored, width)
+    # It antialiases, as that code does here.
+    patches = jax.image.resize(patches, (1, *grid, width), 'linear')
+    return jnp.concatenate([prefix, patches.reshape(1, -1, width)], axis=1)
+
+  def _table(
+    self, grid: tuple[int, int], num_prefix_tokens: int, width: int
+  ) -> jax.Array:
     normal = nn.initializers.normal(self.stddev)
     if self.kind == 'sincos2d':
       table = np.pad(_waves(grid, width), ((num_prefix_tokens, 0), (0, 0)))

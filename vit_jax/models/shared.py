@@ -47,16 +47,21 @@ def check_images(images: jax.Array) -> None:
 
 
 def classify(
-  representation: jax.Array, *, num_classes: int, head_bias: float
+  representation: jax.Array,
+  *,
+  num_classes: int,
+  head_bias: float,
+  name: str = 'head',
 ) -> jax.Array:
   """Maps [B, D] to logits [B, num_classes] in float32.
 
-  Call it within an `nn.compact` method, whose module gets the layer `head`.
+  Call it within an `nn.compact` method, whose module gets the layer.
 
   Args:
     representation: [B, D], any float dtype.
     num_classes: number of logits.
     head_bias: initial value of the bias; the kernel starts at 0 (B.1.1).
+    name: of the layer.
   """
   return nn.Dense(
     num_classes,
@@ -65,7 +70,7 @@ def classify(
     dtype=jnp.float32,
     # By default a TPU multiplies float32 in bfloat16.
     precision=jax.lax.Precision.HIGHEST,
-    name='head',
+    name=name,
   )(representation)
 
 

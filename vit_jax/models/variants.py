@@ -186,7 +186,8 @@ def build(name: str, *, num_classes: int, **overrides) -> nn.Module:
     num_classes: number of logits.
     **overrides: attributes of the model, see `vit.ViT`, `resnet.Classifier`
       and `axial_resnet.AxialResNet`; None keeps the model's own value.
-      `patch_size` may be a side or (height, width), `dtype` a name.
+      `patch_size`, `kernel_size` and `position_grid` may be a side or (height,
+      width), `dtype` a name.
       `representation_size` adds the pre-training head's hidden tanh layer
       (§3.1) of that size; -1 makes it as wide as the model, 0 leaves it out.
 
@@ -215,11 +216,12 @@ def build(name: str, *, num_classes: int, **overrides) -> nn.Module:
   for key, value in fields.items():
     if isinstance(value, list):
       fields[key] = tuple(value)  # Flax hashes a module's attributes.
-  side = fields.get('patch_size')
-  if isinstance(side, int):
-    fields['patch_size'] = (side, side)
-  elif isinstance(side, tuple) and len(side) == 1:  # From a command line.
-    fields['patch_size'] = side * 2
+  for key in ('patch_size', 'kernel_size', 'position_grid'):
+    side = fields.get(key)
+    if isinstance(side, int):
+      fields[key] = (side, side)
+    elif isinstance(side, tuple) and len(side) == 1:  # From a command line.
+      fields[key] = side * 2
   model = module(num_classes=num_classes, **fields)
   _check(model)
   return model
@@ -333,11 +335,6 @@ def _check_vit(model: vit.ViT) -> None:
 # Attributes of a ViT that do not go together: the test, and what to do.
 _REFUSED = (
   (
-    lambda m: m.attention == 'axial' and m.pooling == 'token',
-    'attention="axial" works on a grid, in which a class token has no place: '
-    'set pooling to "gap" or "map".',
-  ),
-  (
     lambda m: m.parallel and m.norm_position == 'post',
     'parallel=True means that attention and MLP read the same LayerNorm, but'
     ' norm_position="post" has none before them: choose one of the two.',
@@ -389,5 +386,43 @@ _REFUSED = (
     lambda m: m.rotary_registers and m.rotary != 'axial',
     'rotary_registers={0.rotary_registers} needs rotary="axial", but that is'
     ' {0.rotary!r}: leave rotary_registers unset.',
+  ),
+  (
+    lambda m: m.attention == 'axial' and m.num_prefix_tokens,
+    'attention="axial" works on a grid, in which a class token and registers'
+    ' have no place: set pooling to "gap" or "map", and registers to 0.',
+  ),
+  (
+    lambda m: m.relative and (m.registers or m.distillation_token),
+    'position_embedding={0.position_embedding!r} numbers all tokens in a row,'
+    ' in which registers and a distillation token have no place: use "1d", or'
+    ' registers=0 and distillation_token=False.',
+  ),
+  (
+    lambda m: (
+      m.distillation_token
+      and (m.pooling, m.final_norm, m.representation_size or 0)
+      != ('token', 'tokens', 0)
+    ),
+    'distillation_token=True has two heads that read tokens after the last'
+    ' norm: it needs pooling="token", final_norm="tokens" and'
+    ' representation_size=0, not {0.pooling!r}, {0.final_norm!r} and'
+    ' {0.representation_size}.',
+  ),
+  (
+    lambda m: m.final_norm == 'pooled' and m.norm_position == 'post',
+    'final_norm="pooled" moves the norm after the last block, but'
+    ' norm_position="post" has none: leave final_norm at "tokens".',
+  ),
+  (
+    lambda m: m.position_grid and m.position_embedding not in position.ADDED,
+    'position_grid={0.position_grid} is that of an embedding that is added,'
+    ' but position_embedding={0.position_embedding!r} adds none: leave'
+    ' position_grid unset.',
+  ),
+  (
+    lambda m: m.kernel_size and m.resnet_blocks is not None,
+    'kernel_size={0.kernel_size} is for patches of images, but those of a'
+    ' hybrid are positions of a feature map: leave kernel_size unset.',
   ),
 )

@@ -14,94 +14,14 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from absl import logging
 
 from vit_jax.models import attention, encoder, position, resnet
 from vit_jax.models.encoder import MlpBlock
 from vit_jax.models.model_options import Options, options_of
+from vit_jax.models.patches import MASK as MASK
+from vit_jax.models.patches import PatchEmbedding, replace_embeddings
+from vit_jax.models.patches import cut_patches as cut_patches
 from vit_jax.models.shared import check_images, classify
-
-# The value in `source` that selects the mask embedding instead of a patch.
-MASK = -1
-
-
-def cut_patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
-  """Cuts images [B, height, width, C] into patches, row by row.
-
-  It drops what is beyond the last whole patch on the right and at the bottom.
-
-  Returns:
-    [B, L, high * wide * C], for patches of (high, wide).
-  """
-  batch, height, width, channels = images.shape
-  high, wide = patch_size
-  rows, columns = position.token_grid((height, width), patch_size)
-  if (rows * high, columns * wide) != (height, width):
-    logging.log_first_n(
-      logging.WARNING,
-      'Size %dx%d (of the image in px, or of the feature map) is not a multiple'
-      ' of the patch size %dx%d: the remainder on the right and at the bottom'
-      ' is dropped.',
-      1,
-      *(height, width, *patch_size),
-    )
-  x = images[:, : rows * high, : columns * wide]
-  x = x.reshape(batch, rows, high, columns, wide, channels)
-  x = x.transpose(0, 1, 3, 2, 4, 5)
-  return x.reshape(batch, rows * columns, -1)
-
-
-class PatchEmbedding(nn.Module):
-  """Cuts images into patches and projects each to a token (Eq. 1).
-
-  Equals a VALID convolution whose stride is its kernel's size. A reshape and a
-  matmul are faster than the convolution on TPU.
-
-  Attributes:
-    width: D.
-    patch_size: (height, width) of a patch in pixels, or in positions of a
-      feature map (§3.1, "Hybrid Architecture"; (1, 1) in the paper).
-    dtype: compute dtype; parameters are float32.
-  """
-
-  width: int
-  patch_size: tuple[int, int]
-  dtype: jax.typing.DTypeLike = jnp.float32
-
-  @nn.compact
-  def __call__(self, images: jax.Array) -> jax.Array:
-    """Maps [B, height, width, channels] to tokens [B, L, D], row by row."""
-    kernel = self.param(
-      'kernel',
-      nn.initializers.lecun_normal(),  # Fan in: high * wide * channels.
-      (*self.patch_size, images.shape[-1], self.width),
-    )
-    bias = self.param('bias', nn.initializers.zeros, (self.width,))
-    images, kernel, bias = (
-      jnp.asarray(a, self.dtype) for a in (images, kernel, bias)
-    )
-    x = cut_patches(images, self.patch_size)
-    return x @ kernel.reshape(-1, self.width) + bias[None, None]  # [B, L, D]
-
-
-def replace_embeddings(
-  embeddings: jax.Array, source: jax.Array, mask_embedding: jax.Array
-) -> jax.Array:
-  """Replaces embeddings of patches by others, or by the mask's (B.1.2).
-
-  Args:
-    embeddings: [B, L, D].
-    source: int32 [B, L], the index of the patch of the same image whose
-      embedding each patch gets, or MASK.
-    mask_embedding: [D].
-
-  Returns:
-    [B, L, D] in the embeddings' dtype.
-  """
-  masked = (source == MASK)[..., None]  # [B, L, 1]
-  index = jnp.maximum(source, 0)[..., None]
-  taken = jnp.take_along_axis(embeddings, index, axis=1)
-  return jnp.where(masked, mask_embedding.astype(embeddings.dtype), taken)
 
 
 class MAPHead(nn.Module):
@@ -148,9 +68,8 @@ def pool(
   """Maps tokens [B, L, D] to [B, D] as a ViT pools; `head` pools for 'map'."""
   if model.pooling == 'token':
     return tokens[:, 0]
-  if model.pooling == 'gap':
-    return tokens.mean(axis=1)
-  return head(tokens)
+  tokens = tokens[:, model.num_prefix_tokens :]
+  return head(tokens) if model.pooling == 'map' else tokens.mean(axis=1)
 
 
 class ViT(Options, nn.Module, kw_only=True):
@@ -164,13 +83,20 @@ class ViT(Options, nn.Module, kw_only=True):
     width: D, the size of a token.
     patch_size: (height, width) of a patch, in pixels; in a hybrid, in positions
       of the ResNet's feature map.
+    kernel_size: that of the stored kernel of the patches, which is resized at
+      each call, as in FlexiViT; None: `patch_size`. With `position_grid`, a
+      trained model works at any patch size.
     resnet_blocks: units of each stage of a hybrid's ResNet, such as (3, 4, 9);
       () is a ResNet's root only. None makes the model a ViT without a ResNet.
     resnet_width: width factor of that ResNet, a multiple of 1/32.
     representation_size: size of the tanh layer before the head, the paper's
       pre-training head; None leaves it out, as in fine-tuning.
-    pooling: 'token' adds a class token. The others have none: 'gap' is the mean
-      over the patch tokens (§D.3), 'map' is attention pooling.
+    pooling: 'token' adds a class token. Others are of the patch tokens: 'gap'
+      is their mean (§D.3), 'map' is attention pooling, and 'gap_patches' is the
+      mean again, but a class token runs along, as in the fine-tuning of MAE
+      (arXiv:2111.06377).
+    distillation_token: whether a second token follows the class token, with a
+      second head, for the labels of a teacher (DeiT, arXiv:2012.12877, §4).
     head_bias: initial value of the head's bias. The head's kernel starts at 0.
     patch_outputs: how many numbers to predict for each patch, in place of the
       classifier (masked patch prediction, B.1.2); `losses.masked_patch` sets
@@ -180,12 +106,34 @@ class ViT(Options, nn.Module, kw_only=True):
   num_classes: int
   width: int
   patch_size: tuple[int, int]
+  kernel_size: tuple[int, int] | None = None
   resnet_blocks: tuple[int, ...] | None = None
   resnet_width: float = 1
   representation_size: int | None = None
   pooling: str = 'token'
+  distillation_token: bool = False
   head_bias: float = 0.0
   patch_outputs: int | None = None
+
+  @property
+  def prefix(self) -> dict[str, int]:
+    """The learned tokens before the patches, in order: name -> how many.
+
+    Registers have no position, as in DINOv2 with registers, DINOv3 and timm's
+    `no_embed_class`. In files whose table has rows for them, or has none for
+    the class token, the rows are added to the tokens, or are zeros.
+    """
+    counts = {
+      'cls': int(self.pooling in ('token', 'gap_patches')),
+      'dist': int(self.distillation_token),
+      'registers': self.registers,
+    }
+    return {name: count for name, count in counts.items() if count}
+
+  @property
+  def num_prefix_tokens(self) -> int:
+    """How many tokens come before the patches."""
+    return sum(self.prefix.values())
 
   def token_grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
     """Returns the (rows, columns) of the patch tokens of an image.
@@ -221,11 +169,13 @@ class ViT(Options, nn.Module, kw_only=True):
 
     Returns:
       logits: [B, num_classes], float32; a model with `patch_outputs` returns
-        [B, rows * columns, patch_outputs].
+        [B, rows * columns, patch_outputs]. With a distillation token, those of
+        the class token in training, else the mean of both heads.
       out: `embedded` [B, L, D], the first block's input; `encoded` [B, L, D],
         after the last LayerNorm; `pre_logits` [B, D or representation_size],
         the head's input; in a hybrid also `features` [B, height, width,
-        channels], the ResNet's output. All are in the compute dtype.
+        channels], the ResNet's output. All are in the compute dtype. With a
+        distillation token also `distilled`, like logits, those of its head.
 
     Raises:
       ValueError: the images are not float, are not of rank 4, or are smaller
@@ -247,7 +197,8 @@ class ViT(Options, nn.Module, kw_only=True):
       )
       features['features'] = x
     x = PatchEmbedding(
-      self.width, self.patch_size, dtype=self.dtype, name='embedding'
+      *(self.width, self.patch_size, self.dtype, self.kernel_size),
+      name='embedding',
     )(x)
     if self.patch_outputs is not None:
       mask = self.param('mask_embedding', nn.initializers.zeros, (self.width,))
@@ -258,15 +209,25 @@ class ViT(Options, nn.Module, kw_only=True):
         'source is only for models with patch_outputs, but this model'
         ' classifies: build it with losses.masked_patch.build.'
       )
-    if self.pooling == 'token':
-      cls = self.param('cls', nn.initializers.zeros, (1, 1, self.width))
-      cls = jnp.broadcast_to(cls, (images.shape[0], 1, self.width))
-      x = jnp.concatenate([cls.astype(x.dtype), x], axis=1)  # [B, L, D]
+    prefix = []
+    for name, count in self.prefix.items():
+      # Without positions, equal registers would stay equal: 1e-6 is timm's.
+      init = nn.initializers.zeros
+      if name == 'registers':
+        init = nn.initializers.normal(1e-6)
+      token = self.param(name, init, (1, count, self.width))
+      token = jnp.broadcast_to(token, (images.shape[0], count, self.width))
+      prefix.append(token.astype(x.dtype))
+    if prefix:
+      x = jnp.concatenate([*prefix, x], axis=1)  # [B, L, D]
     out = features | encoder.Encoder(options_of(self), name='Transformer')(
       x, grid=grid, train=train
     )
     head = MAPHead(options_of(self), name='MAPHead_0')
     x = pool(self, out['encoded'], head)
+    if self.final_norm == 'pooled':
+      options = options_of(self)
+      x = attention.norm(options, 'fc_norm', bias=options.norm_bias)(x)
     if self.representation_size is not None:
       x = nn.Dense(
         self.representation_size, dtype=self.dtype, name='pre_logits'
@@ -286,5 +247,12 @@ class ViT(Options, nn.Module, kw_only=True):
         name='patch_head',
       )
       return head(out['encoded'][:, -math.prod(grid) :]), out
-    logits = classify(x, num_classes=self.num_classes, head_bias=self.head_bias)
+    to_logits = functools.partial(
+      classify, num_classes=self.num_classes, head_bias=self.head_bias
+    )
+    logits = to_logits(x)
+    if self.distillation_token:
+      out['distilled'] = to_logits(out['encoded'][:, 1], name='head_dist')
+      if not train:
+        logits = (logits + out['distilled']) / 2
     return logits, out

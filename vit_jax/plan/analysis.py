@@ -216,7 +216,7 @@ def _tokens(config: ml_collections.ConfigDict) -> int | None:
   grid = position.grid_of(model, tuple(config.image_size))
   if grid is None:
     return None
-  return math.prod(grid) + (getattr(model, 'pooling', '') == 'token')
+  return math.prod(grid) + getattr(model, 'num_prefix_tokens', 0)
 
 
 def _paper_core_days(

@@ -282,7 +282,8 @@ def _compiled_rollout(model: nn.Module, mesh: jax.sharding.Mesh):
     with sharding.use_mesh(mesh):
       weights, logits = capture.forward(model, params, normalize(images))
     grid = model.token_grid(images.shape[1:3])
-    maps = attention_maps.rollout(weights, capture.prefix_tokens(model))
+    how = capture.prefix_tokens(model), model.pooling == 'token'
+    maps = attention_maps.rollout(weights, *how)
     return logits, maps.reshape(-1, *grid)
 
   return jax.jit(function, out_shardings=NamedSharding(mesh, P()))

@@ -217,13 +217,13 @@ def uses_reduce_dtype(path: tuple[Any, ...]) -> bool:
   """Whether a parameter's gradients are summed in `layout.reduce_dtype`.
 
   Only kernels of matmuls in the model's dtype are worth narrowing. The other
-  gradients are small, and are sums over the batch already. The class head
-  computes in float32.
+  gradients are small, and are sums over the batch already. The class heads
+  compute in float32.
 
   Args:
     path: the parameter's path, from `jax.tree_util.tree_map_with_path`.
   """
-  return path[-1].key == 'kernel' and path[0].key != 'head'
+  return path[-1].key == 'kernel' and not path[0].key.startswith('head')
 
 
 def has_global_dropout(model: nn.Module, dropout_key: jax.Array) -> bool:

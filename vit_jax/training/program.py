@@ -305,7 +305,8 @@ def build_tuning(
   scale = None if decay == 1 else tuning_lib.scale_by_layer(decay, shapes)
   tuning = tuning_lib.build(section, shapes)
   new = config.init.new_head or not config.init.checkpoint
-  if new and 'kernel' in tuning.split(shapes)[1].get('head', ()):
+  frozen = tuning.split(shapes)[1]
+  if new and any('kernel' in frozen.get(h, ()) for h in ('head', 'head_dist')):
     raise ValueError(
       f'tuning.freeze={section.freeze!r}, tuning.train={section.train!r}'
       ' freezes the new head, whose kernel is zero, so that nothing would be'

@@ -23,9 +23,13 @@ _STACKED = re.compile(r'((?:^|/)encoderblock)/')
 _LAYERS = (
   re.compile(r'(conv_root|gn_root)/'),
   re.compile(r'block(\d+)/unit(\d+)/'),
-  re.compile(r'(embedding|cls|mask_embedding|Transformer/posembed_input)(/|$)'),
+  re.compile(
+    r'(embedding|cls|dist|registers|mask_embedding|Transformer/posembed_input)'
+    '(/|$)'
+  ),
   re.compile(r'Transformer/encoderblock_(\d+)/'),
 )
+HEADS = ('head/', 'head_dist/')
 _EXAMPLE = "such as 'head' or 'Transformer/encoderblock_[0-5]'"
 
 
@@ -100,7 +104,7 @@ def build(section: Mapping[str, Any], params: Any) -> Tuning:
         ' would train: leave some out, at least the head.'
       )
   elif additions:
-    trained = {name for name in own if name.startswith('head/')}
+    trained = {name for name in own if name.startswith(HEADS)}
   else:
     return Tuning()
   return Tuning(frozenset(trained | additions), lora.adapted(params))
@@ -152,9 +156,10 @@ def layer_factors(
   """Returns what each parameter's learning rate is multiplied by.
 
   decay ** (last layer - layer), as in BEiT (arXiv:2106.08254). In a ViT, layer
-  0 holds the patch, class and position embeddings, layer i + 1 is block i, and
-  the last layer holds everything behind the blocks. In a ResNet, layer 0 is the
-  root, and each unit is a layer; in a hybrid, the ViT's layers follow.
+  0 holds the embeddings of patches and positions, and the tokens before the
+  patches, layer i + 1 is block i, and the last layer holds everything behind
+  the blocks. In a ResNet, layer 0 is the root, and each unit is a layer; in a
+  hybrid, the ViT's layers follow.
 
   Args:
     decay: in (0, 1].

@@ -212,7 +212,7 @@ def load(
     weights,
     shapes,
     model,
-    position.grid_of(model, tuple(program.config.image_size)),
+    position.stored_grid(model, tuple(program.config.image_size)),
     new_head=new_head,
     option='--config.init.new_head=True',
   )
