@@ -32,6 +32,7 @@ CHANGES = {
   'cutmix_alpha': 0.2,
   'cutmix_share': 0.2,
   'mix_by': 'pair',
+  'flexi.patch_sizes': (2, 4),
   'dropout_rng': 'rbg',
   'sam.rho': 0.1,
   'sam.rho_end': 0.0,
@@ -53,15 +54,18 @@ CHANGES = {
   'optimizer.b1': 0.5,
   'schedule.peak': 0.5,
 }
-# Keys whose effect tests/training/test_tuning.py and test_recording.py guard
-# more exactly, and the sizes, without which no run would work.
+# Keys whose effect tests/training/test_tuning.py, test_recording.py and
+# losses/test_flexi.py guard more exactly, and the sizes, without which no run
+# would work.
 GUARDED = (
+  'flexi.patch_sizes',
   *('tuning.freeze', 'tuning.train'),
   *('lora.rank', 'lora.alpha', 'lora.targets', 'guard.nonfinite'),
   *('image_size', 'channels', 'num_classes', 'model.width'),
 )
 # Without these values, a key has no effect.
 NEEDED = {
+  'flexi.patch_sizes': {'model.kernel_size': 4, 'model.position_grid': 2},
   'tuning.freeze': {'tuning.train': ''},
   'tuning.layer_decay': {'tuning.train': ''},
   'cutmix_share': {'mixup_alpha': 0.2, 'cutmix_alpha': 0.2},

@@ -185,6 +185,15 @@ KEYS = {
     " of neighbours, or for each 'element'.",
     one_of('batch', 'pair', 'element'),
   ),
+  'flexi.patch_sizes': Key(
+    (),
+    'Sides of patches of which each step draws one (FlexiViT); it needs'
+    ' `model.kernel_size`. Empty: none is drawn.',
+    Check(
+      lambda sides: all(isinstance(n, int) and n > 0 for n in sides),
+      'sides in pixels, such as (8, 16, 32)',
+    ),
+  ),
   'tuning.freeze': Key(
     '',
     'A regular expression of the names, as in parameters.txt, of parameters'

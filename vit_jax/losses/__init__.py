@@ -13,7 +13,7 @@ import ml_collections
 
 from vit_jax import sharding
 from vit_jax.config import MASKED_PATCH
-from vit_jax.losses import classification, masked_patch
+from vit_jax.losses import classification, flexi, masked_patch
 from vit_jax.losses.classification import LOSSES as LOSSES
 from vit_jax.losses.classification import Loss as Loss
 from vit_jax.losses.classification import build as build
@@ -40,5 +40,13 @@ def build_objective(
   Raises:
     ValueError: the section `loss` does not suit the model or other keys.
   """
+  if config.flexi.patch_sizes and config.loss.name in OBJECTIVES:
+    raise ValueError(
+      f'flexi.patch_sizes={config.flexi.patch_sizes} is for classifiers, not'
+      f' for loss.name={config.loss.name!r}: leave it empty.'
+    )
   make = OBJECTIVES.get(config.loss.name, classification.make_objective)
-  return make(config, model, layout)
+  objective = make(config, model, layout)
+  return objective._replace(
+    prepare_batch=flexi.with_draw(config, objective.prepare_batch)
+  )

@@ -17,7 +17,7 @@ import ml_collections
 import optax
 
 from vit_jax import sharding
-from vit_jax.losses import mixing
+from vit_jax.losses import flexi, mixing
 from vit_jax.losses.objective import MeanLoss, Objective
 from vit_jax.models.shared import normalize
 
@@ -143,7 +143,8 @@ def mean_loss(
   """Returns the mean loss of a classifier, with the metric `accuracy`.
 
   Under mixup and CutMix, both are weighted means over the labels of the two
-  images.
+  images. With a distillation token, but no teacher, the mean of both heads
+  learns the labels, as in timm.
 
   Args:
     model: see `models.build`.
@@ -159,9 +160,11 @@ def mean_loss(
       images = mixing.blended_images(batch)
     else:
       images = normalize(batch['image'])
-    logits, _ = model.apply(
+    logits, out = model.apply(
       {'params': params}, images, train=True, rngs={'dropout': key}
     )
+    if 'distilled' in out:
+      logits = (logits + out['distilled']) / 2
     # Without partners, these are `f(logits, batch['label']).mean()`.
     mean, accuracy = (
       mixing.over_labels(functools.partial(f, logits), batch, binary=b).mean()
@@ -182,6 +185,10 @@ def make_objective(
     model: the config's model.
     layout: how the batch is split.
   """
-  loss, binary = build(**config.loss), config.loss.get('binary', False)
-  objective = mean_loss(model, loss, binary=binary)
+  make = functools.partial(
+    mean_loss,
+    loss=build(**config.loss),
+    binary=config.loss.get('binary', False),
+  )
+  objective = flexi.wrap(config, make)(model)
   return Objective(model, objective, mixing.make_prepare_batch(config, layout))

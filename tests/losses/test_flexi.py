@@ -1,0 +1,319 @@
+"""Guards FlexiViT: kernels and positions resize as defined; each step draws."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests import tiny_step
+from tests.interop import tiny
+from vit_jax import config as config_lib
+from vit_jax import interop, losses, sharding
+from vit_jax.interop import fitting
+from vit_jax.losses import classification, flexi
+from vit_jax.models import patches, position
+
+RNG = np.random.default_rng(0)
+SIZE, SIDES = (8, 8), (2, 4, 8)
+FLEXI = {'kernel_size': 6, 'position_grid': 3}
+B = 16
+
+
+# Resizing --------------------------------------------------------------------
+
+
+def _bilinear(old, new, antialias=False):
+  """Returns weights [new, old]: triangles around centres at halves."""
+  wide = max(1, old / new) if antialias else 1
+  weights = np.zeros((new, old))
+  for i in range(new):
+    place = (i + 0.5) * old / new - 0.5
+    for j in range(old):
+      if antialias:
+        weights[i, j] = max(0, 1 - abs(place - j) / wide)
+      else:  # What is outside is the border's.
+        place = min(max(place, 0), old - 1)
+        weights[i, j] = max(0, 1 - abs(place - j))
+  return weights / weights.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize('size', [(6, 4), (8, 9), (3, 2), (2, 7), (4, 10)])
+def test_kernels_are_resized_by_the_pseudo_inverse(size):
+  kernel = RNG.normal(size=(6, 4, 3, 5)).astype('f')
+  resize = np.kron(_bilinear(6, size[0]), _bilinear(4, size[1]))
+  expected = np.linalg.pinv(resize.T) @ kernel.reshape(24, -1)
+  found = np.asarray(patches.resize_kernel(kernel, size))
+  np.testing.assert_allclose(
+    found, expected.reshape(*size, 3, 5), rtol=1e-4, atol=1e-5
+  )
+
+
+def test_enlarged_patches_have_the_same_tokens():
+  model = tiny.vit(kernel_size=4, position_grid=(2, 3))
+  params = tiny.params(model, (8, 12))
+  images = RNG.uniform(-1, 1, (2, 8, 12, 3))
+  large = np.einsum(
+    'ih,jw,brhcwd->bricjd',
+    *(_bilinear(4, 10), _bilinear(4, 7)),
+    images.reshape(2, 2, 4, 3, 4, 3),
+  ).reshape(2, 20, 21, 3)
+  outs = [
+    jax.jit(model.clone(patch_size=side).apply)({'params': params}, x)
+    for side, x in (((4, 4), np.float32(images)), ((10, 7), np.float32(large)))
+  ]
+  for name in ('embedded', 'encoded'):
+    np.testing.assert_allclose(outs[0][1][name], outs[1][1][name], atol=2e-4)
+
+
+@pytest.mark.parametrize('grid', [(2, 3), (4, 5), (1, 2), (5, 2)])
+@pytest.mark.parametrize('kind', position.ADDED)
+def test_stored_positions_are_resized_to_the_images_grid(grid, kind):
+  stored = position.Table(kind)
+  call = {'num_prefix_tokens': 2, 'width': 8}
+  variables = stored.init(jax.random.key(0), grid=(2, 3), **call)
+  table = np.asarray(stored.apply(variables, grid=(2, 3), **call))[0]
+  rows, columns = (
+    _bilinear(*sides, antialias=True)
+    for sides in zip((2, 3), grid, strict=True)
+  )
+  expected = np.einsum(
+    'ih,jw,hwd->ijd', rows, columns, table[2:].reshape(2, 3, 8)
+  ).reshape(-1, 8)
+  found = position.Table(kind, grid=(2, 3)).apply(variables, grid=grid, **call)
+  np.testing.assert_array_equal(found[0, :2], table[:2])
+  np.testing.assert_allclose(found[0, 2:], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  'source, resized', [(FLEXI, ()), ({'patch_size': 6}, 'pos_embedding')]
+)
+def test_weights_fit_any_patch_size(source, resized):
+  given = tiny.vit(**source)
+  weights = interop.Weights(
+    'RUN', tiny.flat(tiny.params(given, (24, 24))), given, (24, 24)
+  )
+  model = tiny.vit(**FLEXI, patch_size=8)
+  fitted, report = fitting.fit(
+    weights,
+    tiny.params(model, (16, 32)),
+    model,
+    position.stored_grid(model, (16, 32)),
+    new_head=False,
+  )
+  assert [name.rpartition('/')[2] for name in report.resized] == (
+    [resized] if resized else []
+  )
+  logits, _ = model.apply({'params': fitted}, np.zeros((1, 16, 32, 3), 'f'))
+  assert np.isfinite(logits).all()
+
+
+# Training --------------------------------------------------------------------
+
+
+def _config(**changes):
+  config = config_lib.default()
+  config.image_size, config.num_classes = SIZE, 5
+  config.flexi.patch_sizes = SIDES
+  config.update_from_flattened_dict(changes)
+  return config
+
+
+def _batch():
+  return {
+    'image': RNG.integers(0, 256, (B, *SIZE, 3), np.uint8),
+    'label': RNG.integers(0, 5, B, np.int32),
+  }
+
+
+def _drawn(seed, steps):
+  draw = flexi.with_draw(_config(seed=seed), None)
+  batch = {'label': np.zeros(4, np.int32)}
+  found = jax.jit(jax.vmap(lambda step: draw(batch, step)[flexi.DRAWN]))(
+    np.arange(steps)
+  )
+  np.testing.assert_array_equal(found, found[:, :1].repeat(4, axis=1))
+  return np.asarray(found[:, 0])
+
+
+def test_draws_are_uniform_and_follow_seed_and_step():
+  found = _drawn(0, 3000)
+  counts = np.bincount(found, minlength=3)
+  assert len(counts) == 3
+  np.testing.assert_allclose(counts, 1000, atol=6 * (3000 * 2 / 9) ** 0.5)
+  # Neighbouring steps are independent, too.
+  pairs = np.bincount(3 * found[1:] + found[:-1], minlength=9)
+  np.testing.assert_allclose(pairs, 333, atol=6 * 333**0.5)
+  np.testing.assert_array_equal(found[:50], _drawn(0, 50))
+  assert (found[:50] != _drawn(1, 50)).any()
+
+
+def test_what_was_there_is_prepared_before():
+  draw = flexi.with_draw(_config(), lambda batch, step: batch | {'at': step})
+  batch = draw({'label': np.zeros(2, np.int32)}, 7)
+  assert batch['at'] == 7
+  assert flexi.DRAWN in batch
+
+
+@pytest.mark.parametrize('devices', [1, 8])
+def test_the_drawn_loss_and_its_gradient(devices):
+  config, model = _config(), tiny.vit(**FLEXI)
+
+  def make(variant):
+    side = variant.patch_size[0]
+
+    def loss(params, batch, key):
+      rows = batch['label'].astype('f') + side * jax.random.uniform(key)
+      return (params['w'] ** 2 * rows.mean()).sum(), {'twice': 2.0 * side}
+
+    return loss
+
+  layout = sharding.Layout(sharding.make_mesh(devices), shard='none')
+  key, params = jax.random.key(0), {'w': np.float32([1, -2])}
+  step = tiny_step.loss_and_grad(
+    flexi.wrap(config, make)(model), layout, key, steps=2
+  )
+  draw = flexi.with_draw(config, None)
+  run = jax.jit(lambda batch, k: step(params, draw(batch, k), key))
+  label = np.arange(B, dtype=np.int32)
+  seen, found = set(), _drawn(0, 8)
+  for k in range(8):
+    (loss, metrics), grads = run({'label': label}, k)
+    side = SIDES[found[k]]
+    assert metrics == {'patch_size': side, 'twice': 2 * side}
+    # Of 5 w ** 2, whose factor is the same in the gradient.
+    np.testing.assert_allclose(
+      grads['w'], 2 / 5 * loss * params['w'], rtol=1e-5
+    )
+    seen.add((side, round(float(loss), 3)))
+  assert len(seen) == len(SIDES)
+
+
+MODEL = dict(FLEXI, width=8, heads=2, mlp_dim=8, depth=1)
+
+
+def _loss_and_grads(steps, params, batch, mesh, accumulation=1):
+  """Returns the results of steps of FlexiViT with two patch sizes."""
+  config = _config(**{'flexi.patch_sizes': (4, 8)})
+  layout = sharding.Layout(sharding.make_mesh(**mesh))
+  objective = losses.build_objective(config, tiny.vit(**MODEL), layout)
+  key = jax.random.key(0)
+  run = tiny_step.loss_and_grad(
+    objective.mean_loss, layout, key, steps=accumulation
+  )
+  run = jax.jit(
+    lambda p, b, step, run=run: run(p, objective.prepare_batch(b, step), key)
+  )
+  put = sharding.put_batch(batch, layout.mesh)
+  return [jax.device_get(run(params, put, step)) for step in steps]
+
+
+def _assert_close(found, expected):
+  for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
+
+
+@pytest.fixture(scope='module')
+def alone():
+  """Two steps that draw different sizes, what they read, and their results."""
+  params = tiny.params(tiny.vit(**MODEL), SIZE)
+  params, batch = jax.tree.map(lambda x: 0.3 * x, params), _batch()
+  config = _config(**{'flexi.patch_sizes': (4, 8)})
+  drawn = np.array([_drawn_index(config, step) for step in range(12)])
+  steps = [int(np.argmax(drawn == i)) for i in range(2)]
+  found = _loss_and_grads(steps, params, batch, {'data': 1})
+  return steps, params, batch, found
+
+
+def _drawn_index(config, step):
+  batch = {'label': np.zeros(1, np.int32)}
+  return int(flexi.with_draw(config, None)(batch, step)[flexi.DRAWN][0])
+
+
+@pytest.mark.gate
+def test_a_step_is_that_of_the_drawn_size(alone):
+  _, params, batch, found = alone
+  for side, ((loss, metrics), grads) in zip((4, 8), found, strict=True):
+    assert metrics['patch_size'] == side
+    plain = classification.mean_loss(
+      tiny.vit(**MODEL, patch_size=side), losses.build('softmax')
+    )
+    expected = jax.jit(jax.value_and_grad(plain, has_aux=True))(
+      params, batch, jax.random.key(0)
+    )
+    own = {k: x for k, x in metrics.items() if k != 'patch_size'}
+    _assert_close(((loss, own), grads), expected)
+  assert abs(found[0][0][0] - found[1][0][0]) > 1e-3
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+  'mesh, accumulation',
+  [({'data': 8}, 2), ({'data': 2, 'fsdp': 2, 'tensor': 2}, 2)],
+  ids=str,
+)
+def test_all_devices_and_micro_batches_have_the_same_size(
+  alone, mesh, accumulation
+):
+  steps, params, batch, expected = alone
+  found = _loss_and_grads(steps, params, batch, mesh, accumulation)
+  _assert_close(found, expected)
+
+
+def test_a_gradient_has_one_conditional_without_residuals():
+  """The backward pass of a conditional would keep what each branch needs."""
+  config, model = _config(), tiny.vit(**FLEXI, depth=1)
+  make = flexi.wrap(
+    config, lambda m: classification.mean_loss(m, losses.build('softmax'))
+  )
+  batch = flexi.with_draw(config, None)(_batch(), 0)
+  jaxpr = jax.make_jaxpr(jax.grad(make(model), has_aux=True))(
+    tiny.params(model, SIZE), batch, jax.random.key(0)
+  )
+  (conditional,) = [
+    e for e in _inner(jaxpr.jaxpr) if e.primitive.name == 'cond'
+  ]
+  # The loss, the accuracy, and a gradient for each parameter.
+  count = len(jax.tree.leaves(tiny.params(model, SIZE)))
+  assert len(conditional.outvars) == count + 2
+
+
+def _inner(jaxpr):
+  for equation in jaxpr.eqns:
+    yield equation
+    for value in equation.params.values():
+      if hasattr(value, 'eqns') or hasattr(value, 'jaxpr'):
+        yield from _inner(getattr(value, 'jaxpr', value))
+
+
+def test_without_sizes_nothing_is_drawn():
+  config = _config(**{'flexi.patch_sizes': ()})
+  objective = losses.build_objective(config, tiny.vit(), tiny_step.one_device())
+  assert objective.prepare_batch is None
+  make = object()
+  assert flexi.wrap(config, make) is make
+
+
+@pytest.mark.parametrize(
+  'model, changes, message',
+  [
+    ({}, {}, 'set model.kernel_size'),
+    ({'kernel_size': 4}, {}, "'1d'.*set model.position_grid"),
+    (
+      {'kernel_size': 4, 'position_embedding': 'relative'},
+      {},
+      "'relative' is for one",
+    ),
+    (FLEXI, {'flexi.patch_sizes': (4, 16)}, 'below one patch of 16x16'),
+  ],
+)
+def test_models_and_images_that_do_not_suit(model, changes, message):
+  with pytest.raises(ValueError, match=message):
+    losses.build_objective(
+      _config(**changes), tiny.vit(**model), tiny_step.one_device()
+    )
+
+
+def test_other_objectives_are_refused():
+  config = _config()
+  config.loss = config_lib.masked_patch()
+  with pytest.raises(ValueError, match=r'\(2, 4, 8\) is for classifiers'):
+    losses.build_objective(config, tiny.vit(**FLEXI), tiny_step.one_device())
