@@ -146,13 +146,6 @@ def test_draws_are_uniform_and_follow_seed_and_step():
   assert (found[:50] != _drawn(1, 50)).any()
 
 
-def test_what_was_there_is_prepared_before():
-  draw = flexi.with_draw(_config(), lambda batch, step: batch | {'at': step})
-  batch = draw({'label': np.zeros(2, np.int32)}, 7)
-  assert batch['at'] == 7
-  assert flexi.DRAWN in batch
-
-
 @pytest.mark.parametrize('devices', [1, 8])
 def test_the_drawn_loss_and_its_gradient(devices):
   config, model = _config(), tiny.vit(**FLEXI)
@@ -190,72 +183,33 @@ def test_the_drawn_loss_and_its_gradient(devices):
 MODEL = dict(FLEXI, width=8, heads=2, mlp_dim=8, depth=1)
 
 
-def _loss_and_grads(steps, params, batch, mesh, accumulation=1):
-  """Returns the results of steps of FlexiViT with two patch sizes."""
-  config = _config(**{'flexi.patch_sizes': (4, 8)})
-  layout = sharding.Layout(sharding.make_mesh(**mesh))
-  objective = losses.build_objective(config, tiny.vit(**MODEL), layout)
-  key = jax.random.key(0)
-  run = tiny_step.loss_and_grad(
-    objective.mean_loss, layout, key, steps=accumulation
-  )
-  run = jax.jit(
-    lambda p, b, step, run=run: run(p, objective.prepare_batch(b, step), key)
-  )
-  put = sharding.put_batch(batch, layout.mesh)
-  return [jax.device_get(run(params, put, step)) for step in steps]
-
-
-def _assert_close(found, expected):
-  for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
-    np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
-
-
-@pytest.fixture(scope='module')
-def alone():
-  """Two steps that draw different sizes, what they read, and their results."""
-  params = tiny.params(tiny.vit(**MODEL), SIZE)
-  params, batch = jax.tree.map(lambda x: 0.3 * x, params), _batch()
-  config = _config(**{'flexi.patch_sizes': (4, 8)})
-  drawn = np.array([_drawn_index(config, step) for step in range(12)])
-  steps = [int(np.argmax(drawn == i)) for i in range(2)]
-  found = _loss_and_grads(steps, params, batch, {'data': 1})
-  return steps, params, batch, found
-
-
-def _drawn_index(config, step):
-  batch = {'label': np.zeros(1, np.int32)}
-  return int(flexi.with_draw(config, None)(batch, step)[flexi.DRAWN][0])
-
-
-@pytest.mark.gate
-def test_a_step_is_that_of_the_drawn_size(alone):
-  _, params, batch, found = alone
-  for side, ((loss, metrics), grads) in zip((4, 8), found, strict=True):
-    assert metrics['patch_size'] == side
-    plain = classification.mean_loss(
-      tiny.vit(**MODEL, patch_size=side), losses.build('softmax')
-    )
-    expected = jax.jit(jax.value_and_grad(plain, has_aux=True))(
-      params, batch, jax.random.key(0)
-    )
-    own = {k: x for k, x in metrics.items() if k != 'patch_size'}
-    _assert_close(((loss, own), grads), expected)
-  assert abs(found[0][0][0] - found[1][0][0]) > 1e-3
-
-
 @pytest.mark.gate
 @pytest.mark.parametrize(
-  'mesh, accumulation',
-  [({'data': 8}, 2), ({'data': 2, 'fsdp': 2, 'tensor': 2}, 2)],
-  ids=str,
+  'mesh', [{'data': 1}, {'data': 8}, {'data': 2, 'fsdp': 2, 'tensor': 2}]
 )
-def test_all_devices_and_micro_batches_have_the_same_size(
-  alone, mesh, accumulation
-):
-  steps, params, batch, expected = alone
-  found = _loss_and_grads(steps, params, batch, mesh, accumulation)
-  _assert_close(found, expected)
+def test_a_step_is_that_of_the_drawn_size_on_any_mesh(mesh):
+  config, model, batch = _config(), tiny.vit(**MODEL), _batch()
+  params = jax.tree.map(lambda x: 0.3 * x, tiny.params(model, SIZE))
+  key, loss = jax.random.key(0), losses.build('softmax')
+  layout = sharding.Layout(sharding.make_mesh(**mesh))
+  objective = losses.build_objective(config, model, layout)
+  step = tiny_step.loss_and_grad(objective.mean_loss, layout, key, steps=2)
+  run = jax.jit(lambda p, b, k: step(p, objective.prepare_batch(b, k), key))
+  drawn = _drawn(0, 12)
+  for index in (0, 2):
+    found = run(
+      params,
+      sharding.put_batch(batch, layout.mesh),
+      int(np.argmax(drawn == index)),
+    )
+    side = SIDES[index]
+    assert found[0][1].pop('patch_size') == side
+    plain = classification.mean_loss(model.clone(patch_size=(side, side)), loss)
+    expected = jax.jit(jax.value_and_grad(plain, has_aux=True))(
+      params, batch, key
+    )
+    for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+      np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
 
 
 def test_a_gradient_has_one_conditional_without_residuals():
@@ -285,22 +239,20 @@ def _inner(jaxpr):
 
 
 def test_without_sizes_nothing_is_drawn():
-  config = _config(**{'flexi.patch_sizes': ()})
-  objective = losses.build_objective(config, tiny.vit(), tiny_step.one_device())
-  assert objective.prepare_batch is None
-  make = object()
+  config, make = _config(**{'flexi.patch_sizes': ()}), object()
   assert flexi.wrap(config, make) is make
+  assert flexi.with_draw(config, None) is None
 
 
 @pytest.mark.parametrize(
   'model, changes, message',
   [
-    ({}, {}, 'set model.kernel_size'),
-    ({'kernel_size': 4}, {}, "'1d'.*set model.position_grid"),
+    ({}, {}, "here None and None with '1d'"),
+    ({'kernel_size': 4}, {}, r"\(4, 4\) and None with '1d'"),
     (
       {'kernel_size': 4, 'position_embedding': 'relative'},
       {},
-      "'relative' is for one",
+      "None with 'relative'",
     ),
     (FLEXI, {'flexi.patch_sizes': (4, 16)}, 'below one patch of 16x16'),
   ],
@@ -315,5 +267,5 @@ def test_models_and_images_that_do_not_suit(model, changes, message):
 def test_other_objectives_are_refused():
   config = _config()
   config.loss = config_lib.masked_patch()
-  with pytest.raises(ValueError, match=r'\(2, 4, 8\) is for classifiers'):
+  with pytest.raises(ValueError, match=r"loss\.name='masked_patch'"):
     losses.build_objective(config, tiny.vit(**FLEXI), tiny_step.one_device())

@@ -187,12 +187,8 @@ KEYS = {
   ),
   'flexi.patch_sizes': Key(
     (),
-    'Sides of patches of which each step draws one (FlexiViT); it needs'
-    ' `model.kernel_size`. Empty: none is drawn.',
-    Check(
-      lambda sides: all(isinstance(n, int) and n > 0 for n in sides),
-      'sides in pixels, such as (8, 16, 32)',
-    ),
+    'Sides of patches, of which each step draws one (FlexiViT); (): none.',
+    Check(lambda sides: all(n > 0 for n in sides), 'sides in pixels'),
   ),
   'tuning.freeze': Key(
     '',

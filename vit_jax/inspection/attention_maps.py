@@ -38,7 +38,7 @@ def rollout(
   """
   mixed = weights.mean(axis=2) + jnp.eye(weights.shape[-1])  # [depth, B, L, L]
   mixed /= mixed.sum(axis=-1, keepdims=True)
-  of_token = of_token and num_prefix_tokens > 0
+  of_token &= num_prefix_tokens > 0
   queries = slice(0, 1) if of_token else slice(num_prefix_tokens, None)
   # Multiplying only the needed rows is cheaper than whole matrices.
   rows = mixed[-1, :, queries]  # [B, 1 or L, L]

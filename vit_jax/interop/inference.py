@@ -95,8 +95,7 @@ def _vit_fields(shapes: _Shapes) -> dict[str, Any]:
   width, heads, _ = shapes[attention + 'query/kernel']
   pooled = _POOLED_NORM in shapes
   pooling = 'gap_patches' if pooled else 'token'
-  if families.CLS not in shapes:
-    pooling = 'gap'
+  pooling = pooling if families.CLS in shapes else 'gap'
   fields = {
     'width': width,
     'heads': heads,

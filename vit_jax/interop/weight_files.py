@@ -58,9 +58,8 @@ class Weights:
   def grid(self) -> tuple[int, int] | None:
     """(rows, columns) of the position embeddings, if known."""
     size = self.image_size
-    if not (size and self.model):
-      return None
-    return position.stored_grid(self.model, size)
+    known = size and self.model
+    return position.stored_grid(self.model, size) if known else None
 
   @property
   def described(self) -> dict[str, Any]:
@@ -71,7 +70,7 @@ class Weights:
   @property
   def settings(self) -> dict[str, Any]:
     """Attributes of the model, if known, that change logits but no shape."""
-    keys = ('gelu', 'norm_epsilon', 'position_site')
+    keys = ('gelu', 'norm_epsilon', 'position_site', 'pooling')
     keys += ('rotary', 'rotary_base', 'rotary_registers')
     return {k: getattr(self.model, k) for k in keys if hasattr(self.model, k)}
 

@@ -42,8 +42,7 @@ def build_objective(
   """
   if config.flexi.patch_sizes and config.loss.name in OBJECTIVES:
     raise ValueError(
-      f'flexi.patch_sizes={config.flexi.patch_sizes} is for classifiers, not'
-      f' for loss.name={config.loss.name!r}: leave it empty.'
+      f'flexi.patch_sizes is not for loss.name={config.loss.name!r}: set ().'
     )
   make = OBJECTIVES.get(config.loss.name, classification.make_objective)
   objective = make(config, model, layout)

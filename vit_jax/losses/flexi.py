@@ -46,11 +46,11 @@ def wrap(
   def make_all(model):
     _check(config, model)
     variants = [model.clone(patch_size=(side, side)) for side in sides]
-    loss = _one_of([make(variant) for variant in variants])
+    loss = _one_of(list(map(make, variants)))
 
     def with_metric(params, batch, key):
       mean, metrics = loss(params, batch, key)
-      side = jnp.asarray(sides, jnp.float32)[batch[DRAWN][0]]
+      side = jnp.float32(sides)[batch[DRAWN][0]]
       return mean, metrics | {'patch_size': side}
 
     return with_metric
@@ -89,34 +89,32 @@ def with_draw(
   The draw is a function of (seed, step), the same for all rows, micro-batches
   and devices.
   """
-  if not config.flexi.patch_sizes:
+  sides = config.flexi.patch_sizes
+  if not sides:
     return prepare_batch
   key = jax.random.fold_in(jax.random.key(config.seed), 4)
 
   def draw(batch, step):
     if prepare_batch is not None:
       batch = prepare_batch(batch, step)
-    index = jax.random.randint(
-      *(jax.random.fold_in(key, step), (), 0, len(config.flexi.patch_sizes))
-    )
+    step_key, count = jax.random.fold_in(key, step), len(sides)
+    index = jax.random.randint(step_key, (), 0, count)
     return batch | {DRAWN: jnp.broadcast_to(index, batch['label'].shape[:1])}
 
   return draw
 
 
 def _check(config: ml_collections.ConfigDict, model: nn.Module) -> None:
-  given = f'flexi.patch_sizes={config.flexi.patch_sizes}'
-  if getattr(model, 'kernel_size', None) is None:
+  kernel, grid, kind = (
+    getattr(model, name, None)
+    for name in ('kernel_size', 'position_grid', 'position_embedding')
+  )
+  if kernel is None or (grid is None and kind not in _ANY_GRID):
     raise ValueError(
-      f'{given} needs a ViT whose kernel is resized to each of them: set'
-      ' model.kernel_size, to (32, 32) as in FlexiViT.'
-    )
-  kind = model.position_embedding
-  if model.position_grid is None and kind not in _ANY_GRID:
-    raise ValueError(
-      f'{given} needs positions for each grid of patches, but'
-      f' model.position_embedding={kind!r} is for one: with "1d" or "2d" set'
-      ' model.position_grid, to (7, 7) as in FlexiViT.'
+      f'flexi.patch_sizes={config.flexi.patch_sizes} needs a ViT whose kernel'
+      ' and positions are resized: set model.kernel_size and, with'
+      ' position_embedding="1d" or "2d", model.position_grid; in FlexiViT they'
+      f' are (32, 32) and (7, 7), here {kernel} and {grid} with {kind!r}.'
     )
   for side in config.flexi.patch_sizes:  # Raises if images are smaller.
     model.clone(patch_size=(side, side)).token_grid(tuple(config.image_size))

@@ -132,11 +132,7 @@ OPTIONS = {
   'depth': Key(int, 'Number of blocks.', _DEPTH),
   'heads': Key(int, 'Heads of attention.', _SIZE),
   'mlp_dim': Key(int, "Width of the MLPs' hidden layer.", _SIZE),
-  'patch_size': Key(
-    tuple,
-    '(height, width), or one side.',
-    _SIDES,
-  ),
+  'patch_size': Key(tuple, '(height, width), or one side.', _SIDES),
   'resnet_blocks': Key(
     tuple,
     "Units in each stage of a hybrid's ResNet, such as (3, 4, 9).",
@@ -153,23 +149,11 @@ OPTIONS = {
   ),
   'registers': Key(int, 'Learned tokens without a position. Unset: 0.'),
   'final_norm': Key(
-    str,
-    "The last LayerNorm's place: 'tokens' before pooling, 'pooled' after it.",
-    one_of('tokens', 'pooled'),
+    str, 'Before pooling, or after it.', one_of('tokens', 'pooled')
   ),
-  'distillation_token': Key(
-    bool, "Whether a second token and head learn from a teacher, as DeiT's."
-  ),
-  'kernel_size': Key(
-    tuple,
-    'That of the stored kernel, which is resized to `patch_size` (FlexiViT).',
-    _SIDES,
-  ),
-  'position_grid': Key(
-    tuple,
-    "That of the stored positions, which are resized to the image's grid.",
-    _SIDES,
-  ),
+  'distillation_token': Key(bool, "A second token and head, as DeiT's."),
+  'kernel_size': Key(tuple, 'Of the stored kernel (FlexiViT).', _SIDES),
+  'position_grid': Key(tuple, 'Of the stored positions (FlexiViT).', _SIDES),
   'position_embedding': Key(
     str,
     'How tokens know their places.',

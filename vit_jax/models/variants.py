@@ -394,35 +394,29 @@ _REFUSED = (
   ),
   (
     lambda m: m.relative and (m.registers or m.distillation_token),
-    'position_embedding={0.position_embedding!r} numbers all tokens in a row,'
-    ' in which registers and a distillation token have no place: use "1d", or'
-    ' registers=0 and distillation_token=False.',
+    'position_embedding={0.position_embedding!r} numbers the tokens; registers'
+    ' and a distillation token have no number: use "1d", or leave them out.',
+  ),
+  (
+    lambda m: m.distillation_token and m.pooling != 'token',
+    'distillation_token=True needs pooling="token", not {0.pooling!r}.',
+  ),
+  (
+    lambda m: m.distillation_token and m.representation_size,
+    'distillation_token=True has two heads of one layer: set'
+    ' representation_size={0.representation_size} to 0.',
   ),
   (
     lambda m: (
-      m.distillation_token
-      and (m.pooling, m.final_norm, m.representation_size or 0)
-      != ('token', 'tokens', 0)
+      m.final_norm == 'pooled'
+      and (m.distillation_token or m.norm_position == 'post')
     ),
-    'distillation_token=True has two heads that read tokens after the last'
-    ' norm: it needs pooling="token", final_norm="tokens" and'
-    ' representation_size=0, not {0.pooling!r}, {0.final_norm!r} and'
-    ' {0.representation_size}.',
-  ),
-  (
-    lambda m: m.final_norm == 'pooled' and m.norm_position == 'post',
-    'final_norm="pooled" moves the norm after the last block, but'
-    ' norm_position="post" has none: leave final_norm at "tokens".',
+    'final_norm="pooled" is neither for a distillation token nor for'
+    ' norm_position="post", which has no last norm: leave it at "tokens".',
   ),
   (
     lambda m: m.position_grid and m.position_embedding not in position.ADDED,
-    'position_grid={0.position_grid} is that of an embedding that is added,'
-    ' but position_embedding={0.position_embedding!r} adds none: leave'
-    ' position_grid unset.',
-  ),
-  (
-    lambda m: m.kernel_size and m.resnet_blocks is not None,
-    'kernel_size={0.kernel_size} is for patches of images, but those of a'
-    ' hybrid are positions of a feature map: leave kernel_size unset.',
+    'position_grid={0.position_grid} is of an embedding that is added, which'
+    ' position_embedding={0.position_embedding!r} is not: leave it unset.',
   ),
 )
