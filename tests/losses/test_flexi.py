@@ -178,6 +178,12 @@ def test_the_drawn_loss_and_its_gradient(devices):
     )
     seen.add((side, round(float(loss), 3)))
   assert len(seen) == len(SIDES)
+  # It is scaled like any other.
+  batch, loss = draw({'label': label}, 0), flexi.wrap(config, make)(model)
+  one, three = (
+    jax.grad(lambda p, n=n: n * loss(p, batch, key)[0])(params) for n in (1, 3)
+  )
+  np.testing.assert_allclose(three['w'], 3 * one['w'], rtol=1e-6)
 
 
 MODEL = dict(FLEXI, width=8, heads=2, mlp_dim=8, depth=1)
