@@ -90,7 +90,7 @@ def test_a_config_file_has_exactly_the_keys_of_the_table():
     ('data.unreadable', 'skip', "['error', 'skip-and-count']"),
     ('mesh.shard', 'params', "['none', 'optimizer', 'all']"),
     ('mesh.reduce_dtype', 'float16', "['auto', 'float32', 'bfloat16']"),
-    ('loss.name', 'hinge', "['softmax', 'sigmoid', 'masked_patch']"),
+    ('loss.name', 'hinge', "['softmax', 'sigmoid', 'masked_patch', 'mae']"),
     ('loss.label_smoothing', 1.0, '[0, 1)'),
     ('loss.reduce', 'none', "['sum', 'mean']"),
     ('optimizer.name', 'adam', "'adamw', 'lamb', 'lars'"),

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Callable, Mapping
 
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from vit_jax.accounting import traces
+from vit_jax.models import mae
 
 # A prime that divides no other dimension: counts that it divides grow with the
 # batch.
@@ -220,12 +222,26 @@ def _trace_forward(
   images = jax.ShapeDtypeStruct(shape, jnp.float32)
   key = jax.eval_shape(jax.random.key, 0)
 
-  def forward(key, images):
-    (logits, _), variables = model.init_with_output(key, images, train=False)
+  def forward(key, images, given):
+    (logits, _), variables = model.init_with_output(
+      key, images, train=False, **given
+    )
     return logits, variables.get('params', {})
 
-  jaxpr, (_, params) = jax.make_jaxpr(forward, return_shape=True)(key, images)
+  jaxpr, (_, params) = jax.make_jaxpr(forward, return_shape=True)(
+    key, images, _given(model, shape)
+  )
   return jaxpr.jaxpr, params
+
+
+def _given(
+  model: nn.Module, shape: tuple[int, ...]
+) -> dict[str, jax.ShapeDtypeStruct]:
+  """Returns what a masked autoencoder is given: which patches it hides."""
+  if not isinstance(getattr(model, 'decoder', None), mae.Sizes):
+    return {}
+  patches = math.prod(model.token_grid(shape[1:3]))
+  return {'source': jax.ShapeDtypeStruct((shape[0], patches), jnp.int32)}
 
 
 def _trace_backward(
@@ -252,15 +268,16 @@ def _trace_backward(
   varied = {n: x for n, x in flat.items() if trained is None or trained(n)}
   fixed = {n: x for n, x in flat.items() if n not in varied}
 
-  def run(varied, fixed, images, key):
+  def run(varied, fixed, images, key, given):
     def forward(varied):
       tree = flax.traverse_util.unflatten_dict(fixed | varied, sep='/')
       variables, rngs = {'params': tree}, {'dropout': key}
-      return model.apply(variables, images, train=True, rngs=rngs)[0]
+      return model.apply(variables, images, train=True, rngs=rngs, **given)[0]
 
     logits, backward = jax.vjp(forward, varied)
     # The function that `vjp` returns is a tree; its leaves are the arrays that
     # the backward pass needs.
     return backward(jnp.ones_like(logits)) if whole else backward
 
-  return jax.make_jaxpr(run)(varied, fixed, images, key).jaxpr
+  given = _given(model, shape)
+  return jax.make_jaxpr(run)(varied, fixed, images, key, given).jaxpr

@@ -27,10 +27,13 @@ from vit_jax.config.saved import save as save
 from vit_jax.config.saved import to_json as to_json
 from vit_jax.config.sections import EVALUATIONS as EVALUATIONS
 from vit_jax.config.sections import FEATURES as FEATURES
+from vit_jax.config.sections import MAE as MAE
 from vit_jax.config.sections import MASKED_PATCH as MASKED_PATCH
+from vit_jax.config.sections import PATCH_LOSSES as PATCH_LOSSES
 from vit_jax.config.sections import SECTIONS as SECTIONS
 from vit_jax.config.sections import due as due
 from vit_jax.config.sections import evaluation as evaluation
+from vit_jax.config.sections import mae as mae
 from vit_jax.config.sections import masked_patch as masked_patch
 from vit_jax.config.sections import metrics_of as metrics_of
 from vit_jax.config.sections import optimizer as optimizer

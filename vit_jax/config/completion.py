@@ -15,7 +15,7 @@ from vit_jax import data, models
 from vit_jax.config import platforms
 from vit_jax.config.arguments import CLEAN, name_of_split
 from vit_jax.config.keys import AUTO
-from vit_jax.config.sections import MASKED_PATCH
+from vit_jax.config.sections import PATCH_LOSSES
 from vit_jax.data import splits
 
 
@@ -123,7 +123,7 @@ def _check_classes(
   Raises:
     ValueError: there is only one class, and labels are learnt.
   """
-  if not source.sorted_by_class or config.loss.name == MASKED_PATCH:
+  if not source.sorted_by_class or config.loss.name in PATCH_LOSSES:
     return
   names = source.info.class_names
   if len(names) == 1:

@@ -15,8 +15,10 @@ from ml_collections import config_dict
 from vit_jax.config import optimizers
 from vit_jax.models.model_options import Check, Key, at_least, one_of, within
 
-# The value of `loss.name` for masked patch prediction.
-MASKED_PATCH = 'masked_patch'
+# The values of `loss.name` that predict patches, and read no labels: masked
+# patch prediction, and masked autoencoders.
+MASKED_PATCH, MAE = 'masked_patch', 'mae'
+PATCH_LOSSES = (MASKED_PATCH, MAE)
 
 
 _POSITIVE, _SHARE = within('(0, inf)'), within('[0, 1]')
@@ -171,6 +173,21 @@ _LOSSES = {
       _SHARE,
     ),
   },
+  MAE: {
+    'name': Key(
+      MAE, 'A masked autoencoder (arXiv:2111.06377) in place of a classifier.'
+    ),
+    'mask': Key(0.75, 'The share of patches to hide.', within('(0, 1)')),
+    'decoder_depth': Key(8, "The decoder's number of blocks.", at_least(1)),
+    'decoder_width': Key(
+      512, 'The width of its tokens; its MLPs are four times as wide.'
+    ),
+    'decoder_heads': Key(16, 'Its heads of attention.', at_least(1)),
+    'normalise': Key(
+      True,
+      'Whether the pixels to predict of a patch have mean 0 and variance 1.',
+    ),
+  },
 }
 # Section -> its `name` -> its keys.
 SECTIONS = {
@@ -202,6 +219,10 @@ EVALUATIONS = {
   },
   MASKED_PATCH: {
     'kind': Key(MASKED_PATCH, 'Masked patch prediction on a split.'),
+    **_LABELS,
+  },
+  MAE: {
+    'kind': Key(MAE, "A masked autoencoder's loss on a split."),
     **_LABELS,
   },
   'few_shot': {
@@ -335,6 +356,16 @@ def masked_patch(
   return _section(_LOSSES[MASKED_PATCH], target=target, fraction=fraction)
 
 
+def mae(mask: float = 0.75, **values: Any) -> ml_collections.ConfigDict:
+  """A masked autoencoder in place of a classifier (arXiv:2111.06377).
+
+  Args:
+    mask: the share of patches to hide.
+    **values: its other keys in `SECTIONS`.
+  """
+  return _section(_LOSSES[MAE], mask=mask, **values)
+
+
 def evaluation(
   split: str, kind: str = 'classification', **values: Any
 ) -> ml_collections.ConfigDict:
@@ -344,8 +375,8 @@ def evaluation(
   by neighbours, `linear_probe` by logistic regression. The paper reports 5
   shots on ImageNet. It does not state its figures' strength of regularisation;
   its authors' public code uses 1024. That code resizes to 256 x 256 and takes
-  the central crop of 224. `masked_patch` needs a run with that loss; it reads
-  labels, although nothing depends on them.
+  the central crop of 224. `masked_patch` and `mae` need a run with that loss;
+  they read labels, although nothing depends on them.
 
   Args:
     split: a split of the training data's source, or of `dataset` if it is set.
@@ -365,6 +396,8 @@ def metrics_of(section: ml_collections.ConfigDict) -> list[str]:
     return [f'{shots}shot/accuracy' for shots in section.shots]
   if section.kind == 'knn':
     return [f'{k}nn/accuracy' for k in section.k]
+  if section.kind == MAE:
+    return ['loss']
   return ['accuracy'] if section.kind in FEATURES else ['accuracy', 'loss']
 
 

@@ -19,7 +19,7 @@ KINDS = {
   'few_shot': FewShot,
   'knn': NearestNeighbours,
   'linear_probe': LinearProbe,
-  'masked_patch': MaskedPatchPrediction,
+  **dict.fromkeys(('masked_patch', 'mae'), MaskedPatchPrediction),
 }
 
 

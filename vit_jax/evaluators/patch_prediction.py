@@ -1,4 +1,4 @@
-"""Evaluates masked patch prediction on a whole split (arXiv:2010.11929, B.1.2).
+"""Evaluates masked patch prediction, or a masked autoencoder, on a whole split.
 
 The corruption of an image depends only on its index in the split, so it is the
 same in all evaluations of all runs, on any number of devices.
@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import config as config_lib
 from vit_jax import sharding
 from vit_jax.evaluators import evaluator
 from vit_jax.evaluators.evaluator import Context, OnBatch
@@ -32,10 +31,10 @@ class MaskedPatchPrediction:
     Raises:
       ValueError: the run has another loss.
     """
-    config = given.config
-    if config.loss.name != config_lib.MASKED_PATCH:
+    config, loss = given.config, given.section.kind
+    if config.loss.name != loss:
       raise ValueError(
-        f'it is for runs with loss.name={config_lib.MASKED_PATCH!r}, but'
+        f'it is for runs with loss.name={loss!r}, but'
         f' loss.name={config.loss.name!r}.'
       )
     task = masked_patch.build(config, given.model)
@@ -54,16 +53,19 @@ class MaskedPatchPrediction:
         batch = masked_patch.add_image_keys(batch, key, start=start)
         found = masked_patch.measure(task, params, batch)
       counted = found.corrupted & batch['mask'][:, None]  # [B, L]
-      # Counts how often each class is the target: [B, L, N] -> [classes].
-      occurring = jnp.zeros(task.target.num_classes, jnp.int32)
-      occurring = occurring.at[found.classes].add(counted[..., None])
-      return {
-        'accuracy': jnp.sum(jnp.where(counted, found.accuracy, 0.0)),
+      totals = {
         'loss': jnp.sum(jnp.where(counted, found.loss, 0.0)),
-        'occurring': occurring,
         'count': jnp.sum(batch['mask']),
         'excluded': jnp.sum(batch['unreadable']),
         'unlabelled': 0,
+      }
+      if not task.has_accuracy:
+        return totals
+      # Counts how often each class is the target: [B, L, N] -> [classes].
+      occurring = jnp.zeros(task.target.num_classes, jnp.int32)
+      return totals | {
+        'accuracy': jnp.sum(jnp.where(counted, found.accuracy, 0.0)),
+        'occurring': occurring.at[found.classes].add(counted[..., None]),
       }
 
     # The parameters keep their sharding; every process gets the sums.
@@ -77,7 +79,8 @@ class MaskedPatchPrediction:
     These are `accuracy` and `loss`, means over the corrupted patches;
     `baseline_accuracy`, the accuracy of always predicting their most frequent
     class; `count`, the number of images; and, if there are any, `excluded`, the
-    number of unreadable images. count + excluded is the split's size.
+    number of unreadable images. count + excluded is the split's size. A masked
+    autoencoder has no accuracies.
 
     Args:
       params: the model's parameters.
@@ -87,10 +90,11 @@ class MaskedPatchPrediction:
       self.data['test'], self._each_batch(params), on_batch
     )
     patches = totals['count'] * self._corrupted
-    occurring = totals['occurring']
-    yield 'accuracy', float(totals['accuracy'] / patches)
+    if (occurring := totals.get('occurring')) is not None:
+      yield 'accuracy', float(totals['accuracy'] / patches)
     yield 'loss', float(totals['loss'] / patches)
-    yield 'baseline_accuracy', float(occurring.max() / occurring.sum())
+    if occurring is not None:
+      yield 'baseline_accuracy', float(occurring.max() / occurring.sum())
     yield from evaluator.counts(totals)
 
   def _each_batch(self, params: Any) -> Iterator[dict[str, jax.Array]]:

@@ -86,7 +86,7 @@ def predict_pictures(
   """Returns pictures of a run's first images, corrupted as in evaluations.
 
   Args:
-    workdir: work directory of a run with the loss `masked_patch`.
+    workdir: work directory of a run with the loss `masked_patch` or `mae`.
     count: number of images, at least 1. They come from the run's first
       evaluation of masked patches, or else from the training split.
 
@@ -98,9 +98,9 @@ def predict_pictures(
   """
   saved = config_lib.load(workdir)
   loss = (saved or {}).get('loss', {})
-  if loss.get('name') != config_lib.MASKED_PATCH:
+  if loss.get('name') not in config_lib.PATCH_LOSSES:
     raise ValueError(
-      f'{workdir} holds no run with loss.name={config_lib.MASKED_PATCH!r}.'
+      f'{workdir} holds no run with loss.name in {config_lib.PATCH_LOSSES}.'
       ' Expected the --workdir of a run of configs/masked_patch.py.'
     )
   config = ml_collections.ConfigDict(saved)
@@ -115,18 +115,18 @@ def predict_pictures(
   predictions, _ = jax.jit(task.model.apply)(
     {'params': params}, normalize(images), source=source
   )
+  size = task.target.patch_size
+  predicted = task.target.pixels(predictions, targets.patches(images, size))
   seen, prediction = pictures(
-    images,
-    *map(np.asarray, (source, corrupted, task.target.pixels(predictions))),
-    task.target.patch_size,
+    images, *map(np.asarray, (source, corrupted, predicted)), size
   )
-  return seen, prediction, images, task.target.patch_size
+  return seen, prediction, images, size
 
 
 def _first_images(config: ml_collections.ConfigDict, count: int) -> np.ndarray:
   """Returns up to `count` images of a run, uint8 [B, H, W, C]."""
   evals = config.evals.values()
-  found = [each for each in evals if each.kind == config_lib.MASKED_PATCH]
+  found = [each for each in evals if each.kind in config_lib.PATCH_LOSSES]
   training = config_lib.evaluation(config.data.train_split, preprocess='resize')
   section = (found or [training])[0]
   dataset = section.dataset or config.data.dataset

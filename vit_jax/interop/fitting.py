@@ -23,11 +23,12 @@ from vit_jax.interop.weight_files import Weights
 from vit_jax.models import position
 
 _HEAD, _PRE_LOGITS = ('head/', 'head_dist/'), 'pre_logits/'
-# Only masked patch prediction has these.
+# Only masked patch prediction and masked autoencoders have these.
 _MASK_EMBEDDING, _PATCH_HEAD = 'mask_embedding', 'patch_head/'
+_DECODER = 'decoder/'
 # A model has one of these two: see `Options.final_norm`.
 _NORMS = ('Transformer/encoder_norm/', 'fc_norm/')
-_HEADS = (*_HEAD, _PRE_LOGITS, _PATCH_HEAD, *_NORMS)
+_HEADS = (*_HEAD, _PRE_LOGITS, _PATCH_HEAD, _DECODER, *_NORMS)
 # Arrays whose length depends on the image size.
 _TABLES = ('pos_embedding', 'x_embedding', 'y_embedding', 'relative_embedding')
 _LISTED = 8  # Longest list of names in a report; optimizers have hundreds.
@@ -82,8 +83,8 @@ def fit(
     new_head: whether `head` keeps the values of `params`. A hidden layer
       `pre_logits` is still loaded if the model has one of the same size;
       otherwise the file's is left out and the model's is new. For masked patch
-      prediction, `patch_head` is treated like the head, and the mask embedding
-      like the hidden layer. So is the last norm, if only one of the two models
+      prediction, `patch_head` is treated like the head, as is the `decoder` of a
+      masked autoencoder, and the mask embedding like the hidden layer. So is the last norm, if only one of the two models
       has it after pooling, as in the fine-tuning of MAE.
     option: how the user asks for a new head, for the error message.
 
@@ -135,7 +136,7 @@ def _new_head(
   loaded: Mapping[str, Any], target: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
   """Returns the file's arrays to drop, and the model's that stay new."""
-  parts = (*_HEAD, _PATCH_HEAD)
+  parts = (*_HEAD, _PATCH_HEAD, _DECODER)
   if _shapes(loaded, _PRE_LOGITS) != _shapes(target, _PRE_LOGITS):
     parts += (_PRE_LOGITS,)
   if (_MASK_EMBEDDING in loaded) != (_MASK_EMBEDDING in target):

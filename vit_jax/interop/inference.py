@@ -25,6 +25,7 @@ _NOT_DESCRIBED = (
   'remat',
   'scan',
   'patch_outputs',
+  'decoder',
   'parent',
   'name',
 )

@@ -18,7 +18,7 @@ import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
 
-_STACKED = 'Transformer/encoderblock/'
+_TRANSFORMER = r'((?:decoder/)?Transformer/encoderblock)'
 
 
 # ---- Rules -------------------------------------------------------------------
@@ -262,10 +262,10 @@ def unstack(arrays: Arrays) -> dict[str, np.ndarray]:
   """Splits `Transformer/encoderblock/...` [depth, ...] into blocks."""
   result = {}
   for name, array in arrays.items():
-    if name.startswith(_STACKED) and array.ndim:
-      rest = name.removeprefix(_STACKED)
+    match = re.fullmatch(rf'{_TRANSFORMER}/(.*)', name)
+    if match and array.ndim:
       for i, block in enumerate(array):
-        result[f'Transformer/encoderblock_{i}/{rest}'] = block
+        result[f'{match[1]}_{i}/{match[2]}'] = block
     else:
       result[name] = array
   return result
@@ -275,11 +275,11 @@ def stack(arrays: Arrays) -> dict[str, np.ndarray]:
   """Inverts `unstack`: the parameters of a model with `scan=True`."""
   result, blocks = {}, {}
   for name, array in arrays.items():
-    if match := re.match(r'Transformer/encoderblock_(\d+)/', name):
-      rest = name[match.end() :]
-      blocks.setdefault(rest, {})[int(match[1])] = array
+    if match := re.fullmatch(rf'{_TRANSFORMER}_(\d+)/(.*)', name):
+      stacked = f'{match[1]}/{match[3]}'
+      blocks.setdefault(stacked, {})[int(match[2])] = array
     else:
       result[name] = array
-  for rest, array in blocks.items():
-    result[_STACKED + rest] = np.stack([array[i] for i in sorted(array)])
+  for stacked, array in blocks.items():
+    result[stacked] = np.stack([array[i] for i in sorted(array)])
   return result

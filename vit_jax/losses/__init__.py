@@ -1,4 +1,4 @@
-"""What a step minimises: losses of a classifier, masked patch prediction.
+"""What a step minimises: losses of a classifier, the prediction of patches.
 
 A loss that is a function of logits and labels (`LOSSES`: softmax, sigmoid)
 trains by `classification.make_objective`. Any other has an entry of its own in
@@ -12,7 +12,7 @@ import flax.linen as nn
 import ml_collections
 
 from vit_jax import sharding
-from vit_jax.config import MASKED_PATCH
+from vit_jax.config import PATCH_LOSSES
 from vit_jax.losses import classification, flexi, masked_patch
 from vit_jax.losses.classification import LOSSES as LOSSES
 from vit_jax.losses.classification import Loss as Loss
@@ -22,9 +22,9 @@ from vit_jax.losses.classification import multi_hot as multi_hot
 from vit_jax.losses.objective import Objective as Objective
 
 # The config's `loss.name` -> `(config, model, layout) -> Objective`.
-OBJECTIVES: dict[str, Callable[..., Objective]] = {
-  MASKED_PATCH: masked_patch.make_objective,
-}
+OBJECTIVES: dict[str, Callable[..., Objective]] = dict.fromkeys(
+  PATCH_LOSSES, masked_patch.make_objective
+)
 
 
 def build_objective(

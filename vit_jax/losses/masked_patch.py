@@ -1,7 +1,10 @@
-"""Masked patch prediction, the paper's self-supervision (§4.6, B.1.2).
+"""Masked patch prediction, and masked autoencoders.
 
-Some patch embeddings are corrupted, and the model predicts the original colours
-of those patches. The loss is over corrupted patches only.
+Masked patch prediction is the paper's self-supervision (§4.6, B.1.2): some
+patch embeddings are corrupted, and the model predicts the original colours of
+those patches. In a masked autoencoder (arXiv:2111.06377), the corrupted patches
+are hidden: the encoder reads the others, and a decoder predicts all pixels. The
+loss is over corrupted patches only.
 
 Axes: `B` batch, `L` patches of an image, `N` colours predicted of a patch.
 """
@@ -16,10 +19,10 @@ import jax.numpy as jnp
 import ml_collections
 
 from vit_jax import sharding
-from vit_jax.config.sections import MASKED_PATCH
+from vit_jax.config.sections import MAE
 from vit_jax.losses import corruption, targets
 from vit_jax.losses.objective import Batch, MeanLoss, Objective, PrepareBatch
-from vit_jax.models import vit
+from vit_jax.models import mae, vit
 from vit_jax.models.shared import normalize
 
 
@@ -37,33 +40,41 @@ class MaskedPatch:
   corruption: corruption.Corruption
   target: targets.Target
 
+  @property
+  def has_accuracy(self) -> bool:
+    """Whether colours have classes: not in a masked autoencoder."""
+    return self.model.decoder is None
+
 
 def build(config: ml_collections.ConfigDict, model: nn.Module) -> MaskedPatch:
   """Builds the task of a complete config.
 
   Args:
-    config: its section `loss` has the keys of `config.masked_patch`.
+    config: its section `loss` has the keys of `config.masked_patch` or of
+      `config.mae`.
     model: see `models.build`; a classifier, or the model of the task itself.
 
   Raises:
     ValueError: the section does not suit the images; the model cannot learn the
       task; or the config uses mixup or CutMix, which blend labels.
   """
-  _check_model(model)
   section = config.loss
+  _check_model(section.name, model)
   for key in ('mixup_alpha', 'cutmix_alpha'):
     if alpha := config[key]:
       raise ValueError(
-        f'{key}={alpha} blends labels, but loss.name={MASKED_PATCH!r} uses no'
+        f'{key}={alpha} blends labels, but loss.name={section.name!r} uses no'
         f' labels. Set {key} to 0.'
       )
+  length = math.prod(model.token_grid(tuple(config.image_size)))
+  if section.name == MAE:
+    return _build_autoencoder(config, model, length)
   if section.mask_share + section.other_share > 1 + 1e-6:
     raise ValueError(
       f'loss.mask_share={section.mask_share} and'
       f' loss.other_share={section.other_share} are shares of the corrupted'
       ' patches, so their sum must be at most 1.'
     )
-  length = math.prod(model.token_grid(tuple(config.image_size)))
   count = round(section.fraction * length)
   if length < 2 or not count:
     raise ValueError(
@@ -84,7 +95,40 @@ def build(config: ml_collections.ConfigDict, model: nn.Module) -> MaskedPatch:
   )
 
 
-def _check_model(model: nn.Module) -> None:
+def _build_autoencoder(
+  config: ml_collections.ConfigDict, model: vit.ViT, length: int
+) -> MaskedPatch:
+  """Builds the task of a masked autoencoder; `length` counts the patches."""
+  section = config.loss
+  width, heads = section.decoder_width, section.decoder_heads
+  visible = int(length * (1 - section.mask))  # As the authors round.
+  if not visible:
+    raise ValueError(
+      f'loss.mask={section.mask} leaves 0 of the {length} patch(es) of an image'
+      ' visible. Lower loss.mask, or choose smaller patches or larger images.'
+    )
+  if not width or width % (8 * heads):
+    raise ValueError(
+      f'loss.decoder_width={width} must be a multiple of 8 times'
+      f' loss.decoder_heads={heads}.'
+    )
+  if config.lora.rank:
+    raise ValueError(
+      f'lora.rank={config.lora.rank} would leave the new decoder untrained. Set'
+      ' it to 0, and tune after pre-training.'
+    )
+  target = targets.Target(
+    'pixels', tuple(model.patch_size), config.channels, section.normalise
+  )
+  sizes = mae.Sizes(section.decoder_depth, width, heads, visible)
+  return MaskedPatch(
+    model.clone(patch_outputs=target.outputs, decoder=sizes),
+    corruption.Corruption(length, length - visible, 1.0, 0.0),
+    target,
+  )
+
+
+def _check_model(loss: str, model: nn.Module) -> None:
   untrained = 'adds a layer that is not trained. Choose'
   reason = ''
   if not isinstance(model, vit.ViT):
@@ -100,9 +144,21 @@ def _check_model(model: nn.Module) -> None:
     reason = f"model.final_norm='pooled' {untrained} 'tokens'"
   elif model.distillation_token:
     reason = f'model.distillation_token=True {untrained} False'
+  elif loss == MAE and (
+    model.attention == 'axial' or model.relative or model.rotary
+  ):
+    reason = (
+      'axial attention, rotary and relative positions need all patches in their places.'
+      " Use attention='full' and another position_embedding"
+    )
+  elif loss == MAE and model.position_site != 'stem':
+    reason = (
+      f'model.position_site={model.position_site!r} adds positions after'
+      " patches are hidden. Choose 'stem'"
+    )
   if reason:
     raise ValueError(
-      f'loss.name={MASKED_PATCH!r} needs a ViT without a ResNet, as in'
+      f'loss.name={loss!r} needs a ViT without a ResNet, as in'
       f' configs/masked_patch.py, but {reason}.'
     )
 
@@ -113,14 +169,15 @@ class Measured(NamedTuple):
   Attributes:
     corrupted: bool [B, L].
     loss: float32 [B, L].
-    classes: int32 [B, L, N], the classes of the true colours.
+    classes: int32 [B, L, N], the classes of the true colours; None in a masked
+      autoencoder, also for the next one.
     predicted: int32 [B, L, N], the classes of the predicted colours.
   """
 
   corrupted: jax.Array
   loss: jax.Array
-  classes: jax.Array
-  predicted: jax.Array
+  classes: jax.Array | None = None
+  predicted: jax.Array | None = None
 
   @property
   def accuracy(self) -> jax.Array:
@@ -182,16 +239,17 @@ def measure(
     rngs=None if dropout_key is None else {'dropout': dropout_key},
   )
   pixels = targets.patches(batch['image'], task.target.patch_size)
-  return Measured(
-    corrupted=corrupted,
-    loss=task.target.loss(predictions, pixels),
+  found = Measured(corrupted, task.target.loss(predictions, pixels))
+  if not task.has_accuracy:
+    return found
+  return found._replace(
     classes=task.target.classes(pixels),
     predicted=task.target.predicted_classes(predictions),
   )
 
 
 def mean_loss(task: MaskedPatch) -> MeanLoss:
-  """Returns the mean loss of the task, with the metric `accuracy`.
+  """Returns the mean loss of the task, with the metric `accuracy` if it has.
 
   The paper leaves the reduction open; these are means over the corrupted
   patches of all images.
@@ -204,11 +262,12 @@ def mean_loss(task: MaskedPatch) -> MeanLoss:
     found = measure(task, params, batch, dropout_key=key)
     # Each image has the same number of corrupted patches: see `Corruption`.
     count = len(batch['image']) * task.corruption.count
-    loss, accuracy = (
-      jnp.sum(jnp.where(found.corrupted, x, 0.0)) / count
-      for x in (found.loss, found.accuracy)
-    )
-    return loss, {'accuracy': accuracy}
+    means = {'loss': found.loss}
+    if task.has_accuracy:
+      means['accuracy'] = found.accuracy
+    for name, x in means.items():
+      means[name] = jnp.sum(jnp.where(found.corrupted, x, 0.0)) / count
+    return means.pop('loss'), means
 
   return function
 
@@ -216,7 +275,7 @@ def mean_loss(task: MaskedPatch) -> MeanLoss:
 def make_objective(
   config: ml_collections.ConfigDict, model: nn.Module, layout: sharding.Layout
 ) -> Objective:
-  """Returns the objective of masked patch prediction.
+  """Returns the objective of masked patches or of a masked autoencoder.
 
   Args:
     config: complete; see also `build`.

@@ -241,7 +241,12 @@ class Encoder(nn.Module):
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, *, grid: tuple[int, int], train: bool
+    self,
+    x: jax.Array,
+    *,
+    grid: tuple[int, int],
+    train: bool,
+    visible: jax.Array | None = None,
   ) -> dict[str, jax.Array]:
     """Encodes tokens.
 
@@ -250,6 +255,8 @@ class Encoder(nn.Module):
         directly before the patches.
       grid: (rows, columns) of the patch tokens.
       train: whether dropout and stochastic depth are on.
+      visible: int32 [B, V], the patches to encode, of which each has its own
+        position; None for all. The class token is always encoded.
 
     Returns:
       `embedded`, the first block's input, and `encoded`, the output of the
@@ -263,6 +270,10 @@ class Encoder(nn.Module):
         x = x + position_table(options, x, grid)
       elif options.position_site == 'every_layer_shared':
         at_every_input = position_table(options, x, grid)
+    if visible is not None:
+      first = x.shape[1] - math.prod(grid)  # The first patch.
+      patches = jnp.take_along_axis(x[:, first:], visible[..., None], axis=1)
+      x = jnp.concatenate([x[:, :first], patches], axis=1)
     # Dropout directly follows the position embedding (B.1). If every layer adds
     # one, the paper leaves the place open; dropout then stays here, once.
     x = Dropout(options.dropout_rate, deterministic=not train)(x)
@@ -336,11 +347,13 @@ def unstack_blocks(params: dict) -> dict:
 
   Args:
     params: a `ViT`'s parameters, with the blocks' arrays stacked to
-      [depth, ...] under `Transformer/encoderblock/...`.
+      [depth, ...] under `Transformer/encoderblock/...`, and so in a `decoder`.
 
   Returns:
     The same parameters, as `Transformer/encoderblock_{i}/...`.
   """
+  if 'decoder' in params:
+    params = {**params, 'decoder': unstack_blocks(params['decoder'])}
   encoder = dict(params['Transformer'])
   stacked = encoder.pop('encoderblock')
   for i in range(len(jax.tree.leaves(stacked)[0])):

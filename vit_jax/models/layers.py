@@ -20,7 +20,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import sharding
-from vit_jax.models import vit
+from vit_jax.models import mae, vit
 from vit_jax.models.encoder import unstack_blocks
 from vit_jax.models.model_options import options_of
 from vit_jax.models.resnet import Classifier
@@ -65,7 +65,8 @@ def represent(
   """Returns a layer's features of images; call it under `jax.jit`.
 
   A model that predicts masked patches trains neither its class token nor its
-  pooling, so its features are means over the patches.
+  pooling, so its features are means over the patches. Only the decoder of a
+  masked autoencoder reads the class token, and trains it.
 
   Args:
     model: from `models.build`.
@@ -98,6 +99,7 @@ def represent(
   if layer == 'logits':
     return logits.astype(jnp.float32)
   masked_patch = _predicts_patches(model)
+  masked_patch &= not isinstance(getattr(model, 'decoder', None), mae.Sizes)
   if masked_patch and layer == DEFAULT:
     layer = 'encoded'
   if not inner and layer not in out:
@@ -105,7 +107,8 @@ def represent(
       f'{type(model).__name__} returns {", ".join(out) or "nothing"} beside the'
       f' logits, expected {layer}: [B, D].'
     )
-  x = found[-1] if inner else out[layer]
+  # A decoder's blocks come later.
+  x = found[0] if inner else out[layer]
   if x.ndim == 3:
     x = x[:, : out['encoded'].shape[1]]  # Blocks may have more rows.
   if masked_patch and x.ndim == 3:

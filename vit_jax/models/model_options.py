@@ -275,9 +275,10 @@ class Options:
     depth: number of Transformer blocks.
     heads: attention heads of a block; must divide the width.
     mlp_dim: hidden size of a block's MLP.
-    position_embedding: '1d' (the paper's), '2d', 'sincos2d', 'none',
-      'relative' (the heads share its embeddings) or 'relative_per_head'. See
-      `position` and, for the relative ones, `attention.relative_scores`.
+    position_embedding: '1d' (the paper's), '2d', 'sincos2d', 'sincos2d_mae',
+      'none', 'relative' (the heads share its embeddings) or
+      'relative_per_head'. See `position` and, for the relative ones,
+      `attention.relative_scores`.
     position_site: where the position embedding is added (§D.4): 'stem',
       'every_layer' (each layer learns its own) or 'every_layer_shared'.
     position_stddev: standard deviation of a learned position embedding's

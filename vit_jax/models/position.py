@@ -64,7 +64,8 @@ def token_grid(
 
 
 # Embeddings that are added to tokens; `attention` has the relative ones.
-ADDED = ('1d', '2d', 'sincos2d')
+FIXED = ('sincos2d', 'sincos2d_mae')
+ADDED = ('1d', '2d', *FIXED)
 
 
 class Table(nn.Module):
@@ -76,7 +77,9 @@ class Table(nn.Module):
   class token open: here it has its own vector of D numbers. 'sincos2d' learns
   nothing, so it works with any grid: it has sines and cosines of the column and
   of the row, as in "Better plain ViT baselines for ImageNet-1k"
-  (arXiv:2205.01580), and zeros for a class token.
+  (arXiv:2205.01580), and zeros for a class token. 'sincos2d_mae' is the same
+  with the frequencies of masked autoencoders (arXiv:2111.06377, in the public
+  code facebookresearch/mae, util/pos_embed.py).
 
   Attributes:
     kind: one of `ADDED`.
@@ -119,8 +122,9 @@ class Table(nn.Module):
     self, grid: tuple[int, int], num_prefix_tokens: int, width: int
   ) -> jax.Array:
     normal = nn.initializers.normal(self.stddev)
-    if self.kind == 'sincos2d':
-      table = np.pad(_waves(grid, width), ((num_prefix_tokens, 0), (0, 0)))
+    if self.kind in FIXED:
+      waves = _waves(grid, width, slowest=self.kind == 'sincos2d')
+      table = np.pad(waves, ((num_prefix_tokens, 0), (0, 0)))
       return jnp.asarray(table[None], jnp.float32)
     if self.kind == '1d':
       length = num_prefix_tokens + math.prod(grid)
@@ -141,16 +145,22 @@ class Table(nn.Module):
     return table[None]  # [1, L, D]
 
 
-def _waves(grid: tuple[int, int], width: int) -> np.ndarray:
+def _waves(grid: tuple[int, int], width: int, *, slowest: bool) -> np.ndarray:
   """Returns sines and cosines of the column and of the row (not in the paper).
 
   With frequencies f_j = 10,000^(-j / (D/4 - 1)), j = 0 ... D/4 - 1, a patch in
   column x and row y gets [sin(x f), cos(x f), sin(y f), cos(y f)].
 
+  Args:
+    grid: (rows, columns).
+    width: D.
+    slowest: whether 1 / 10,000 is a frequency; else f_j = 10,000^(-j / (D/4)).
+
   Returns:
     [rows * columns, D], float64.
   """
-  frequencies = 10_000.0 ** -np.linspace(0, 1, width // 4)  # [D/4]
+  powers = np.linspace(0, 1, width // 4, endpoint=slowest)  # [D/4]
+  frequencies = 10_000.0**-powers
   y, x = np.indices(grid).reshape(2, -1, 1)  # [rows * columns, 1] each
   return np.concatenate(
     [

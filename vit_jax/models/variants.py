@@ -173,8 +173,9 @@ def options(name: str) -> list[str]:
   """Returns the options of a model in `build`; ValueError if it is unknown."""
   module, _ = _lookup(name)
   fields = {field.name for field in dataclasses.fields(module)}
-  # `patch_outputs` is set by the training task: see `losses.masked_patch`.
-  return sorted(fields - {'num_classes', 'patch_outputs', 'parent', 'name'})
+  # The training task sets two of them: see `losses.masked_patch`.
+  own = {'num_classes', 'patch_outputs', 'decoder', 'parent', 'name'}
+  return sorted(fields - own)
 
 
 def build(name: str, *, num_classes: int, **overrides) -> nn.Module:
@@ -349,9 +350,10 @@ _REFUSED = (
   ),
   (
     lambda m: (
-      (m.position_site, m.position_embedding) == ('every_layer', 'sincos2d')
+      m.position_site == 'every_layer'
+      and m.position_embedding in position.FIXED
     ),
-    'position_embedding="sincos2d" is fixed, so layers cannot learn their '
+    'position_embedding={0.position_embedding!r} is fixed, so layers cannot learn their '
     'own: use position_site="every_layer_shared".',
   ),
   (
@@ -361,10 +363,10 @@ _REFUSED = (
   ),
   (
     lambda m: (
-      m.position_embedding == 'sincos2d' and (m.width % 4 or m.width < 8)
+      m.position_embedding in position.FIXED and (m.width % 4 or m.width < 8)
     ),
-    'position_embedding="sincos2d" gives a quarter of the width to each of '
-    'four waves: width is {0.width}, expected a multiple of 4, at least 8.',
+    'position_embedding={0.position_embedding!r} gives a quarter of the width'
+    ' to each of four waves: width is {0.width}, expected a multiple of 4, at least 8.',
   ),
   (
     lambda m: m.rotary and m.relative,

@@ -15,7 +15,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vit_jax.models import attention, encoder, position, resnet
+from vit_jax.models import attention, encoder, mae, position, resnet
 from vit_jax.models.encoder import MlpBlock
 from vit_jax.models.model_options import Options, options_of
 from vit_jax.models.patches import MASK as MASK
@@ -100,7 +100,9 @@ class ViT(Options, nn.Module, kw_only=True):
     head_bias: initial value of the head's bias. The head's kernel starts at 0.
     patch_outputs: how many numbers to predict for each patch, in place of the
       classifier (masked patch prediction, B.1.2); `losses.masked_patch` sets
-      it.
+      this and the next one.
+    decoder: sizes of the decoder of a masked autoencoder, which predicts the
+      patches; None for a single layer.
   """
 
   num_classes: int
@@ -114,6 +116,7 @@ class ViT(Options, nn.Module, kw_only=True):
   distillation_token: bool = False
   head_bias: float = 0.0
   patch_outputs: int | None = None
+  decoder: mae.Sizes | None = None
 
   @property
   def prefix(self) -> dict[str, int]:
@@ -165,7 +168,8 @@ class ViT(Options, nn.Module, kw_only=True):
         stream 'dropout' unless their rates are 0.
       source: the patch whose embedding each patch gets, see
         `replace_embeddings`; only for models with `patch_outputs`. None leaves
-        each patch its own embedding.
+        each patch its own embedding. With a decoder, the encoder does not see
+        the patches that get the mask's, and L counts the others.
 
     Returns:
       logits: [B, num_classes], float32; a model with `patch_outputs` returns
@@ -200,7 +204,12 @@ class ViT(Options, nn.Module, kw_only=True):
       *(self.width, self.patch_size, self.dtype, self.kernel_size),
       name='embedding',
     )(x)
-    if self.patch_outputs is not None:
+    hidden = visible = None
+    if self.decoder is not None:
+      if source is not None:
+        hidden = source == MASK
+        visible = mae.visible_patches(hidden, self.decoder.visible)
+    elif self.patch_outputs is not None:
       mask = self.param('mask_embedding', nn.initializers.zeros, (self.width,))
       if source is not None:  # Before positions are added: patches keep theirs.
         x = replace_embeddings(x, source, mask)
@@ -221,7 +230,7 @@ class ViT(Options, nn.Module, kw_only=True):
     if prefix:
       x = jnp.concatenate([*prefix, x], axis=1)  # [B, L, D]
     out = features | encoder.Encoder(options_of(self), name='Transformer')(
-      x, grid=grid, train=train
+      x, grid=grid, train=train, visible=visible
     )
     head = MAPHead(options_of(self), name='MAPHead_0')
     x = pool(self, out['encoded'], head)
@@ -234,6 +243,11 @@ class ViT(Options, nn.Module, kw_only=True):
       )(x)
       x = jnp.tanh(x)
     out['pre_logits'] = x
+    if self.decoder is not None:
+      decoder = mae.Decoder(
+        options_of(self), self.decoder, self.patch_outputs, name='decoder'
+      )
+      return decoder(out['encoded'], hidden, grid=grid, train=train), out
     if self.patch_outputs is not None:
       # It multiplies in the model's dtype, because it runs on every patch, but
       # sums and returns float32.

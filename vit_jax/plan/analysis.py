@@ -11,6 +11,7 @@ import numpy as np
 from vit_jax import accounting, models
 from vit_jax import config as config_lib
 from vit_jax.config import inputs
+from vit_jax.losses import masked_patch
 from vit_jax.models import position
 from vit_jax.training import program as program_lib
 from vit_jax.training import tuning as tuning_lib
@@ -180,7 +181,7 @@ def _trained_params(config: ml_collections.ConfigDict) -> int:
 def account(config: ml_collections.ConfigDict) -> accounting.Account:
   """Returns the account of a complete config's model."""
   sections = 'model', 'num_classes', 'image_size', 'channels', 'tuning', 'lora'
-  key = str([config[section] for section in sections])
+  key = str([config[section] for section in (*sections, 'loss')])
   if key not in _ACCOUNTS:
     # The account needs only one trace of a scanned block, whose cost is the
     # same. A fast attention computes the same as the plain one.
@@ -206,9 +207,12 @@ _ACCOUNTS: dict[str, accounting.Account] = {}
 
 def _model(config: ml_collections.ConfigDict, **others):
   section = config.model.to_dict() | others
-  return models.build(
+  model = models.build(
     section.pop('name'), num_classes=config.num_classes, **section
   )
+  # Masked autoencoders alone differ much from the config's model.
+  is_mae = config.loss.name == config_lib.MAE
+  return masked_patch.build(config, model).model if is_mae else model
 
 
 def _tokens(config: ml_collections.ConfigDict) -> int | None:

@@ -1,0 +1,122 @@
+"""The decoder of a masked autoencoder (arXiv:2111.06377).
+
+The encoder is a `vit.ViT`, which reads the visible patches only. The decoder
+reads the encoder's output, and a mask token in place of each hidden patch.
+
+Axes: B batch, L patches of an image, V visible patches, S other tokens.
+"""
+
+import dataclasses
+import functools
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vit_jax.models.encoder import Encoder
+from vit_jax.models.model_options import Options
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  """The sizes of a decoder, and what it is given.
+
+  Attributes:
+    depth: number of blocks.
+    width: width of the tokens; the MLPs' hidden layers are four times as wide.
+    heads: attention heads of a block.
+    visible: V.
+  """
+
+  depth: int
+  width: int
+  heads: int
+  visible: int
+
+
+def visible_patches(hidden: jax.Array, count: int) -> jax.Array:
+  """Returns the visible patches in raster order, int32 [B, V].
+
+  Args:
+    hidden: bool [B, L], with V values False in each row.
+    count: V.
+  """
+  return jnp.argsort(hidden, axis=1)[:, :count]
+
+
+class Decoder(nn.Module):
+  """Predicts patches from the encoded tokens of the visible ones.
+
+  Blocks and dtypes are as in the encoder, without dropout. Positions are fixed
+  waves, as in the authors' code.
+
+  Differs from the authors' code: a new kernel of the queries, keys or values
+  has Xavier's range for itself, not for the three together.
+
+  Attributes:
+    options: of the encoder.
+    sizes: see `Sizes`.
+    outputs: how many numbers to predict for each patch.
+  """
+
+  options: Options
+  sizes: Sizes
+  outputs: int
+
+  @nn.compact
+  def __call__(
+    self,
+    encoded: jax.Array,
+    hidden: jax.Array | None,
+    *,
+    grid: tuple[int, int],
+    train: bool,
+  ) -> jax.Array:
+    """Predicts all patches.
+
+    Args:
+      encoded: [B, S + V, D], the visible patches last, in raster order.
+      hidden: bool [B, L], see `visible_patches`; None if all are visible.
+      grid: (rows, columns) of the patches.
+      train: whether this is training.
+
+    Returns:
+      [B, L, outputs], float32.
+    """
+    sizes = self.sizes
+    options = dataclasses.replace(
+      self.options,
+      depth=sizes.depth,
+      heads=sizes.heads,
+      mlp_dim=4 * sizes.width,
+      position_embedding='sincos2d_mae',
+      dropout_rate=0.0,
+      stochastic_depth=0.0,
+    )
+    dense = functools.partial(
+      nn.Dense,
+      kernel_init=nn.initializers.xavier_uniform(),
+      dtype=options.dtype,
+    )
+    x = dense(sizes.width, name='embedding')(encoded)  # [B, S + V, width]
+    mask = self.param(
+      'mask_embedding', nn.initializers.normal(0.02), (sizes.width,)
+    )
+    if hidden is not None:
+      batch, first = len(x), x.shape[1] - sizes.visible
+      mask = jnp.broadcast_to(mask.astype(x.dtype), (batch, 1, sizes.width))
+      x = jnp.concatenate([x, mask], axis=1)
+      # Each patch is the next visible one, or the mask token at the end.
+      patch = jnp.cumsum(~hidden, axis=1) - 1
+      patch = first + jnp.where(hidden, sizes.visible, patch)  # [B, L]
+      others = jnp.broadcast_to(jnp.arange(first), (batch, first))
+      index = jnp.concatenate([others, patch], axis=1)
+      x = jnp.take_along_axis(x, index[..., None], axis=1)  # [B, S + L, width]
+    out = Encoder(options, name='Transformer')(x, grid=grid, train=train)
+    x = out['encoded'][:, -math.prod(grid) :]
+    # It sums and returns float32, as the head without a decoder does.
+    dot_general = functools.partial(
+      jax.lax.dot_general, preferred_element_type=jnp.float32
+    )
+    return dense(self.outputs, dot_general=dot_general, name='patch_head')(x)
