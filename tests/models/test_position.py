@@ -73,18 +73,26 @@ def test_2d_embeddings_concatenate_column_and_row_vectors(num_prefix_tokens):
   assert table.tolist() == [[[5, 6, 7, 8]] * num_prefix_tokens + patches]
 
 
-def test_sincos2d_has_four_waves():
-  module = position.Table('sincos2d')
+@pytest.mark.parametrize(
+  'kind, frequencies',
+  [
+    # 10,000 ^ -(j / 2) for j = 0, 1, 2.
+    ('sincos2d', (1, 0.01, 0.0001)),
+    # 10,000 ^ -(j / 3), as masked autoencoders have them.
+    ('sincos2d_mae', (1, 0.0464159, 0.00215443)),
+  ],
+)
+def test_sincos2d_has_four_waves(kind, frequencies):
+  module = position.Table(kind)
   table = module.apply({}, grid=GRID, num_prefix_tokens=1, width=12)[0]
   assert not table[0].any()
   for row in range(2):
     for column in range(3):
-      # 10,000 ^ -(j / 2) for j = 0, 1, 2.
       expected = [
         wave(coordinate * frequency)
         for coordinate in (column, row)
         for wave in (math.sin, math.cos)
-        for frequency in (1, 0.01, 0.0001)
+        for frequency in frequencies
       ]
       np.testing.assert_allclose(
         table[1 + row * 3 + column], expected, atol=1e-6
