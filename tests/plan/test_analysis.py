@@ -2,6 +2,7 @@
 
 import pytest
 
+from vit_jax import config as config_lib
 from vit_jax.configs import finetune, pretrain, quickstart
 from vit_jax.plan import analysis
 
@@ -134,3 +135,17 @@ def test_subsets():
     analysis.resolve(config, 'tpu')
   config.data.batch_size = 64
   assert analysis.resolve(config, 'tpu').total_steps == 10
+
+
+def test_a_masked_autoencoder_encodes_a_quarter():
+  config = _pretraining('ViT-B/16,imagenet21k')
+  config.model.representation_size, config.model.depth = None, 2
+  config.loss = config_lib.mae(decoder_depth=2)
+  found = _analyse(config)
+
+  def macs(width, depth, tokens):  # Of blocks.
+    return depth * tokens * (12 * width**2 + 2 * tokens * width)
+
+  expected = 196 * 768**2 + macs(768, 2, 49 + 1)
+  expected += 50 * 768 * 512 + macs(512, 2, 197) + 196 * 512 * 768
+  assert found['forward_gmacs'] * 1e9 == expected

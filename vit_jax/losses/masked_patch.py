@@ -145,16 +145,14 @@ def _check_model(loss: str, model: nn.Module) -> None:
   elif model.distillation_token:
     reason = f'model.distillation_token=True {untrained} False'
   elif loss == MAE and (
-    model.attention == 'axial' or model.relative or model.rotary
+    model.attention == 'axial'
+    or model.relative
+    or model.rotary
+    or model.position_site != 'stem'
   ):
     reason = (
-      'axial attention, rotary and relative positions need all patches in their places.'
-      " Use attention='full' and another position_embedding"
-    )
-  elif loss == MAE and model.position_site != 'stem':
-    reason = (
-      f'model.position_site={model.position_site!r} adds positions after'
-      " patches are hidden. Choose 'stem'"
+      'its blocks need all patches in their places. Use model.attention='
+      "'full', position_site='stem' and neither rotary nor relative positions"
     )
   if reason:
     raise ValueError(

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from vit_jax.models.encoder import Encoder
 from vit_jax.models.model_options import Options
+from vit_jax.models.shared import FLOAT32_SUMS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,16 +34,6 @@ class Sizes:
   width: int
   heads: int
   visible: int
-
-
-def visible_patches(hidden: jax.Array, count: int) -> jax.Array:
-  """Returns the visible patches in raster order, int32 [B, V].
-
-  Args:
-    hidden: bool [B, L], with V values False in each row.
-    count: V.
-  """
-  return jnp.argsort(hidden, axis=1)[:, :count]
 
 
 class Decoder(nn.Module):
@@ -77,7 +68,7 @@ class Decoder(nn.Module):
 
     Args:
       encoded: [B, S + V, D], the visible patches last, in raster order.
-      hidden: bool [B, L], see `visible_patches`; None if all are visible.
+      hidden: bool [B, L], V of a row are False; None if all are visible.
       grid: (rows, columns) of the patches.
       train: whether this is training.
 
@@ -108,15 +99,11 @@ class Decoder(nn.Module):
       mask = jnp.broadcast_to(mask.astype(x.dtype), (batch, 1, sizes.width))
       x = jnp.concatenate([x, mask], axis=1)
       # Each patch is the next visible one, or the mask token at the end.
-      patch = jnp.cumsum(~hidden, axis=1) - 1
-      patch = first + jnp.where(hidden, sizes.visible, patch)  # [B, L]
-      others = jnp.broadcast_to(jnp.arange(first), (batch, first))
-      index = jnp.concatenate([others, patch], axis=1)
-      x = jnp.take_along_axis(x, index[..., None], axis=1)  # [B, S + L, width]
+      index = jnp.cumsum(~hidden, axis=1) - 1
+      index = jnp.where(hidden, sizes.visible, index)[..., None]  # [B, L, 1]
+      patches = jnp.take_along_axis(x[:, first:], index, axis=1)
+      x = jnp.concatenate([x[:, :first], patches], axis=1)  # [B, S + L, width]
     out = Encoder(options, name='Transformer')(x, grid=grid, train=train)
     x = out['encoded'][:, -math.prod(grid) :]
-    # It sums and returns float32, as the head without a decoder does.
-    dot_general = functools.partial(
-      jax.lax.dot_general, preferred_element_type=jnp.float32
-    )
-    return dense(self.outputs, dot_general=dot_general, name='patch_head')(x)
+    head = dense(self.outputs, dot_general=FLOAT32_SUMS, name='patch_head')
+    return head(x)

@@ -1,5 +1,6 @@
 """What all models share: images in, random masks in training, logits out."""
 
+import functools
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -18,6 +19,12 @@ REMAT_POLICIES = {
     jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
   ),
 }
+
+# Of the heads that predict patches. They multiply in the model's dtype, because
+# they run on every patch, but sum and return float32.
+FLOAT32_SUMS = functools.partial(
+  jax.lax.dot_general, preferred_element_type=jnp.float32
+)
 
 # Random bits of a unit in dropout: the rate is exact to 1 / 65,536. A random
 # number has 32, and takes time to make, write and read. By the TPU compiler,

@@ -7,7 +7,6 @@ Axes: B batch, L tokens, D width. Images are [B, height, width, channels].
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 
@@ -21,7 +20,7 @@ from vit_jax.models.model_options import Options, options_of
 from vit_jax.models.patches import MASK as MASK
 from vit_jax.models.patches import PatchEmbedding, replace_embeddings
 from vit_jax.models.patches import cut_patches as cut_patches
-from vit_jax.models.shared import check_images, classify
+from vit_jax.models.shared import FLOAT32_SUMS, check_images, classify
 
 
 class MAPHead(nn.Module):
@@ -208,7 +207,7 @@ class ViT(Options, nn.Module, kw_only=True):
     if self.decoder is not None:
       if source is not None:
         hidden = source == MASK
-        visible = mae.visible_patches(hidden, self.decoder.visible)
+        visible = jnp.argsort(hidden, axis=1)[:, : self.decoder.visible]
     elif self.patch_outputs is not None:
       mask = self.param('mask_embedding', nn.initializers.zeros, (self.width,))
       if source is not None:  # Before positions are added: patches keep theirs.
@@ -249,15 +248,11 @@ class ViT(Options, nn.Module, kw_only=True):
       )
       return decoder(out['encoded'], hidden, grid=grid, train=train), out
     if self.patch_outputs is not None:
-      # It multiplies in the model's dtype, because it runs on every patch, but
-      # sums and returns float32.
       head = nn.Dense(
         self.patch_outputs,
         kernel_init=nn.initializers.zeros,
         dtype=self.dtype,
-        dot_general=functools.partial(
-          jax.lax.dot_general, preferred_element_type=jnp.float32
-        ),
+        dot_general=FLOAT32_SUMS,
         name='patch_head',
       )
       return head(out['encoded'][:, -math.prod(grid) :]), out
