@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import ml_collections
 import numpy as np
 from absl import flags
@@ -54,14 +55,14 @@ class Step:
 
   Attributes:
     program: makes a state on the devices.
-    batch: a batch on the devices.
-    run: `(state, batch) -> (state, others)`, compiled; donates the state.
+    inputs: a batch on the devices, and a teacher's parameters, which are zeros.
+    run: `(state, *inputs) -> (state, others)`, compiled; donates the state.
     facts: what `report.of_steps` needs, and `params`, `compile_sec` (with the
       trace), and `memory_gib`, a device's memory by the compiler.
   """
 
   program: program_lib.Program
-  batch: dict[str, jax.Array]
+  inputs: tuple[Any, ...]
   run: jax.stages.Compiled
   facts: dict[str, Any]
 
@@ -80,7 +81,7 @@ class Step:
     def run(count):
       nonlocal state, others
       for _ in range(count):
-        state, others = self.run(state, self.batch)
+        state, others = self.run(state, *self.inputs)
       return state, others
 
     jax.block_until_ready(run(warmup))
@@ -100,7 +101,7 @@ def build(config: ml_collections.ConfigDict) -> Step:
   program = program_lib.Program(config, layout)
   state, batch = program.abstract_state, program.abstract_batch
   start = time.perf_counter()
-  compiled = program.train_step.lower(state, batch).compile()
+  compiled = program.train_step.lower(*program.arguments).compile()
   seconds = time.perf_counter() - start
   memory = compilers.read_memory(compiled.memory_analysis(), compilers.Memory())
   facts = {
@@ -124,7 +125,11 @@ def build(config: ml_collections.ConfigDict) -> Step:
     for name, x in batch.items()
   }
   shardings = jax.tree.map(lambda x: x.sharding, batch)
-  return Step(program, jax.device_put(numbers, shardings), compiled, facts)
+  batch = jax.device_put(numbers, shardings)
+  frozen = jax.tree.map(
+    lambda x: jnp.zeros(x.shape, x.dtype, device=x.sharding), program.teacher
+  )
+  return Step(program, (batch, *frozen), compiled, facts)
 
 
 def peak_gib() -> float | None:

@@ -43,6 +43,7 @@ FREE_KEYS = (
   *('evals.', 'checkpoint.', 'guard.', 'log.', 'profile.', 'mesh.'),
   *('data.data_dir', 'data.unreadable', 'data.threads', 'data.workers'),
   *('data.read_ahead', 'data.cache', 'model.attention_implementation'),
+  'distill.teacher',  # `training.teacher` compares its content.
 )
 
 _SIZE = Check(
@@ -257,6 +258,28 @@ KEYS = {
     'Whether to replace their head; False needs equal classes. A hidden layer'
     ' before the head is kept if the model has one of the same size.',
   ),
+  'distill.teacher': Key(
+    '',
+    'A frozen model to learn from, besides labels: its weights, named as those'
+    " of `init.checkpoint`; '': none.",
+  ),
+  'distill.model': Key(
+    '',
+    "Its model, such as 'ViT-B/16:gelu=exact'; '': what the weights say.",
+  ),
+  'distill.kind': Key(
+    'soft',
+    "To learn its probabilities, 'soft', or its most likely class, 'hard'.",
+    one_of('soft', 'hard'),
+  ),
+  'distill.temperature': Key(
+    1.0, "What divides the logits of both, if 'soft'.", within('(0, inf)')
+  ),
+  'distill.weight': Key(
+    0.5,
+    'Its share of the loss; that of labels is the rest. 1: no labels are used.',
+    within('[0, 1]'),
+  ),
   # ---- the run ---------------------------------------------------------------
   'checkpoint.every': Key(1000, 'Steps between saves.', at_least(1)),
   'checkpoint.every_minutes': Key(
@@ -451,9 +474,13 @@ def validate(
       ' to you. Pass --config.data.dataset=SPEC, for example'
       ' tfds:NAME or folder:/path/to/images.'
     )
-  if config.init.checkpoint is None:
-    raise ValueError(
-      'init.checkpoint is not set: this config starts from trained weights.'
-      ' Pass --config.init.checkpoint=WORKDIR of the run they come from (or'
-      " '' to train from scratch)."
-    )
+  for key, without in (
+    ('init.checkpoint', 'train from scratch'),
+    ('distill.teacher', 'learn from labels alone'),
+  ):
+    if flat[key] is None:
+      raise ValueError(
+        f'{key} is not set: this config needs trained weights. Pass'
+        f" --config.{key}=WORKDIR of the run they come from (or '' to"
+        f' {without}).'
+      )

@@ -83,9 +83,10 @@ def fit(
     new_head: whether `head` keeps the values of `params`. A hidden layer
       `pre_logits` is still loaded if the model has one of the same size;
       otherwise the file's is left out and the model's is new. For masked patch
-      prediction, `patch_head` is treated like the head, as is the `decoder` of a
-      masked autoencoder, and the mask embedding like the hidden layer. So is the last norm, if only one of the two models
-      has it after pooling, as in the fine-tuning of MAE.
+      prediction, `patch_head` is treated like the head, as is the `decoder` of
+      a masked autoencoder, and the mask embedding like the hidden layer. So is
+      the last norm, if only one of the two models has it after pooling, as in
+      the fine-tuning of MAE.
     option: how the user asks for a new head, for the error message.
 
   Returns:

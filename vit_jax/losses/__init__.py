@@ -40,10 +40,15 @@ def build_objective(
   Raises:
     ValueError: the section `loss` does not suit the model or other keys.
   """
-  if config.flexi.patch_sizes and config.loss.name in OBJECTIVES:
-    raise ValueError(
-      f'flexi.patch_sizes is not for loss.name={config.loss.name!r}: set ().'
-    )
+  if config.loss.name in OBJECTIVES:
+    learnt = f'loss.name={config.loss.name!r}'
+    if config.flexi.patch_sizes:
+      raise ValueError(f'flexi.patch_sizes is not for {learnt}: set ().')
+    if config.distill.teacher != '':
+      raise ValueError(
+        f'distill.teacher={config.distill.teacher!r} tells classes, which'
+        f' {learnt} does not learn: leave out one of both.'
+      )
   make = OBJECTIVES.get(config.loss.name, classification.make_objective)
   objective = make(config, model, layout)
   return objective._replace(

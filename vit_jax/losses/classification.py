@@ -17,9 +17,8 @@ import ml_collections
 import optax
 
 from vit_jax import sharding
-from vit_jax.losses import flexi, mixing
+from vit_jax.losses import distillation, flexi, mixing
 from vit_jax.losses.objective import MeanLoss, Objective
-from vit_jax.models.shared import normalize
 
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -138,7 +137,11 @@ def correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def mean_loss(
-  model: nn.Module, loss: Loss, *, binary: bool = False
+  model: nn.Module,
+  loss: Loss,
+  distil: distillation.Distil | None = None,
+  *,
+  binary: bool = False,
 ) -> MeanLoss:
   """Returns the mean loss of a classifier, with the metric `accuracy`.
 
@@ -149,6 +152,7 @@ def mean_loss(
   Args:
     model: see `models.build`.
     loss: see `build`.
+    distil: makes it a part of another loss, see `distillation`; None does not.
     binary: whether the loss, not the accuracy, counts both labels in full: all
       targets above 0 are 1. DeiT III (arXiv:2204.07118) trains so.
       Differs from its code (deit/engine.py), where label smoothing puts all
@@ -156,21 +160,22 @@ def mean_loss(
   """
 
   def function(params, batch, key):
-    if 'share' in batch:
-      images = mixing.blended_images(batch)
-    else:
-      images = normalize(batch['image'])
+    images = mixing.images(batch)
     logits, out = model.apply(
       {'params': params}, images, train=True, rngs={'dropout': key}
     )
-    if 'distilled' in out:
+    if 'distilled' in out and distil is None:
       logits = (logits + out['distilled']) / 2
     # Without partners, these are `f(logits, batch['label']).mean()`.
     mean, accuracy = (
       mixing.over_labels(functools.partial(f, logits), batch, binary=b).mean()
       for f, b in ((loss, binary), (correct, False))
     )
-    return mean, {'accuracy': accuracy}
+    metrics = {'accuracy': accuracy}
+    if distil is not None:
+      mean, more = distil(mean, out.get('distilled', logits), batch['teacher'])
+      metrics |= more
+    return mean, metrics
 
   return function
 
@@ -178,7 +183,9 @@ def mean_loss(
 def make_objective(
   config: ml_collections.ConfigDict, model: nn.Module, layout: sharding.Layout
 ) -> Objective:
-  """Returns the objective of a classifier, with mixup and CutMix if set.
+  """Returns the objective of a classifier.
+
+  Mixup, CutMix and distillation are part of it if they are set.
 
   Args:
     config: complete.
@@ -188,7 +195,12 @@ def make_objective(
   make = functools.partial(
     mean_loss,
     loss=build(**config.loss),
+    distil=distillation.build(config),
     binary=config.loss.get('binary', False),
   )
-  objective = flexi.wrap(config, make)(model)
-  return Objective(model, objective, mixing.make_prepare_batch(config, layout))
+  return Objective(
+    model,
+    flexi.wrap(config, make)(model),
+    mixing.make_prepare_batch(config, layout),
+    distillation.build_teacher(config, layout),
+  )

@@ -179,6 +179,13 @@ def _shift(x: jax.Array, mesh: jax.sharding.Mesh) -> jax.Array:
   )(x)
 
 
+def images(batch: Batch) -> jax.Array:
+  """Returns what models see, blended or not: float32 [B, H, W, C]."""
+  if 'share' in batch:
+    return blended_images(batch)
+  return normalize(batch['image'])
+
+
 def blended_images(batch: Batch) -> jax.Array:
   """Returns each image blended with its partner: float32 [B, H, W, C]."""
   share = batch['share'][:, None, None, None]

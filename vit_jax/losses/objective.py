@@ -29,8 +29,11 @@ class Objective(NamedTuple):
     mean_loss: see `MeanLoss`. It must be a mean of what rows give by
       themselves: it is averaged over devices and micro-batches of equal size.
     prepare_batch: adds what is drawn for a batch; None for nothing.
+    teacher: a frozen model, whose logits the loss reads in the batch, see
+      `distillation`; None for none.
   """
 
   model: nn.Module
   mean_loss: MeanLoss
   prepare_batch: PrepareBatch | None = None
+  teacher: nn.Module | None = None

@@ -353,8 +353,8 @@ _REFUSED = (
       m.position_site == 'every_layer'
       and m.position_embedding in position.FIXED
     ),
-    'position_embedding={0.position_embedding!r} is fixed, so layers cannot learn their '
-    'own: use position_site="every_layer_shared".',
+    'position_embedding={0.position_embedding!r} is fixed, so layers cannot'
+    ' learn their own: use position_site="every_layer_shared".',
   ),
   (
     lambda m: m.position_embedding == '2d' and m.width % 2,
@@ -366,7 +366,8 @@ _REFUSED = (
       m.position_embedding in position.FIXED and (m.width % 4 or m.width < 8)
     ),
     'position_embedding={0.position_embedding!r} gives a quarter of the width'
-    ' to each of four waves: width is {0.width}, expected a multiple of 4, at least 8.',
+    ' to each of four waves: width is {0.width}, expected a multiple of 4, at'
+    ' least 8.',
   ),
   (
     lambda m: m.rotary and m.relative,

@@ -7,6 +7,7 @@ Axes: B batch, L tokens, D width. Images are [B, height, width, channels].
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 

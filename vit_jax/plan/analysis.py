@@ -14,6 +14,7 @@ from vit_jax.config import inputs
 from vit_jax.losses import masked_patch
 from vit_jax.models import position
 from vit_jax.training import program as program_lib
+from vit_jax.training import teacher
 from vit_jax.training import tuning as tuning_lib
 
 # Data sets that a plan need not open: (classes, training images).
@@ -78,6 +79,7 @@ def resolve(
       f'model.name={config.model.name!r} is known only from the weights, which'
       ' a plan does not read. Set model.name to the name of a model.'
     )
+  config = teacher.with_model(config, '.')
   classes, examples = KNOWN_DATASETS.get(config.data.dataset, (0, 0))
   classes = config.num_classes or classes
   if config.data.num_examples or config.data.train_split != 'train':
@@ -141,6 +143,7 @@ def analyse(config: ml_collections.ConfigDict) -> dict[str, Any]:
     'trained_params': _trained_params(config),
     'forward_gmacs': counted.macs / 1e9,
     'backward_gmacs': counted.backward_macs / 1e9,
+    'teacher_gmacs': _teacher_macs(config) / 1e9 or None,
     'tokens': _tokens(config),
     'image_size': list(config.image_size),
     'batch_size': batch,
@@ -156,11 +159,28 @@ def step_flops(config: ml_collections.ConfigDict) -> float:
   """Returns the operations of a step, without elementwise ones and remat.
 
   The forward pass is a third of them, see `accounting`; it is more if less than
-  the whole model trains. SAM computes two gradients.
+  the whole model trains, or with a teacher, whose forward pass counts, too. SAM
+  computes two gradients.
   """
   counted = account(config)
-  gradient = 2 * (counted.macs + counted.backward_macs) * config.data.batch_size
-  return gradient * (2 if config.sam.rho else 1)
+  macs = counted.macs + counted.backward_macs
+  gradients = macs * (2 if config.sam.rho else 1) + _teacher_macs(config)
+  return 2 * gradients * config.data.batch_size
+
+
+def _teacher_macs(config: ml_collections.ConfigDict) -> int:
+  """Returns those of a teacher's forward pass of an image; 0 without one."""
+  if config.distill.teacher == '':
+    return 0
+  image = tuple(config.image_size), config.channels
+  return _forward_macs(config.distill.model, config.num_classes, *image)
+
+
+@functools.cache
+def _forward_macs(spec: str, classes: int, *image) -> int:
+  return accounting.forward_macs(
+    models.parse(spec, num_classes=classes), *image
+  )
 
 
 def _tuning(config: ml_collections.ConfigDict) -> tuning_lib.Tuning:

@@ -48,7 +48,7 @@ class Memory:
   """Bytes of main memory (HBM) on one device while a step runs.
 
   Attributes:
-    parameters: this device's part of the model's parameters.
+    parameters: this device's part of the model's parameters, and a teacher's.
     optimizer: the optimizer's state.
     average: the moving average of the parameters.
     batch: the images and labels of this device.
@@ -114,7 +114,7 @@ def held(program: program_lib.Program) -> Memory:
   """Returns the exact memory of state and batch, known before compiling."""
   state = program.abstract_state
   return Memory(
-    parameters=analysis.bytes_held(state.params),
+    parameters=analysis.bytes_held((state.params, program.teacher)),
     optimizer=analysis.bytes_held(state.opt_state),
     average=analysis.bytes_held(state.ema_params),
     batch=analysis.bytes_held(program.abstract_batch),
@@ -136,9 +136,7 @@ def compile_step(
   """
   program, usable = build(config, target), target.chip.hbm_usable_bytes
   known, start = held(program), time.monotonic()
-  lowered = program.train_step.lower(
-    program.abstract_state, program.abstract_batch
-  )
+  lowered = program.train_step.lower(*program.arguments)
   try:
     compiled = lowered.compile(target.options)
   except jax.errors.JaxRuntimeError as error:

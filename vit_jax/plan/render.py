@@ -52,6 +52,7 @@ _MORE = (
   ('images/s', 'images_per_sec', '{:,.0f}'.format),
   ('trained', 'trained_params', '{:,}'.format),
   ('GMACs of the backward pass', 'backward_gmacs', '{:.2f}'.format),
+  ('GMACs of the teacher', 'teacher_gmacs', '{:.2f}'.format),
   ('image', 'image_size', lambda size: '{}x{}'.format(*size)),
   ('batch', 'batch_size', '{:,}'.format),
   ('steps', 'total_steps', '{:,}'.format),

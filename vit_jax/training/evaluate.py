@@ -49,6 +49,8 @@ def evaluate_only(
       '--eval_only takes a config of a single run, but this one has the stages'
       f' {list(config.order)}.'
     )
+  config = config.copy_and_resolve_references()
+  config.distill = config_lib.default().distill  # Nothing trains.
   config_lib.validate(config)
   if not config.init.checkpoint:
     raise ValueError(

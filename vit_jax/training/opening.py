@@ -37,8 +37,8 @@ class Run:
 
   Attributes:
     workdir: an absolute path.
-    config: valid, with `init.checkpoint` pinned, see `warm_start.pin`; complete
-      after `build`.
+    config: valid, with `init.checkpoint` and `distill.teacher` pinned, see
+      `warm_start.pin`; complete after `build`.
     source: the training data.
     goodput: measures where the time goes.
     notice: tells whether the run was asked to stop.
@@ -202,11 +202,11 @@ def open_workdir(
 
     source = inputs.open_source(config, config.data.dataset)
     # Only one process looks: another run may save new weights at this moment.
-    config.init.checkpoint = distributed.broadcast(
-      warm_start.pin(config.init.checkpoint, workdir)
-      if jax.process_index() == 0
-      else ''
-    )
+    first = jax.process_index() == 0
+    for key in ('init.checkpoint', 'distill.teacher'):
+      given = config_lib.flatten(config)[key]
+      pinned = warm_start.pin(given, workdir, key) if first else ''
+      config.update_from_flattened_dict({key: distributed.broadcast(pinned)})
     yield Run(
       workdir=workdir,
       config=config,

@@ -109,6 +109,8 @@ class Program:
         model.width // model.heads,
       )
     self.layout.check(self.shapes.params)
+    if hasattr(self.objective.teacher, 'heads'):
+      self.layout.check(self.teacher[0])
 
   # ---- The state -------------------------------------------------------------
 
@@ -196,12 +198,14 @@ class Program:
   def train_step(self) -> jax.stages.Wrapped:
     """The jitted `(state, batch) -> (state, metrics)`.
 
-    The state is donated: the caller's old state is gone after the call.
+    The state is donated: the caller's old state is gone after the call. With a
+    teacher, its parameters are a third argument.
     """
     shardings = self.layout.state(self.shapes)
+    batch = sharding.batch_sharding(self.layout.mesh)
     return jax.jit(
       step_lib.make_train_step(self),
-      in_shardings=(shardings, sharding.batch_sharding(self.layout.mesh)),
+      in_shardings=(shardings, batch, *map(self.layout.params, self.teacher)),
       out_shardings=(shardings, self.layout.whole),
       donate_argnums=0,
       compiler_options=platforms.compiler_options(self.layout.mesh) or None,
@@ -211,8 +215,7 @@ class Program:
     """Begins to compile the training step, in another thread."""
 
     def compile_():
-      lowered = self.train_step.lower(self.abstract_state, self.abstract_batch)
-      return lowered.compile()
+      return self.train_step.lower(*self.arguments).compile()
 
     thread = futures.ThreadPoolExecutor(1, 'compilation')
     future = thread.submit(compile_)
@@ -227,11 +230,27 @@ class Program:
   @functools.cached_property
   def abstract_state(self) -> step_lib.TrainState:
     """Shapes, dtypes and shardings of the state."""
-    return jax.tree.map(
-      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-      self.shapes,
-      self.layout.state(self.shapes),
+    return _abstract(self.shapes, self.layout.state(self.shapes))
+
+  @functools.cached_property
+  def teacher(self) -> tuple[Any, ...]:
+    """Shapes, dtypes and shardings of a teacher's parameters; () without one.
+
+    A step takes them, but they are no part of the state, which is saved.
+    """
+    model, config = self.objective.teacher, self.config
+    if model is None:
+      return ()
+    shape = (*config.image_size, config.channels)
+    shapes = jax.eval_shape(
+      lambda: step_lib.init_params(model, jax.random.key(0), shape)
     )
+    return (_abstract(shapes, self.layout.params(shapes)),)
+
+  @property
+  def arguments(self) -> tuple[Any, ...]:
+    """Shapes, dtypes and shardings of the arguments of `train_step`."""
+    return self.abstract_state, self.abstract_batch, *self.teacher
 
   @property
   def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -257,6 +276,14 @@ class Program:
       name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding_)
       for name, (shape, dtype) in arrays.items()
     }
+
+
+def _abstract(shapes: Any, shardings: Any) -> Any:
+  return jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    shapes,
+    shardings,
+  )
 
 
 def _chosen(params: Any, names: Sequence[str] | None) -> Any:

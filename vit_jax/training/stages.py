@@ -44,12 +44,14 @@ def train_stages(
   for index, name in enumerate(order):
     stage = config.stages[name]
     config_lib.validate(stage)
-    kind, _, needed = stage.init.checkpoint.partition(':')
-    if kind == 'stage' and needed.split('/')[0] not in order[:index]:
-      raise ValueError(
-        f'stages.{name}.init.checkpoint={stage.init.checkpoint!r} does not name'
-        f' an earlier stage; those are {list(order[:index])}.'
-      )
+    for key in ('init.checkpoint', 'distill.teacher'):
+      path = config_lib.flatten(stage)[key]
+      kind, _, needed = path.partition(':')
+      if kind == 'stage' and needed.split('/')[0] not in order[:index]:
+        raise ValueError(
+          f'stages.{name}.{key}={path!r} does not name an earlier stage; those'
+          f' are {list(order[:index])}.'
+        )
   for name in order:
     _check_data(name, config.stages[name])
   workdir = files.absolute(workdir)

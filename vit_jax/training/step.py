@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vit_jax.losses.objective import Batch, Metrics
+from vit_jax.losses import distillation
+from vit_jax.losses.objective import Metrics
 from vit_jax.models import variants
 from vit_jax.training import gradients
 from vit_jax.training.tuning import Tuning, overlaid
@@ -134,7 +135,7 @@ def _sharpness_aware(
 
 def make_train_step(
   program: Any,
-) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
+) -> Callable[..., tuple[TrainState, Metrics]]:
   """Returns the training step, not yet jitted.
 
   Metrics, each float32 []: `loss` and those of the objective, such as
@@ -155,12 +156,15 @@ def make_train_step(
   metrics are those at the weights, and `grad_norm` is that of the gradient of
   `_sharpness_aware`, with the same dropout masks.
 
+  With a teacher, the step takes its parameters as a third argument, which are
+  neither changed nor returned.
+
   Args:
     program: the `program.Program` whose step it is.
   """
   config, tuning = program.config, program.tuning
   optimizer, schedule = program.optimizer, program.schedule
-  _, mean_loss, prepare_batch = program.objective
+  _, mean_loss, prepare_batch, teacher = program.objective
   loss_and_grad = gradients.make_loss_and_grad(
     mean_loss,
     program.layout,
@@ -170,10 +174,14 @@ def make_train_step(
   )
   sharper = _sharpness_aware(loss_and_grad, program)
 
-  def train_step(state, batch):
+  def train_step(state, batch, teacher_params=None):
     key = jax.random.fold_in(program.dropout_key, state.step)
     if prepare_batch is not None:
       batch = prepare_batch(batch, state.step)
+    if teacher is not None:
+      batch = distillation.add_logits(
+        teacher, teacher_params, batch, program.layout, config
+      )
     (loss, metrics), grads = loss_and_grad(state.params, batch, key)
     if config.sam.rho:
       grads = sharper(grads, state, batch, key)

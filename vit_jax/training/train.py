@@ -18,7 +18,7 @@ from vit_jax import data, results, sharding
 from vit_jax.config import inputs
 from vit_jax.data import pipeline
 from vit_jax.runtime import distributed, goodput, preemption
-from vit_jax.training import recording, warm_start
+from vit_jax.training import recording, teacher, warm_start
 from vit_jax.training.opening import Run, open_workdir
 from vit_jax.training.step import TrainState
 from vit_jax.workdir import data_record, environment, files
@@ -75,6 +75,8 @@ def train_and_evaluate(
         results.set_aside(workdir)
       else:
         results.check_not_lost(workdir)
+    # A teacher's frozen parameters, if any, are a further argument of the step.
+    frozen = teacher.load(run, saved_step, accept=allow_config_change)
     # The step compiles while the state is read. With weights to start from, it
     # compiles after them: a process whose weights are wrong could not end while
     # it compiles.
@@ -125,7 +127,7 @@ def train_and_evaluate(
     feed = sharding.feed(batches, run.mesh, total_steps - start_step, on_wait)
     for step, batch in enumerate(feed, start=start_step + 1):
       profiler.before(step, state)
-      state, step_metrics = train_step(state, batch)
+      state, step_metrics = train_step(state, batch, *frozen)
       interval.add(step_metrics)
       if step == start_step + 1:
         logging.info('First step dispatched.')
@@ -187,6 +189,7 @@ def _complete(run: Run) -> tuple[ml_collections.ConfigDict, data.View]:
   """
   # The model 'auto', and sizes that are open, are those of `init.checkpoint`.
   config = warm_start.with_model(run.config, run.workdir)
+  config = teacher.with_model(config, run.workdir)
   config, view = config_lib.complete(config, run.source)
   preprocess = inputs.parse_preprocess(config, config.data.preprocess)
   pipeline.check_first_record(view, preprocess, **inputs.reading(config))

@@ -70,7 +70,9 @@ def resolve_path(path: str, workdir: epath.PathLike) -> epath.Path:
   return absolute
 
 
-def pin(path: str, workdir: epath.PathLike) -> str:
+def pin(
+  path: str, workdir: epath.PathLike, key: str = 'init.checkpoint'
+) -> str:
   """Returns the exact checkpoint that a run starts from, for its `config.json`.
 
   Without pinning, a run that died before its first save could start again from
@@ -82,6 +84,7 @@ def pin(path: str, workdir: epath.PathLike) -> str:
       `catalog.names()`.
     workdir: the work directory of the run that starts. If its `config.json`
       already names a checkpoint of `path`, that one is returned.
+    key: the key of the config that holds `path`.
 
   Returns:
     '', an absolute path, or `stage:NAME/...`. The path of a run ends with
@@ -95,7 +98,7 @@ def pin(path: str, workdir: epath.PathLike) -> str:
   if path.startswith('stage:'):
     found = checkpoint_lib.find(resolve_path(path, workdir))
     return f'stage:{found.relative_to(epath.Path(workdir).parent)}'
-  saved = (config_lib.load(workdir) or {}).get('init', {}).get('checkpoint', '')
+  saved = config_lib.flatten(config_lib.load(workdir) or {}).get(key) or ''
   if hub.is_address(path):
     # The path in this machine's cache means nothing to others.
     same = saved == path or saved.startswith(f'{path}@')
@@ -142,7 +145,7 @@ def with_model(
   saved = config_lib.load(run) or (own if again else {})
   trained = saved.get('model', {})
   if not named:
-    trained = trained or _model_of(path)
+    trained = trained or model_of(path)
     config.model.name = models.paper_name(trained['name'])
     if config.model.dropout_rate is None and 'dropout_rate' in models.options(
       config.model.name
@@ -168,8 +171,12 @@ def with_model(
   return config
 
 
-def _model_of(path: epath.PathLike) -> dict[str, Any]:
-  """Returns the name and overrides of the model of a file's weights."""
+def model_of(path: epath.PathLike) -> dict[str, Any]:
+  """Returns the `name` and the overrides of the model of a file's weights.
+
+  Raises:
+    ValueError: there are no weights, or they do not tell their model.
+  """
   weights = interop.read(path)
   model = weights.model
   try:

@@ -43,7 +43,7 @@ def check_same(
     before, now = saved.get(name), dict(data[name])
     if not isinstance(before, dict):
       continue
-    places = {key: before.get(key) for key in ('dataset', 'split')}
+    places = {k: before[k] for k in ('dataset', 'split') if k in before}
     if name == training or places.items() <= now.items():
       old[name], new[name] = before, now | places
   if not (found := distributed.differences(new, old, 'now', 'then')):
