@@ -51,6 +51,11 @@ CHANGES = {
   'lora.rank': 1,
   'lora.alpha': 32.0,
   'lora.targets': ('key',),
+  'distill.teacher': 'some',
+  'distill.model': 'ViT-B/4:width=8,depth=1,heads=1,mlp_dim=8',
+  'distill.kind': 'hard',
+  'distill.temperature': 2.0,
+  'distill.weight': 1.0,
   'optimizer.b1': 0.5,
   'schedule.peak': 0.5,
 }
@@ -63,12 +68,21 @@ GUARDED = (
   *('lora.rank', 'lora.alpha', 'lora.targets', 'guard.nonfinite'),
   *('image_size', 'channels', 'num_classes', 'model.width'),
 )
+TEACHER = {
+  'distill.teacher': 'some',
+  'distill.model': 'ViT-B/4:width=8,depth=1,heads=2,mlp_dim=8',
+}
 # Without these values, a key has no effect.
 NEEDED = {
-  'flexi.patch_sizes': {'model.kernel_size': 4, 'model.position_grid': 2},
+  **dict.fromkeys(
+    ('distill.model', 'distill.kind', 'distill.temperature', 'distill.weight'),
+    TEACHER,
+  ),
   'tuning.freeze': {'tuning.train': ''},
   'tuning.layer_decay': {'tuning.train': ''},
   'cutmix_share': {'mixup_alpha': 0.2, 'cutmix_alpha': 0.2},
+  'distill.teacher': {'distill.model': TEACHER['distill.model']},
+  'flexi.patch_sizes': {'model.kernel_size': 4, 'model.position_grid': 2},
   'mix_by': {'mixup_alpha': 0.2},
   'loss.binary': {'mixup_alpha': 0.2},
   'lora.alpha': {'lora.rank': 1},
@@ -97,9 +111,7 @@ def _traced(part, **changes):
   """Returns the traced step or initialisation as text, with constants."""
   program = _program(**changes)
   if part == 'step':
-    jaxpr = jax.make_jaxpr(program.train_step.__wrapped__)(
-      program.shapes, program.abstract_batch
-    )
+    jaxpr = jax.make_jaxpr(program.train_step.__wrapped__)(*program.arguments)
   else:
     jaxpr = jax.make_jaxpr(
       lambda: program_lib.fresh_params(
@@ -120,7 +132,7 @@ def _traced(part, **changes):
 def test_changing_a_key_changes_the_program(key, value):
   others = NEEDED.get(key, {})
   assert any(
-    _traced(part, **others, **{key: value}) != _traced(part, **others)
+    _traced(part, **(others | {key: value})) != _traced(part, **others)
     for part in ('step', 'initialisation')
   )
 

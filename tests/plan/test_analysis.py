@@ -59,6 +59,37 @@ def test_a_linear_probe_saves_the_backward_pass():
   )
 
 
+@pytest.mark.parametrize(
+  'teacher, model',
+  [
+    ('augreg/Ti_16', ''),  # A released name, without its file.
+    (None, 'ViT-Ti/16'),  # A recipe that leaves the place of the file open.
+  ],
+)
+def test_a_teacher_costs_its_forward_pass(teacher, model):
+  config = pretrain.get_config('ViT-S/32,imagenet2012')
+  config.model.update(scan=True, depth=1)
+  alone = _analyse(config)
+  config.distill.update(teacher=teacher, model=model)
+  found = _analyse(config)
+  tiny = pretrain.get_config('ViT-Ti/16,imagenet2012')
+  tiny.model.update(scan=True, representation_size=0)
+  forward = _analyse(tiny)['forward_gmacs']
+  assert found['teacher_gmacs'] == forward
+  more = found['total_exaflops'] - alone['total_exaflops']
+  images = 4096 * alone['total_steps']
+  assert more == pytest.approx(2 * forward * images / 1e9, rel=1e-3)
+  assert found['params'] == alone['params']
+
+
+def test_a_teacher_that_is_not_known():
+  config = pretrain.get_config('ViT-S/32,imagenet2012')
+  for teacher in ('nowhere.npz', None):
+    config.distill.teacher = teacher
+    with pytest.raises(ValueError, match=r'distill\.model'):
+      _analyse(config)
+
+
 def test_additions_train_beside_the_head():
   config = finetune.get_config('ViT-B/16,cifar10,tune=lora')
   config.model.depth = 2

@@ -57,7 +57,7 @@ def test_the_parts_add_up_to_the_compilers_total():
 )
 def test_errors_of_the_compiler(monkeypatch, message, gib, error):
   class Program:
-    abstract_state = abstract_batch = None
+    arguments = (None, None)
 
     @property
     def train_step(self):

@@ -79,7 +79,10 @@ def resolve(
       f'model.name={config.model.name!r} is known only from the weights, which'
       ' a plan does not read. Set model.name to the name of a model.'
     )
-  config = teacher.with_model(config, '.')
+  try:
+    config = teacher.with_model(config, '.')
+  except ValueError as error:
+    raise ValueError(f'{error} A plan needs only its distill.model.') from error
   classes, examples = KNOWN_DATASETS.get(config.data.dataset, (0, 0))
   classes = config.num_classes or classes
   if config.data.num_examples or config.data.train_split != 'train':

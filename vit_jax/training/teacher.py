@@ -37,8 +37,10 @@ def with_model(
   """
   config = config.copy_and_resolve_references()
   section = config.distill
-  if not section.teacher or section.model:
+  if section.teacher == '' or section.model:
     return config
+  if section.teacher is None:
+    raise ValueError('distill.teacher is not set.')
   saved = (config_lib.load(workdir) or {}).get('distill', {})
   if saved.get('teacher') == section.teacher:  # It may be gone by now.
     section.model = saved['model']
