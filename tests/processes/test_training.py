@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
+from tests.models import naive
 from tests.processes.launch import launch
-from vit_jax import checkpoint
+from vit_jax import checkpoint, interop, models
 from vit_jax.evaluators import predictions
 from vit_jax.interop import fitting
 from vit_jax.workdir import metrics
@@ -20,6 +21,7 @@ MESHES = {
   'tensor': dict(data=1, tensor=4),
   'mixed': dict(data=1, fsdp=2, tensor=2, gather='micro_batch'),
   'manual, accumulation': dict(data=2, fsdp=2, partition='manual'),
+  'distilled, accumulation': dict(data=1, fsdp=2, tensor=2, gather='step'),
 }
 
 
@@ -27,7 +29,7 @@ def _train(folder, processes, devices, meshes, more=()):
   runs = {
     name: dict(
       workdir=str(folder / name),
-      config=dict(mesh=mesh, changes=_changes(name)),
+      config=dict(mesh=mesh, changes=_changes(folder, name)),
     )
     for name, mesh in meshes.items()
   }
@@ -41,8 +43,10 @@ def _train(folder, processes, devices, meshes, more=()):
   )
 
 
-def _changes(name):
+def _changes(folder, name):
   changes = {}
+  if 'distilled' in name:
+    changes['distill.teacher'] = str(folder.parent / 'teacher.npz')
   if 'accumulation' in name:
     changes['accumulation_steps'] = 2
   if 'manual' in name:
@@ -153,8 +157,21 @@ def test_two_processes_train_like_one(tmp_path):
       np.testing.assert_array_equal(old[name], new[name], name)
 
 
+def _write_teacher(tmp_path):
+  model = models.build('ViT-Ti/4', num_classes=10, width=16, depth=1, heads=2)
+  params = naive.random_params(model, np.zeros((1, 8, 8, 1), 'f'), scale=0.1)
+  interop.save_npz(tmp_path / 'teacher.npz', params, model, image_size=8)
+
+
+@pytest.mark.gate
+def test_two_processes_learn_from_a_teacher_like_one(tmp_path):
+  _write_teacher(tmp_path)
+  _check(tmp_path, ['distilled, accumulation'])
+
+
 @pytest.mark.slow  # Takes minutes.
 def test_all_meshes_train_like_one(tmp_path):
+  _write_teacher(tmp_path)
   _check(tmp_path, MESHES)
 
 
