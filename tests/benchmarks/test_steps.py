@@ -61,7 +61,7 @@ def test_a_turn_starts_afresh():
     return state + 1, None
 
   program = types.SimpleNamespace(init_state=lambda: 0)
-  timed = steps.Step(program, {}, run, {})
+  timed = steps.Step(program, ({},), run, {})
   assert timed.turn(steps=3, warmup=2) > 0
   timed.turn(steps=1, warmup=0)
   assert calls == [0, 1, 2, 3, 4, 0]

@@ -102,6 +102,7 @@ def test_summary_compares_the_stages(tmp_path):
     ({'order': ('a', 'b', 'b')}, r"each of the stages \['a', 'b'\]"),
     ({'order': ('a',)}, r"each of the stages \['a', 'b'\]"),
     ({'init.checkpoint': 'stage:b'}, r"'stage:b' .* those are \['a'\]"),
+    ({'distill.teacher': 'stage:b'}, r"'stage:b' .* those are \['a'\]"),
     ({'log.every': 0}, r'log\.every=0'),
     ({'data.dataset': 'folder:/nowhere'}, r'^stages.b: folder:.*no folder'),
     ({'data.train_split': 'trane'}, r"^stages.b: .*'trane'"),
