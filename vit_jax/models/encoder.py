@@ -24,6 +24,11 @@ from vit_jax.models.shared import (
 )
 
 
+def layer_norm(options: Options, name: str) -> nn.Module:
+  """Returns `attention.norm` with the bias of `options`."""
+  return attention.norm(options, name, bias=options.norm_bias)
+
+
 class MlpBlock(nn.Module):
   """Dense, GELU, Dense; dropout after the GELU and at the end.
 
@@ -120,7 +125,7 @@ class EncoderBlock(nn.Module):
       if position != options.norm_position:
         return x
       name = f'{"RMS" if options.norm == "rms" else "Layer"}Norm_{index}'
-      return attention.norm(options, name, bias=options.norm_bias)(x)
+      return layer_norm(options, name)(x)
 
     def scaled(index, y):
       """Multiplies a branch's output by LayerScale (arXiv:2103.17239)."""
@@ -280,7 +285,7 @@ class Encoder(nn.Module):
     out = {'embedded': x}
     x = self._run_blocks(x, at_every_input, grid=grid, train=train)
     if (options.norm_position, options.final_norm) == ('pre', 'tokens'):
-      x = attention.norm(options, 'encoder_norm', bias=options.norm_bias)(x)
+      x = layer_norm(options, 'encoder_norm')(x)
     out['encoded'] = x
     return out
 

@@ -127,13 +127,18 @@ def rotate(heads: jax.Array, angles: jax.Array, kind: str) -> jax.Array:
   Returns:
     The same shape and dtype; computed in float32.
   """
-  # [B, L, H, 2, K/2], or [B, L, H, K/2, 2]
-  axis, planes = (-2, (2, -1)) if kind == 'dinov3' else (-1, (-1, 2))
-  first, second = jnp.moveaxis(
-    heads.reshape(*heads.shape[:-1], *planes), axis, 0
-  )
+  halves = kind == 'dinov3'
+  # Shifts of channels, not a dimension of 2, which a TPU would pad to 128.
+  step = heads.shape[-1] // 2 if halves else 1
+
+  def spread(first, second):  # To both channels of each plane.
+    if halves:
+      return jnp.concatenate([first, second], axis=-1)  # [L, ..., K]
+    return jnp.stack([first, second], axis=-1).reshape(*first.shape[:-1], -1)
+
   cosine, sine = jnp.cos(angles), jnp.sin(angles)
-  turned = jnp.stack(
-    [first * cosine - second * sine, second * cosine + first * sine], axis
-  )
-  return turned.reshape(heads.shape).astype(heads.dtype)
+  none = jnp.zeros_like(sine)
+  turned = heads * spread(cosine, cosine)
+  turned += jnp.roll(heads, -step, axis=-1) * spread(-sine, none)
+  turned += jnp.roll(heads, step, axis=-1) * spread(none, sine)
+  return turned.astype(heads.dtype)

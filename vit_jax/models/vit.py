@@ -235,8 +235,7 @@ class ViT(Options, nn.Module, kw_only=True):
     head = MAPHead(options_of(self), name='MAPHead_0')
     x = pool(self, out['encoded'], head)
     if self.final_norm == 'pooled':
-      options = options_of(self)
-      x = attention.norm(options, 'fc_norm', bias=options.norm_bias)(x)
+      x = encoder.layer_norm(options_of(self), 'fc_norm')(x)
     if self.representation_size is not None:
       x = nn.Dense(
         self.representation_size, dtype=self.dtype, name='pre_logits'
