@@ -67,8 +67,6 @@ def get_config(argument=None):
       'mixup_alpha': mixup,
       'loss': config_lib.sigmoid(),
       'optimizer': config_lib.optimizer('adamw', weight_decay=decay, **adam),
-      'schedule': config_lib.schedule(
-        'cosine', peak=1e-3, warmup_steps=10_000
-      ),
+      'schedule': config_lib.schedule('cosine', peak=1e-3, warmup_steps=10_000),
     },
   )

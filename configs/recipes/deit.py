@@ -21,6 +21,12 @@ from vit_jax.configs.recipes import base
 AUGMENT = 'random_resized_crop|flip|timm_rand_augment("rand-m9-mstd0.5-inc1")'
 ERASE = 'random_erasing(0.25, noise="normal")'
 
+MODEL = {
+  'gelu': 'exact',
+  'stochastic_depth': 0.1,
+  'stochastic_depth_rule': 'linear',
+}
+
 
 def get_config(argument=None):
   """Returns the config of `MODEL[,OPTION=VALUE ...]`, see `base.OPTIONS`."""
@@ -34,7 +40,7 @@ def row(**model):
     batch_size=1024,
     image_size=224,
     test='eval_crop(0.875)',
-    model={'gelu': 'exact', 'stochastic_depth': 0.1} | model,
+    model=MODEL | model,
     keys={
       'data.preprocess': f'{AUGMENT}|{ERASE}',
       'data.repeats': 3,

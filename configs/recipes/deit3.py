@@ -48,6 +48,7 @@ def rows(args, model):
     'mixup_alpha': 0.8,
     'loss': config_lib.sigmoid(binary=True, reduce='mean'),
     **deit.sections('lamb', weight_decay=0.05, peak=peak),
+    'optimizer.eps': 1e-8,
   }
   second = {
     'data.preprocess': deit.AUGMENT,
@@ -64,12 +65,17 @@ def rows(args, model):
 
 def row(epochs, batch_size, image_size, depth, keys, model):
   """Returns the arguments of `base.build` that all of DeiT III's runs share."""
-  options = {'gelu': 'exact', 'layer_scale': 1e-4, 'stochastic_depth': depth}
+  options = {
+    'gelu': 'exact',
+    'layer_scale': 1e-4,
+    'stochastic_depth': depth,
+    'stochastic_depth_rule': 'uniform',
+  }
   return dict(
     epochs=epochs,
     batch_size=batch_size,
     image_size=image_size,
     test='eval_crop(1.0)',
-    model=options | {'stochastic_depth_rule': 'uniform'} | model,
+    model=options | model,
     keys={'cutmix_alpha': 1.0} | keys,
   )

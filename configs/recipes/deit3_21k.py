@@ -37,6 +37,7 @@ def get_config(argument=None):
       'data.preprocess': f'simple_random_crop|{deit3.AUGMENT}',
       'loss': config_lib.softmax(label_smoothing=0.1),
       **deit.sections('lamb', weight_decay=0.02, peak=peak),
+      'optimizer.eps': 1e-8,
     }
     return deit3.row(epochs, 2048, px, depth, keys, {})
 

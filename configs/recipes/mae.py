@@ -28,54 +28,52 @@ SIZES = {
   'ViT-L/16': (50, 1e-3, 0.75, 0.2, 50),
   'ViT-H/14': (50, 1e-3, 0.75, 0.3, 50),
 }
-USUAL = dict(image_size=224, test='eval_crop(0.875)')
-MODEL = {'gelu': 'exact', 'position_embedding': 'sincos2d'}
-# The rates are for 256 images of a batch.
-RATE = dict(peak_batch=256, warmup_start=0.0)
+MODEL = {'gelu': 'exact', 'position_embedding': 'sincos2d_mae'}
 
 
 def get_config(argument=None):
   """Returns the config of `MODEL[,OPTION=VALUE ...]`, see `base.OPTIONS`."""
   options = '[,stage=pretrain|finetune|all][,tune=all|head]'
   args = base.parse(argument, 'mae', options)
-  row = SIZES.get(args['model'], SIZES['ViT-B/16'])
-  later = probe(row) if args.get('tune') == 'head' else finetune(row)
-  return base.staged(args, pretrain=pretrain(), finetune=later)
-
-
-def pretrain():
-  keys = {
+  epochs, peak, layer_decay, depth, probe_epochs = SIZES.get(
+    args['model'], SIZES['ViT-B/16']
+  )
+  pretrain = {
     'data.preprocess': 'random_resized_crop(min_area=0.2)|flip',
     'loss': config_lib.mae(mask=0.75),
-    **deit.sections(
-      'adamw', weight_decay=0.05, peak=1.5e-4, warmup_epochs=40.0, end=0.0, **RATE
-    ),
+    **sections('adamw', 0.05, peak=1.5e-4, warmup_epochs=40.0),
     'optimizer.b2': 0.95,
   }
-  return dict(epochs=800, batch_size=4096, model=MODEL, keys=keys, **USUAL)
-
-
-def finetune(row):
-  epochs, peak, decay, depth, _ = row
-  keys = {
+  finetune = {
     'data.preprocess': f'{deit.AUGMENT}|{deit.ERASE}',
     'mixup_alpha': 0.8,
     'cutmix_alpha': 1.0,
-    'tuning.layer_decay': decay,
+    'tuning.layer_decay': layer_decay,
     'loss': config_lib.softmax(label_smoothing=0.1),
-    **deit.sections('adamw', weight_decay=0.05, peak=peak, end=1e-6, **RATE),
+    **sections('adamw', 0.05, peak=peak, end=1e-6),
   }
-  model = MODEL | {'stochastic_depth': depth, 'final_norm': 'pooled'}
-  return dict(epochs=epochs, batch_size=1024, model=model, keys=keys, **USUAL)
-
-
-def probe(row):
-  keys = {
+  probe = {
     'data.preprocess': 'random_resized_crop|flip',
     'tuning.train': 'head',
     'loss': config_lib.softmax(),
-    **deit.sections(
-      'lars', weight_decay=0.0, peak=0.1, warmup_epochs=10.0, end=0.0, **RATE
-    ),
+    **sections('lars', 0.0, peak=0.1, warmup_epochs=10.0),
   }
-  return dict(epochs=row[-1], batch_size=16_384, model=MODEL, keys=keys, **USUAL)
+  pooled = {'pooling': 'gap_patches', 'final_norm': 'pooled'}
+  tuned = deit.MODEL | MODEL | pooled | {'stochastic_depth': depth}
+  later = row(epochs, 1024, finetune, tuned)
+  if args.get('tune') == 'head':
+    later = row(probe_epochs, 16_384, probe, MODEL)
+  first = row(800, 4096, pretrain, MODEL)
+  return base.staged(args, pretrain=first, finetune=later)
+
+
+def row(epochs, batch_size, keys, model):
+  """Returns the arguments of `base.build` of a run."""
+  sizes = dict(epochs=epochs, batch_size=batch_size, image_size=224)
+  return dict(test='eval_crop(0.875)', model=model, keys=keys, **sizes)
+
+
+def sections(name, decay, **schedule):
+  """Returns optimizer and schedule; rates are for 256 images of a batch."""
+  usual = {'peak_batch': 256, 'warmup_start': 0.0, 'end': 0.0}
+  return deit.sections(name, weight_decay=decay, **usual | schedule)

@@ -42,8 +42,6 @@ def get_config(argument=None):
         mu_dtype='bfloat16',
         clip_norm=1.0,
       ),
-      'schedule': config_lib.schedule(
-        'cosine', peak=1e-3, warmup_steps=10_000
-      ),
+      'schedule': config_lib.schedule('cosine', peak=1e-3, warmup_steps=10_000),
     },
   )

@@ -35,8 +35,13 @@ def get_config(argument=None):
       'loss': config_lib.sigmoid(),
       'optimizer': config_lib.optimizer(
         'adafactor',
+        weight_decay_rate=0.03,
         weight_decay_params='kernels',
-        weight_decay=0.03,
+        momentum=0.9,
+        dtype_momentum='bfloat16',
+        min_dim_size_to_factor=32,
+        multiply_by_parameter_scale=False,
+        clipping_threshold=0.0,
         clip_norm=1.0,
       ),
       'schedule': config_lib.schedule(

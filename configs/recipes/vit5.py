@@ -10,8 +10,7 @@ stochastic depth 0.35.
 S/16, B/16 and L/16 reach 82.2, 84.2 and 84.9% on ImageNet; at 384 px B 85.4, L
 86.0. Data of your own: as for DeiT.
 
-Differs from the authors' code (wangf3014/ViT-5): see deit3.py. Their registers
-have rotary positions too, those of a 2x2 grid of their own.
+Differs from the authors' code (wangf3014/ViT-5) as deit3.py does.
 """
 
 from vit_jax.configs.recipes import base, deit3
@@ -24,6 +23,7 @@ MODEL = {
   'position_embedding': '1d',
   'rotary': 'axial',
   'rotary_base': 10_000.0,
+  'rotary_registers': 100.0,
 }
 
 

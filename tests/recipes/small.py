@@ -45,5 +45,3 @@ def shrunk(config, steps=4):
   config.log.every, config.log.tensorboard = 1, False
   config.mesh.data, config.mesh.fsdp = 1, 1
   return config
-
-
