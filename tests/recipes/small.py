@@ -40,7 +40,8 @@ def shrunk(config, steps=4):
   if config.schedule.name == 'rsqrt':
     config.schedule.cooldown_steps = 1
   config.model.update(tiny_run.SIZES, depth=2, width=32)
-  config.evals.clear()
+  for name in list(config.evals):
+    del config.evals[name]
   config.checkpoint.best = ''
   config.log.every, config.log.tensorboard = 1, False
   config.mesh.data, config.mesh.fsdp = 1, 1
