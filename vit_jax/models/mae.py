@@ -18,6 +18,12 @@ from vit_jax.models.encoder import Encoder
 from vit_jax.models.model_options import Options
 from vit_jax.models.shared import FLOAT32_SUMS
 
+# Options that the decoder shares with the encoder.
+_AS_ENCODER = (
+  *('gelu', 'norm_epsilon', 'attention_implementation'),
+  *('dtype', 'remat', 'scan'),
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
@@ -39,8 +45,8 @@ class Sizes:
 class Decoder(nn.Module):
   """Predicts patches from the encoded tokens of the visible ones.
 
-  Blocks and dtypes are as in the encoder, without dropout. Positions are fixed
-  waves, as in the authors' code.
+  The blocks are the paper's, without dropout, whatever the encoder's are.
+  Positions are fixed waves, as in the authors' code.
 
   Differs from the authors' code: a new kernel of the queries, keys or values
   has Xavier's range for itself, not for the three together.
@@ -76,14 +82,12 @@ class Decoder(nn.Module):
       [B, L, outputs], float32.
     """
     sizes = self.sizes
-    options = dataclasses.replace(
-      self.options,
-      depth=sizes.depth,
-      heads=sizes.heads,
+    options = Options(
+      sizes.depth,
+      sizes.heads,
       mlp_dim=4 * sizes.width,
       position_embedding='sincos2d_mae',
-      dropout_rate=0.0,
-      stochastic_depth=0.0,
+      **{name: getattr(self.options, name) for name in _AS_ENCODER},
     )
     dense = functools.partial(
       nn.Dense,
