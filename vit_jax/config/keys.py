@@ -474,13 +474,13 @@ def validate(
       ' to you. Pass --config.data.dataset=SPEC, for example'
       ' tfds:NAME or folder:/path/to/images.'
     )
-  for key, without in (
-    ('init.checkpoint', 'train from scratch'),
-    ('distill.teacher', 'learn from labels alone'),
+  for key, use, without in (
+    ('init.checkpoint', 'starts from', 'train from scratch'),
+    ('distill.teacher', 'learns from', 'learn from labels alone'),
   ):
     if flat[key] is None:
       raise ValueError(
-        f'{key} is not set: this config needs trained weights. Pass'
+        f'{key} is not set: this config {use} trained weights. Pass'
         f" --config.{key}=WORKDIR of the run they come from (or '' to"
         f' {without}).'
       )
