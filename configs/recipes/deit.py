@@ -53,9 +53,10 @@ def row(**model):
 
 
 def sections(name, *, weight_decay, **schedule):
-  """Returns optimizer and schedule, with the usual values of the code."""
+  """Returns optimizer and schedule of timm's kind, and Pillow's decoding."""
   usual = {'warmup_epochs': 5.0, 'warmup_start': 1e-6, 'end': 1e-5}
   return {
+    'data.jpeg_dct': 'accurate',
     'optimizer': config_lib.optimizer(
       name, weight_decay=weight_decay, weight_decay_params='kernels'
     ),

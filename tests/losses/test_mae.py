@@ -212,7 +212,7 @@ def test_a_mesh_gives_the_gradient_of_one_device(mesh, partition, steps):
     ({'lora.rank': 4}, 'lora.rank=4 '),
     ({'mixup_alpha': 0.1}, "mixup_alpha=0.1 .*'mae'"),
     ({'cutmix_alpha': 1.0}, "cutmix_alpha=1.0 .*'mae'"),
-    ({'model.position_embedding': 'relative'}, "'mae' .*no relative"),
+    ({'model.position_embedding': 'relative'}, "'mae' .*nor relative"),
     ({'model.attention': 'axial', 'model.pooling': 'gap'}, "='full'"),
     ({'model.position_site': 'every_layer_shared'}, "='stem'"),
   ],

@@ -15,8 +15,8 @@ RECIPES = {
   'sam': '',
   'scaling': '',
   'mae': '',
-  'distill': ',kind=token',
-  'flexi': '',
+  'distill': ',kind=token,teacher=t',
+  'flexi': ',teacher=t',
 }
 
 
@@ -45,4 +45,16 @@ def shrunk(config, steps=4):
   config.checkpoint.best = ''
   config.log.every, config.log.tensorboard = 1, False
   config.mesh.data, config.mesh.fsdp = 1, 1
+  return config
+
+
+def run(name, teacher=None, steps=4):
+  """Returns a recipe's small run; `teacher` is a run's directory."""
+  config = shrunk(config_of(f'{name}:Ti/4{RECIPES[name]}'), steps)
+  if config.distill.teacher != '':
+    config.distill.teacher = str(teacher)
+  if name == 'flexi':
+    config.init.checkpoint = str(teacher)
+    config.model.kernel_size, config.model.position_grid = (8, 8), (2, 2)
+    config.flexi.patch_sizes = (4, 8)
   return config

@@ -52,6 +52,7 @@ def augreg(layers, magnitude, mixup, decay=0.1, drop=None):
 
 # facebookresearch/deit, main.py: its defaults.
 DEIT_CODE = {
+  'data.jpeg_dct': 'accurate',
   'optimizer.weight_decay_params': 'kernels',
   'optimizer.clip_norm': 0.0,
   'optimizer.b1': 0.9,
