@@ -39,7 +39,9 @@ def shrunk(config, steps=4):
   config.schedule.warmup_epochs = 0.0
   if config.schedule.name == 'rsqrt':
     config.schedule.cooldown_steps = 1
-  config.model.update(tiny_run.SIZES, depth=2, width=32)
+  config.model.update(tiny_run.SIZES)
+  if config.loss.name == 'mae':
+    config.loss.update(decoder_depth=1, decoder_width=16, decoder_heads=2)
   for name in list(config.evals):
     del config.evals[name]
   config.checkpoint.best = ''

@@ -12,13 +12,18 @@ from vit_jax.runtime import errors
 from vit_jax.training import train
 from vit_jax.workdir import metrics
 
+SLOW = pytest.mark.slow
 pytestmark = pytest.mark.usefixtures('programs')
-# One of each kind of optimizer, objective and model runs for everybody.
-FIRST = ('deit3', 'mae')
-CASES = [
-  name if name in FIRST else pytest.param(name, marks=pytest.mark.gate)
-  for name in small.RECIPES
-]
+# The others compile as long, with nothing that these have not.
+GATE = ('deit3', 'sam', 'scaling', 'mae', 'distill', 'flexi')
+
+
+def marked(*gate):
+  """Returns all recipes, and marks those that only `slow` runs."""
+  return [
+    pytest.param(name, marks=pytest.mark.gate if name in gate else SLOW)
+    for name in small.RECIPES
+  ]
 
 
 @pytest.fixture(scope='module')
@@ -29,7 +34,7 @@ def teacher(tmp_path_factory):
   return workdir
 
 
-@pytest.mark.parametrize('name', CASES)
+@pytest.mark.parametrize('name', marked(*GATE))
 def test_a_stopped_recipe_goes_on_bitwise(name, teacher, tmp_path, monkeypatch):
   config = small.run(name, teacher)
   train.train_and_evaluate(config, tmp_path / 'whole')
@@ -49,7 +54,7 @@ def test_a_stopped_recipe_goes_on_bitwise(name, teacher, tmp_path, monkeypatch):
   tiny_run.assert_same_state(tmp_path / 'stopped', tmp_path / 'whole')
 
 
-@pytest.mark.parametrize('name', CASES)
+@pytest.mark.parametrize('name', marked('deit3', 'mae'))
 def test_a_recipe_sees_the_same_on_two_devices_and_on_eight(
   name, teacher, tmp_path
 ):
