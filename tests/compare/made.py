@@ -1,5 +1,6 @@
 """Makes configs, metrics and work directories of DeiT III's runs."""
 
+import functools
 import json
 import pathlib
 from collections.abc import Mapping
@@ -7,37 +8,20 @@ from typing import Any
 
 from flax import traverse_util
 
-# ViT-B/16 on ImageNet, from README_revenge.md of facebookresearch/deit.
-DEIT3 = {
-  'model.name': 'ViT-B/16',
-  'model.layer_scale': 1e-4,
-  'model.stochastic_depth': 0.2,
-  'model.stochastic_depth_rule': 'uniform',
-  'num_classes': 1000,
-  'epochs': 800.0,
-  'total_steps': 0,
-  'image_size': [192, 192],
-  'data.dataset': 'arrayrecord:/data/imagenet',
-  'data.num_examples': 1_281_167,
-  'data.examples_per_epoch': None,
-  'data.batch_size': 2048,
-  'data.repeats': 3,
-  'optimizer.name': 'lamb',
-  'optimizer.weight_decay': 0.05,
-  'schedule.name': 'cosine',
-  'schedule.peak': 3e-3,
-  'loss.name': 'sigmoid',
-  'loss.label_smoothing': 0.0,
-  'mixup_alpha': 0.8,
-  'cutmix_alpha': 1.0,
-  'polyak.decay': 0.0,
-  'init.checkpoint': '',
-}
+from tests.recipes import small
+from vit_jax import config as config_lib
+
+
+@functools.cache
+def _recipe() -> dict[str, Any]:
+  """Returns the flat config of ViT-B/16 on ImageNet."""
+  nested = json.loads(config_lib.to_json(small.config_of('deit3:B/16')))
+  return traverse_util.flatten_dict(nested, sep='.')
 
 
 def config(changes: Mapping[str, Any] = {}) -> dict[str, Any]:
   """Returns the flat config of a run, with these keys changed."""
-  flat = DEIT3 | changes
+  flat = _recipe() | changes
   if not flat['total_steps']:
     epoch = flat['data.num_examples'] / flat['data.batch_size']
     flat['total_steps'] = int(flat['epochs'] * epoch)

@@ -5,16 +5,20 @@ import functools
 import jax
 import numpy as np
 import pytest
+import scipy.special
 from flax import linen as nn
-from scipy import stats
 
+from tests import tiny_step
 from tests.losses.test_mixing import CLASSES, B, C, H, W
 from tests.losses.test_mixing import _batch as batch_of
+from tests.losses.test_mixing import _key as key_of
 from tests.losses.test_mixing import _pair as with_partners
-from tests.losses.test_mixing import _targets as multi_hot
 from vit_jax import config as config_lib
 from vit_jax import losses, sharding
 from vit_jax.losses import mixing
+
+SHARES = np.tile([0.3, 0, 1, 0.9], B // 4)
+BOTH = dict(mixup_alpha=0.8, cutmix_alpha=1.0, seed=3)
 
 
 @functools.cache
@@ -32,79 +36,48 @@ def prepared(batch, step, devices=(2, 2, 2), **changes):
   return jax.device_get(prepare(put, step))
 
 
-SHARES = np.tile([0.3, 0, 1, 0.9], B // 4)
-
-
-BOTH = dict(mixup_alpha=0.8, cutmix_alpha=1.0, seed=3)
-
-
 @pytest.mark.parametrize(
   # The last row of an odd number has a draw of its own.
-  'by, alike, rows, devices',
-  [('pair', 2, 15, (1, 1, 1)), ('element', 1, 16, (2, 2, 2))],
+  'by, alike, rows, devices, options',
+  [
+    ('batch', B, B, (2, 2, 2), dict(cutmix_alpha=1.0, seed=3)),
+    ('pair', 2, 15, (1, 1, 1), BOTH),
+    ('element', 1, B, (2, 2, 2), BOTH),
+  ],
 )
-def test_rows_are_blended_by_draws_of_their_own(by, alike, rows, devices):
-  batch = {key: x[:rows] for key, x in batch_of().items()}
-  found = prepared(batch, 2, devices, mix_by=by, **BOTH)
-  for name in ('share', 'outside', 'box'):
-    x = np.repeat(found[name][::alike], alike, axis=0)[:rows]
-    np.testing.assert_array_equal(found[name], x)
-  cuts = found['outside'] == 1
-  assert set(cuts) == {True, False}
-  mixed = ~cuts[::alike]
-  assert len(set(found['share'][::alike][mixed])) == mixed.sum()
-
-  expected = batch['image'] / 127.5 - 1
-  before = np.roll(expected, 1, axis=0)
-  for i in range(rows):
-    top, left, bottom, right = found['box'][i]
-    share = found['share'][i]
-    if cuts[i]:
-      inside = np.s_[top:bottom, left:right]
-      expected[i][inside] = before[i][inside]
-      area = (bottom - top) * (right - left)
-      assert share == pytest.approx(1 - area / (H * W))
-    else:
-      expected[i] = share * expected[i] + (1 - share) * before[i]
-  images = jax.jit(mixing.blended_images)(found)
-  np.testing.assert_allclose(images, expected, atol=1e-6)
-  # Other steps draw anew.
-  later = prepared(batch, 3, devices, mix_by=by, **BOTH)
-  assert not set(later['share'][later['outside'] < 1]) & set(found['share'])
-
-
-@pytest.mark.gate
-@pytest.mark.parametrize('by', ['pair', 'element'])
-def test_draws_do_not_depend_on_the_mesh(by):
-  meshes = (1, 1, 1), (2, 2, 2)
-  one, other = (
-    prepared(batch_of(), 2, mesh, mix_by=by, **BOTH) for mesh in meshes
-  )
-  np.testing.assert_allclose(one['share'], other['share'], rtol=1e-6)
-  np.testing.assert_array_equal(one['box'], other['box'])
-
-
-def test_each_draw_is_distributed_as_that_of_a_batch():
-  count, alpha, cutmix = 4000, 0.4, 0.3
-  draw = jax.jit(
-    lambda key: mixing.draw_rows(
-      'element', count, key, (60, 90), alpha, 1.0, cutmix
+def test_rows_are_blended_by_their_draws(by, alike, rows, devices, options):
+  batch = {key: x[:rows] for key, x in batch_of(labels=3).items()}
+  alphas = options.get('mixup_alpha', 0), 1.0, 0.5
+  draw = jax.jit(lambda k: mixing.draw_rows(by, rows, k, (H, W), *alphas))
+  kinds, shares = set(), []
+  for step in range(4):
+    found = prepared(batch, step, devices, mix_by=by, **options)
+    # They are the same on any mesh.
+    for name, x in draw(key_of(3, step)).items():
+      np.testing.assert_allclose(found[name], x, rtol=1e-6)
+      x = np.repeat(found[name][::alike], alike, axis=0)[:rows]
+      np.testing.assert_array_equal(found[name], x)
+    cuts = found['outside'] == 1
+    kinds |= set(cuts)
+    shares += [*found['share'][::alike][~cuts[::alike]]]
+    expected = batch['image'] / 127.5 - 1
+    before = np.roll(expected, 1, axis=0)
+    for i, (top, left, bottom, right) in enumerate(found['box']):
+      share = found['share'][i]
+      if cuts[i]:
+        inside = np.s_[top:bottom, left:right]
+        expected[i][inside] = before[i][inside]
+        area = (bottom - top) * (right - left)
+        assert share == pytest.approx(1 - area / (H * W))
+      else:
+        expected[i] = share * expected[i] + (1 - share) * before[i]
+    images = jax.jit(mixing.blended_images)(found)
+    np.testing.assert_allclose(images, expected, atol=1e-6)
+    np.testing.assert_array_equal(
+      found['partner_label'], np.roll(batch['label'], 1, axis=0)
     )
-  )
-  found = jax.device_get(draw(jax.random.key(0)))
-  cuts = found['outside'] == 1
-  assert abs(cuts.mean() - cutmix) < 5 * (cutmix * (1 - cutmix) / count) ** 0.5
-  beta = stats.beta(alpha, alpha)
-  assert stats.kstest(found['share'][~cuts], beta.cdf).pvalue > 1e-3
-  # Those of neighbours have nothing to do with each other.
-  for x in (found['share'], cuts, found['box'][:, 0]):
-    assert abs(np.corrcoef(x[1:], x[:-1])[0, 1]) < 5 / count**0.5
-  # The mean area, by a million boxes of NumPy, is 0.316 of the image's.
-  top, left, bottom, right = found['box'][cuts].T
-  areas = (bottom - top) * (right - left) / (60 * 90)
-  assert areas.mean() == pytest.approx(
-    0.316, abs=5 * areas.std() / cuts.sum() ** 0.5
-  )
+  assert kinds == {True, by == 'batch'}
+  assert len(set(shares)) == len(shares)  # Rows and steps draw anew.
 
 
 def test_devices_draw_without_each_other():
@@ -123,27 +96,51 @@ def test_devices_draw_without_each_other():
   assert 'all-reduce' not in text.as_text()
 
 
-# ---- Binary targets ----------------------------------------------------------
+# ---- Losses ------------------------------------------------------------------
+
+KERNEL = np.random.default_rng(1).normal(size=(H * W * C, CLASSES)) / 4
 
 
-def reference(logits, batch, name, smoothing, reduce):
-  """Returns the loss of targets that are 1 where a blended one is above 0."""
-  own = multi_hot(batch['label'], 'sigmoid', 0.0)
-  share = SHARES[:, None]
-  targets = share * own + (1 - share) * np.roll(own, 1, axis=0) > 0
+class Linear(nn.Module):
+  def __call__(self, images, *, train):
+    return images.reshape(B, -1) @ np.float32(KERNEL), {}
+
+
+def loss_and_metrics(batch, name, smoothing, **options):
+  """Returns those of the linear model, with options of the loss."""
+  config = config_lib.default()
+  config.mixup_alpha = 0.8
+  config.loss = config_lib.sigmoid(smoothing, **options)
+  config.loss.name = name
+  layout = tiny_step.one_device()
+  objective = losses.build_objective(config, Linear(), layout)
+  return jax.jit(objective.mean_loss)({}, batch, jax.random.key(0))
+
+
+def _reference(logits, labels, name, smoothing, binary):
+  """Returns the loss of blended targets, or of those above 0: [B]."""
+
+  def smoothed(hot):
+    if name == 'sigmoid':
+      return np.where(hot, 1 - smoothing, smoothing)
+    shares = hot / hot.sum(axis=1, keepdims=True)
+    return (1 - smoothing) * shares + smoothing / CLASSES
+
+  labels = np.reshape(labels, (B, -1, 1))
+  own, share = (labels == range(CLASSES)).any(axis=1), SHARES[:, None]
+
+  def blended(own):
+    return share * own + (1 - share) * np.roll(own, 1, axis=0)
+
+  targets = smoothed(blended(own) > 0) if binary else blended(smoothed(own))
   x = logits.astype(np.float64)
-  if name == 'sigmoid':
-    targets = np.where(targets, 1 - smoothing, smoothing)
-    log1p = np.log1p(np.exp(x))
-    terms = targets * (log1p - x) + (1 - targets) * log1p
-  else:
-    count = targets.sum(1, keepdims=True)
-    targets = targets / np.maximum(count, 1)
-    targets = (1 - smoothing) * targets + smoothing * (count > 0) / CLASSES
-    terms = -targets * (x - np.log(np.exp(x).sum(axis=1, keepdims=True)))
-  return terms.sum(axis=1) / (CLASSES if reduce == 'mean' else 1)
+  if name == 'softmax':
+    return -(targets * scipy.special.log_softmax(x, axis=1)).sum(axis=1)
+  log1p = np.log1p(np.exp(x))
+  return (targets * (log1p - x) + (1 - targets) * log1p).sum(axis=1)
 
 
+@pytest.mark.parametrize('binary', [False, True])
 @pytest.mark.parametrize(
   'name, labels, smoothing, reduce',
   [
@@ -153,28 +150,19 @@ def reference(logits, batch, name, smoothing, reduce):
     ('softmax', 3, 0.0, 'sum'),
   ],
 )
-def test_the_loss_of_targets_above_zero(name, labels, smoothing, reduce):
+def test_the_loss_is_that_of_blended_targets(
+  name, labels, smoothing, reduce, binary
+):
   batch = with_partners(batch_of(labels), SHARES)
-  rng = np.random.default_rng(1)
-  kernel = np.float32(rng.normal(size=(H * W * C, CLASSES)) / 4)
-
-  class Linear(nn.Module):
-    def __call__(self, images, *, train):
-      return images.reshape(B, -1) @ kernel, {}
-
-  config = config_lib.default()
-  config.mixup_alpha = 0.8
-  config.loss = config_lib.sigmoid(smoothing, binary=True, reduce=reduce)
-  config.loss.name = name
-  layout = sharding.Layout(sharding.make_mesh(1))
-  objective = losses.build_objective(config, Linear(), layout)
-  found, metrics = jax.jit(objective.mean_loss)({}, batch, jax.random.key(0))
-
+  found, metrics = loss_and_metrics(
+    batch, name, smoothing, reduce=reduce, binary=binary
+  )
   images = np.asarray(mixing.blended_images(batch))
-  logits = images.reshape(B, -1) @ kernel
-  expected = reference(logits, batch, name, smoothing, reduce)
-  np.testing.assert_allclose(found, expected.mean(), rtol=1e-5)
-  # The accuracy counts labels by their shares, as without `binary`.
+  logits = images.reshape(B, -1) @ np.float32(KERNEL)
+  expected = _reference(logits, batch['label'], name, smoothing, binary).mean()
+  expected /= CLASSES if reduce == 'mean' else 1
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  # The accuracy counts labels by their shares.
   best = logits.argmax(1)[:, None]
   of_own, of_partner = (
     (batch[key].reshape(B, -1) == best).any(axis=1)

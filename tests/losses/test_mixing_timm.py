@@ -4,18 +4,21 @@ import jax
 import numpy as np
 import pytest
 
-from tests.losses.test_mix_by import BOTH, batch_of, prepared
-from tests.losses.test_mixing import CLASSES, B, C, H, W
-from vit_jax import losses
-from vit_jax.losses import classification, mixing
+from tests.losses.test_mix_by import (
+  BOTH,
+  KERNEL,
+  batch_of,
+  loss_and_metrics,
+  prepared,
+)
+from tests.losses.test_mixing import CLASSES, B
+from vit_jax.losses import mixing
 
 timm_mixup = pytest.importorskip('timm.data.mixup')
 timm_loss = pytest.importorskip('timm.loss')
 torch = pytest.importorskip('torch')
 
 pytestmark = pytest.mark.hf
-
-KERNEL = np.random.default_rng(2).normal(size=(C * H * W, CLASSES)) / 4
 
 
 def _theirs(batch, smoothing, monkeypatch):
@@ -60,18 +63,11 @@ def test_blends_and_losses_are_timms(by, name, monkeypatch):
     blended = np.asarray(jax.jit(mixing.blended_images)(ours))
     np.testing.assert_allclose(blended, images, atol=1e-6)
 
-    def model(_, x, **__):
-      return x.reshape(B, -1) @ KERNEL.astype(np.float32), {}
-
-    model.apply = model
-    options = {} if name == 'softmax' else {'reduce': 'mean'}
-    loss = losses.build(
-      'softmax' if name == 'softmax' else 'sigmoid',
-      label_smoothing=smoothing,
-      **options,
+    found, _ = loss_and_metrics(
+      *(ours, name.replace('binary', 'sigmoid'), smoothing),
+      binary=name == 'binary',
+      reduce='sum' if name == 'softmax' else 'mean',
     )
-    objective = classification.mean_loss(model, loss, binary=name == 'binary')
-    found, _ = objective({}, ours, jax.random.key(0))
     logits = images.reshape(B, -1) @ torch.from_numpy(KERNEL)
     if name == 'softmax':
       expected = timm_loss.SoftTargetCrossEntropy()(logits, targets)
