@@ -11,7 +11,7 @@ from tests import tiny_step
 from tests.models import naive, stacking
 from vit_jax import config as config_lib
 from vit_jax import models, sharding
-from vit_jax.losses import corruption, masked_patch
+from vit_jax.losses import corruption, masked_patch, targets
 from vit_jax.models import layers, position
 from vit_jax.training import program as program_lib
 
@@ -110,23 +110,21 @@ def _reference(params, image, hidden):
   return encoded, naive.dense(y, decoder['patch_head'])
 
 
-def test_the_model_and_the_losses_are_those_of_numpy():
-  tasks = [_task(normalise=value) for value in (False, True)]
-  params, batch = _params(), _batch()
+@pytest.mark.parametrize('scan', [False, True])
+def test_the_model_and_the_losses_are_those_of_numpy(scan):
+  task, batch = _task(_model(scan=scan)), _batch()
+  params = _stacked() if scan else _params()
 
   @jax.jit
   def compute(params, batch):
-    key = jax.random.key(0)
-    corrupted, source = tasks[0].corruption.draw(batch['corruption_key'])
-    losses = [
-      masked_patch.mean_loss(task)(params, batch, key) for task in tasks
-    ]
+    corrupted, source = task.corruption.draw(batch['corruption_key'])
     images = jnp.asarray(batch['image'], jnp.float32) / 127.5 - 1
-    found = tasks[0].model.apply({'params': params}, images, source=source)
-    return corrupted, losses, found
+    return corrupted, task.model.apply(
+      {'params': params}, images, source=source
+    )
 
-  corrupted, losses, (predictions, out) = jax.device_get(compute(params, batch))
-  expected, exact = [[], []], naive.float64(params)
+  corrupted, (predictions, out) = jax.device_get(compute(params, batch))
+  expected, exact = [[], []], naive.float64(_params())
   for i, image in enumerate(IMAGES / 127.5 - 1):
     encoded, predicted = _reference(exact, image, corrupted[i])
     np.testing.assert_allclose(out['encoded'][i], encoded, atol=1e-5)
@@ -140,9 +138,12 @@ def test_the_model_and_the_losses_are_those_of_numpy():
       strict=True,
     ):
       found.append(((predicted - x) ** 2).mean(axis=1)[corrupted[i]])
-  for (loss, metrics), found in zip(losses, expected, strict=True):
-    np.testing.assert_allclose(loss, np.mean(found), rtol=1e-5)
-    assert not metrics
+  pixels = targets.patches(IMAGES, (4, 4))
+  for normalise, found in enumerate(expected):
+    loss = _task(normalise=bool(normalise)).target.loss(predictions, pixels)
+    np.testing.assert_allclose(
+      loss[corrupted].mean(), np.mean(found), rtol=1e-5
+    )
 
 
 def test_a_perfect_prediction_is_drawn_as_the_patch():
@@ -176,29 +177,26 @@ def _on_one_device():
   return _loss_and_grad(_task(), _params())
 
 
-def test_scanned_blocks_compute_the_same():
-  task = _task(_model(scan=True, remat='full'))
-  (loss, _), grads = _loss_and_grad(task, _stacked())
-  found = ((loss, {}), models.unstack_blocks(grads))
-  jax.tree.map(_assert_close, found, _on_one_device())
-
-
 def _assert_close(actual, expected):
   np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
-  'mesh, partition, steps',
+  'mesh, partition, steps, scan',
   [
-    ((8,), 'manual', 1),
-    pytest.param((4,), 'manual', 2, marks=pytest.mark.gate),
-    pytest.param((2, 2, 2), 'auto', 1, marks=pytest.mark.gate),
+    ((8,), 'manual', 1, True),
+    ((4,), 'manual', 2, False),
+    ((2, 2, 2), 'auto', 1, False),
   ],
 )
-def test_a_mesh_gives_the_gradient_of_one_device(mesh, partition, steps):
+def test_a_mesh_gives_the_gradient_of_one_device(mesh, partition, steps, scan):
   layout = sharding.Layout(sharding.make_mesh(*mesh), partition=partition)
-  found = _loss_and_grad(_task(), _params(), layout, steps)
-  jax.tree.map(_assert_close, found, _on_one_device())
+  task = _task(_model(scan=True, remat='full') if scan else None)
+  params = _stacked() if scan else _params()
+  (loss, _), grads = _loss_and_grad(task, params, layout, steps)
+  grads = models.unstack_blocks(grads) if scan else grads
+  jax.tree.map(_assert_close, ((loss, {}), grads), _on_one_device())
 
 
 # Refused ---------------------------------------------------------------------
@@ -212,7 +210,10 @@ def test_a_mesh_gives_the_gradient_of_one_device(mesh, partition, steps):
     ({'lora.rank': 4}, 'lora.rank=4 '),
     ({'mixup_alpha': 0.1}, "mixup_alpha=0.1 .*'mae'"),
     ({'cutmix_alpha': 1.0}, "cutmix_alpha=1.0 .*'mae'"),
-    ({'model.position_embedding': 'relative'}, "'mae' .*nor relative"),
+    (
+      {'model.position_embedding': 'relative'},
+      "'mae' .*nor relative positions",
+    ),
     ({'model.attention': 'axial', 'model.pooling': 'gap'}, "='full'"),
     ({'model.position_site': 'every_layer_shared'}, "='stem'"),
   ],

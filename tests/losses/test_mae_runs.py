@@ -12,7 +12,8 @@ from vit_jax.inspection import masked_patches
 from vit_jax.training import evaluate, train
 from vit_jax.workdir import metrics
 
-pytestmark = pytest.mark.usefixtures('programs')
+# `test_mae.py` and evaluators/test_patch_prediction.py take seconds.
+pytestmark = [pytest.mark.gate, pytest.mark.usefixtures('programs')]
 
 STEPS = 40
 
@@ -76,17 +77,6 @@ def test_fine_tuning_leaves_the_decoder_out(finished, tmp_path):
   assert after.keys() - before.keys() == {'head/kernel', 'head/bias'}
 
 
-def test_an_interrupted_run_ends_with_the_same_weights(
-  finished, tmp_path, monkeypatch
-):
-  with monkeypatch.context() as patch:
-    tiny_run.die_at(patch, 30)
-    with pytest.raises(tiny_run.Death):
-      train.train_and_evaluate(_config(), tmp_path)
-  train.train_and_evaluate(_config(), tmp_path)
-  tiny_run.assert_same_state(tmp_path, finished[0])
-
-
 def test_loading_and_drawing(finished):
   image = data.open_source('digits:01').read('test', 0).image
   assert vit_jax.load(str(finished[0])).features(image).shape == (1, 16)
@@ -97,7 +87,6 @@ def test_loading_and_drawing(finished):
   np.testing.assert_array_equal(prediction[shown], images[shown])
 
 
-@pytest.mark.gate
 def test_evaluations_of_features_and_of_weights(finished, tmp_path):
   config = _config(total_steps=1)
   config.init.checkpoint, config.init.new_head = str(finished[0]), False

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests import tiny_step
 from tests.interop import tiny
 from vit_jax import config as config_lib
 from vit_jax import models, sharding
@@ -182,25 +181,6 @@ def test_a_steps_corruption_is_the_same_on_any_mesh():
   key = jax.random.fold_in(corruption.corruption_key(5), 3)
   expected = corruption.image_keys(key, jnp.arange(BATCH))
   np.testing.assert_array_equal(one, expected)
-
-
-@pytest.mark.gate
-def test_8_devices_give_the_gradient_of_one_device():
-  task, results = _task(), []
-  batch = masked_patch.add_image_keys(_batch(), jax.random.key(5))
-  for devices, partition in ((1, 'compiler'), (8, 'manual')):
-    layout = sharding.Layout(sharding.make_mesh(devices), partition=partition)
-    function = tiny_step.loss_and_grad(
-      masked_patch.mean_loss(task), layout, jax.random.key(0)
-    )
-    put = sharding.put_batch(jax.device_get(batch), layout.mesh)
-    results.append(
-      jax.device_get(
-        jax.jit(function)(_params(task.model), put, jax.random.key(0))
-      )
-    )
-  for a, b in zip(*map(jax.tree.leaves, results), strict=True):
-    np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-6)
 
 
 # Refused ---------------------------------------------------------------------

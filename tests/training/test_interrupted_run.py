@@ -1,7 +1,6 @@
 """Guards: bitwise resumption, and signals."""
 
 import contextlib
-import json
 
 import numpy as np
 import pytest
@@ -47,25 +46,6 @@ def _run_to_a_signal(config, workdir, requests):
       train.train_and_evaluate(config, workdir)
 
 
-def _make_older(workdir):
-  """Gives a run's config the names and the keys of an older one."""
-  path = workdir / config_lib.FILE
-  config = json.loads(path.read_text())
-  section = config['optimizer']
-  config['optimizer'] = {
-    'name': 'adam',
-    'beta1': section['b1'],
-    'beta2': section['b2'],
-    'moment_dtype': section['mu_dtype'],
-    **{k: section[k] for k in ('eps', 'weight_decay', 'clip_norm')},
-    'weight_decay_params': section['weight_decay_params'],
-  }
-  for key in ('peak_batch', 'warmup_epochs', 'warmup_start'):
-    del config['schedule'][key]
-  del config['sam']
-  path.write_text(json.dumps(config))
-
-
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(finished, tmp_path):
   config = eventful_config()
   # After the second batch of the first evaluation.
@@ -74,7 +54,6 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(finished, tmp_path):
   assert [row['step'] for row in metrics.read(tmp_path)] == [3, 4, 6]
   # Step 9 is repeated.
   _run_to_death(config, tmp_path, 9)
-  _make_older(tmp_path)
   train.train_and_evaluate(config, tmp_path)
   assert [row['step'] for row in environment.read(tmp_path)] == [0, 6, 8]
   assert (tmp_path / 'DONE').read_text() == '12\n'

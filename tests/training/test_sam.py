@@ -58,23 +58,8 @@ def _ours(layout=None, steps=1, **keys):
   return jax.device_get(state.params), found
 
 
-def _gradient(w, batch):
-  first, head = w['first']['kernel'], w['head']['kernel']
-  hidden = batch['x'] @ first
-  error = 2 * (hidden @ head - batch['y']) / batch['y'].size
-  return {
-    'first': {'kernel': batch['x'].T @ (error @ head.T)},
-    'head': {'kernel': hidden.T @ error},
-  }
-
-
-def _dot(a, b):
-  pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-  return sum((x * y).sum() for x, y in pairs)
-
-
-def _plus(tree, factor, other):
-  return jax.tree.map(lambda x, y: x + factor * y, tree, other)
+_gradient = jax.jit(jax.grad(lambda w, batch: _objective(w, batch, None)[0]))
+_dot, _plus = optax.tree.vdot, optax.tree.add_scale
 
 
 def _reference(rho, rho_end, alpha):
@@ -100,7 +85,7 @@ def _close(found, expected, rtol=1e-5):
 
 
 @pytest.mark.parametrize(
-  'rho, rho_end, alpha', [(0.5, 0.5, 0.0), (0.6, 0.1, 0.6), (0.6, 0.0, 0.3)]
+  'rho, rho_end, alpha', [(0.6, 0.1, 0.6), (0.6, 0.0, 0.3)]
 )
 def test_the_gradient_is_that_of_the_papers(rho, rho_end, alpha):
   found, metrics = _ours(rho=rho, rho_end=rho_end, alpha=alpha)
@@ -121,18 +106,13 @@ def test_a_constant_distance_is_optaxs():
     optax.chain(optax.contrib.normalize(), optax.sgd(0.5)),
     opaque_mode=True,
   )
-
-  @jax.jit
-  def step(params, state, batch):
-    gradient = jax.grad(lambda p, _: _objective(p, batch, None)[0])
-    updates, state = optimizer.update(
-      gradient(params, 0), state, params, grad_fn=gradient
-    )
-    return optax.apply_updates(params, updates), state
-
   params, state = PARAMS, optimizer.init(PARAMS)
   for batch in BATCHES:
-    params, state = step(params, state, batch)
+    updates, state = optimizer.update(
+      *(_gradient(params, batch), state, params),
+      grad_fn=lambda w, _, batch=batch: _gradient(w, batch),
+    )
+    params = optax.apply_updates(params, updates)
   _close(_ours(rho=0.5)[0], params)
 
 
