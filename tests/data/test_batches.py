@@ -125,10 +125,11 @@ def test_order_and_random_numbers_are_frozen():
     assert generators(index).integers(100, size=4).tolist() == expected
 
 
-@pytest.mark.parametrize('hosts', [2, 4])
-def test_train_rows_are_the_same_on_any_number_of_hosts(hosts):
+@pytest.mark.parametrize('hosts, repeats', [(2, 1), (4, 3)])
+def test_train_rows_are_the_same_on_any_number_of_hosts(hosts, repeats):
   view = FakeView(10, corrupt=(3,))
-  kwargs = dict(batch_size=8, unreadable='skip-and-count', start_step=2)
+  kwargs = dict(batch_size=8, unreadable='skip-and-count', repeats=repeats)
+  kwargs['start_step'] = 2
   expected = train(view, 6, **kwargs)
   parts = [
     train(view, 6, rows=rows_of(h, hosts), **kwargs) for h in range(hosts)
@@ -139,8 +140,9 @@ def test_train_rows_are_the_same_on_any_number_of_hosts(hosts):
   assert join(expected)['unreadable'].any()
 
 
-def test_start_step_skips_batches():
-  kwargs = dict(rows=rows_of(1, 2, batch_size=4))
+@pytest.mark.parametrize('repeats', [1, 3])
+def test_start_step_skips_batches(repeats):
+  kwargs = dict(rows=rows_of(1, 2, batch_size=4), repeats=repeats)
   expected = train(FakeView(7), 8, **kwargs)
   assert_same(train(FakeView(7), 3, start_step=5, **kwargs), expected[5:])
 
@@ -336,21 +338,22 @@ def counted(view, text, **kwargs):
 
 
 @pytest.mark.parametrize(
-  'text',
+  'text, repeats',
   [
-    'resize_small(12)|central_crop(10)|random_crop|flip',
-    'resize(40)|random_crop|flip',
-    'resize',
-    'flip|resize',
+    ('resize_small(12)|central_crop(10)|random_crop|flip', 1),
+    ('resize(40)|random_crop|flip', 1),
+    ('random_crop', 3),
+    ('resize', 1),
+    ('flip|resize', 1),
   ],
 )
-def test_rows_are_the_same_and_read_once(text):
-  view = Counted()
+def test_rows_are_the_same_and_read_once(text, repeats):
+  view, options = Counted(), {'batch_size': 6, 'repeats': repeats}
   kept = cache.Cache(SMALL)
   # One thread, since two may read a record at the same moment.
   assert_same(
-    counted(view, text, cache=kept),
-    counted(Counted(), text),
+    counted(view, text, cache=kept, **options),
+    counted(Counted(), text, **options),
   )
   assert sorted(set(view.reads)) == list(range(9))
   assert len(view.reads) == 9 + 1  # The labels' shape is read before.

@@ -5,20 +5,8 @@ import collections
 import numpy as np
 import pytest
 
-from tests.data.test_batches import (
-  CROP,
-  SMALL,
-  WHOLE,
-  Counted,
-  FakeView,
-  assert_same,
-  counted,
-  join,
-  rows_of,
-  train,
-)
+from tests.data.test_batches import CROP, WHOLE, FakeView, join, train
 from tests.tiny_run import tiny_config
-from vit_jax.data.batches import cache
 from vit_jax.training import train as training
 from vit_jax.workdir import metrics
 
@@ -88,18 +76,6 @@ def test_copies_are_in_one_batch_and_apart(records, batch, repeats):
     np.testing.assert_array_equal(places, turns // repeats)
 
 
-@pytest.mark.parametrize('hosts', [2, 4])
-def test_rows_are_the_same_on_any_number_of_hosts(hosts):
-  view, kwargs = FakeView(10), dict(batch_size=8, repeats=3)
-  expected = train(view, 9, **kwargs)
-  parts = [
-    train(view, 9, rows=rows_of(h, hosts), **kwargs) for h in range(hosts)
-  ]
-  assert_same([join(step) for step in zip(*parts, strict=True)], expected)
-  # The same after a resume.
-  assert_same(train(view, 4, start_step=5, **kwargs), expected[5:])
-
-
 def test_copies_have_random_numbers_of_their_own():
   rows = join(train(FakeView(30), 6, batch_size=15, repeats=3, preprocess=CROP))
   assert collections.Counter(rows['label']) == dict.fromkeys(range(30), 3)
@@ -109,15 +85,6 @@ def test_copies_have_random_numbers_of_their_own():
   }
   # 5 x 5 crops, mirrored or not: three copies differ in 94% of records.
   assert np.mean([len(each) == 3 for each in images.values()]) > 0.75
-
-
-def test_the_cache_reads_a_record_once():
-  view = Counted()
-  options = dict(batch_size=6, repeats=3)
-  cached = counted(view, 'random_crop', cache=cache.Cache(SMALL), **options)
-  assert_same(cached, counted(Counted(), 'random_crop', **options))
-  # One is read before. Batches made ahead of time may have read more.
-  assert len(view.reads) - 1 == len(set(view.reads))
 
 
 @pytest.mark.gate

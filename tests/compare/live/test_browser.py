@@ -19,7 +19,10 @@ pytestmark = [
 BAD = '<img src=x onerror=document.title=1>'
 
 
-def _browse(address, profile, width):
+def _browse(one, profile, width):
+  """Returns the page of a server, which it ends."""
+  threading.Thread(target=one.serve_forever, daemon=True).start()
+  address = f'http://127.0.0.1:{one.server_port}/'
   done = subprocess.run(
     [
       *('chromium', '--headless', '--no-sandbox', '--disable-gpu'),
@@ -33,6 +36,7 @@ def _browse(address, profile, width):
     check=True,
     timeout=120,
   )
+  one.shutdown()
   return done.stdout
 
 
@@ -47,10 +51,7 @@ def test_the_page(tmp_path, width, monkeypatch):
     one.watcher.news(0)
     # A row that comes while the page is open.
     runs.log(tmp_path / f'runs/{BAD}', [2000], **{'train/accuracy': 0.25})
-    threading.Thread(target=one.serve_forever, daemon=True).start()
-    address = f'http://127.0.0.1:{one.server_port}/'
-    html = _browse(address, tmp_path / 'profile', width)
-    one.shutdown()
+    html = _browse(one, tmp_path / 'profile', width)
   assert '<title>1 finished, 1 stopped · runs</title>' in html
   assert '<img' not in html
   escaped = BAD.replace('<', '&lt;').replace('>', '&gt;')
@@ -78,10 +79,7 @@ def test_published_curves(tmp_path):
   curves = expected.choose('auto')
   folders = [tmp_path / 'runs']
   with server.open_server(folders, [], '127.0.0.1', '0', curves) as one:
-    threading.Thread(target=one.serve_forever, daemon=True).start()
-    address = f'http://127.0.0.1:{one.server_port}/'
-    html = _browse(address, tmp_path / 'profile', 480)
-    one.shutdown()
+    html = _browse(one, tmp_path / 'profile', 480)
   assert html.count('epoch 40: 50.8, published 50.8: on track') == 2
   # One curve for both runs, up to twice their length.
   [line] = re.findall('class="curve published" points="(.*?)"', html)
