@@ -17,7 +17,6 @@ from vit_jax import models, sharding
 from vit_jax.models import (
   attention,
   encoder,
-  lora,
   model_options,
   rotary,
   shared,
@@ -133,16 +132,6 @@ def test_rates_of_stochastic_depth():
     return apply({'params': params}, IMAGES, rngs=rngs)[0]
 
   assert np.abs(out('uniform') - out('linear')).max() > 0.1
-
-
-def test_lora_adapts_both_kernels_of_the_gate():
-  params = tiny.params(tiny.vit(mlp='swiglu', depth=1), SIZE)
-  made = lora.init(
-    jax.random.key(0), params, rank=2, alpha=1.0, targets=('mlp',)
-  )
-  assert set(made['Transformer']['encoderblock_0']['MlpBlock_0']) == {
-    *('Dense_0', 'Dense_1', 'gate')
-  }
 
 
 # Ways to compute -------------------------------------------------------------

@@ -14,7 +14,8 @@ from tests.models import stacking
 from vit_jax.models import lora
 
 ALL = tuple(lora.TARGETS)
-PARAMS = tiny.params(tiny.vit())
+MODEL = tiny.vit(mlp='swiglu')
+PARAMS = tiny.params(MODEL)
 _flat = functools.partial(flax.traverse_util.flatten_dict, sep='/')
 
 
@@ -44,6 +45,7 @@ def test_merged_kernels_are_those_of_numpy(scan):
     'out': f'{b}hkr,{b}ro->{b}hko',
     'Dense_0': f'{b}ir,{b}ro->{b}io',
     'Dense_1': f'{b}ir,{b}ro->{b}io',
+    'gate': f'{b}ir,{b}ro->{b}io',
   }
   changed = 0
   by_numpy = _flat(lora.merged(tuned, np.matmul))
@@ -56,12 +58,12 @@ def test_merged_kernels_are_those_of_numpy(scan):
       expected = kernel + 2 * np.einsum(sums[layer], a, b)
     for found in (result[name], by_numpy[name]):
       np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-  assert changed == (6 if scan else 12)
+  assert changed == (7 if scan else 14)
 
 
 def test_merged_weights_compute_what_low_rank_layers_do():
   # The addition to the query is computed beside the kernel, as in the paper.
-  model = tiny.vit()
+  model = MODEL
   images = np.random.default_rng(0).normal(size=(4, 8, 8, 3)).astype('f')
   params = jax.tree.map(lambda x: 0.6 * x, PARAMS)
   tuned = _with_additions(params, targets=('query',))
@@ -103,7 +105,7 @@ def test_new_additions_change_nothing():
   # Uniform within 1 / sqrt(inputs), and different for each kernel.
   bound = 1 / np.sqrt(tiny.SIZES['width'])
   assert 0.9 * bound < np.abs(first[0]).max() < bound
-  assert len({x.tobytes() for x in first}) == len(first) == 12
+  assert len({x.tobytes() for x in first}) == len(first) == 14
 
 
 def test_errors():

@@ -105,3 +105,13 @@ def trajectory(optimizer):
 
   params = jax.device_get(run(tree(first_params()), tree(slopes())))
   return by_block(flax.traverse_util.flatten_dict(params, sep='/'))
+
+
+def assert_steps(found, expected, tolerance):
+  """Compares parameters after all steps, by how far each has moved."""
+  for name, first in by_block(first_params()).items():
+    moved = np.abs(expected[name] - first).max()
+    assert moved > 1e-2, name
+    np.testing.assert_allclose(
+      found[name], expected[name], rtol=0, atol=tolerance * moved, err_msg=name
+    )

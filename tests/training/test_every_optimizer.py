@@ -15,16 +15,6 @@ from vit_jax.training import program as program_lib
 from vit_jax.training import step as step_lib
 
 each_optimizer = pytest.mark.parametrize('name', made.OPTIONS)
-# Those with a state of their own kind stand for the others in the usual run.
-some_optimizers = pytest.mark.parametrize(
-  'name',
-  [
-    pytest.param(
-      name, marks=[pytest.mark.gate] * (name not in ('adafactor', 'muon'))
-    )
-    for name in made.OPTIONS
-  ],
-)
 # Adam's first update is the gradient's sign, whatever its size. A larger
 # epsilon keeps differences due to rounding small.
 EPSILON = {'adamw': 1e-3, 'lamb': 1e-3, 'muon': 1e-3}
@@ -65,7 +55,9 @@ def _step(optimizer, layout=None, state=None, **changes):
   )  # fmt: skip
 
 
-@some_optimizers
+# `test_step.py` and sharding/test_gradients.py have AdamW in the usual run.
+@pytest.mark.gate
+@each_optimizer
 def test_a_mesh_updates_as_one_device_does(name):
   optimizer, found = _optimizer(name), []
   for layout in (
@@ -94,7 +86,8 @@ def test_a_mesh_updates_as_one_device_does(name):
   assert any("'fsdp'" in s for s in specs)
 
 
-@some_optimizers
+@pytest.mark.gate
+@each_optimizer
 def test_a_restored_state_goes_on_bitwise_and_a_skipped_step_counts_for_nothing(
   name, tmp_path
 ):

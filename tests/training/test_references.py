@@ -127,13 +127,7 @@ def reference(update):
 @pytest.mark.parametrize('update', REFERENCES, ids=lambda f: f.__name__)
 def test_a_hundred_steps_are_the_formulas(update):
   found = made.trajectory(made.build(update.__name__))
-  first = made.by_block(made.first_params())
-  for n, expected in reference(update).items():
-    moved = np.abs(expected - first[n]).max()
-    assert moved > 1e-2, n
-    np.testing.assert_allclose(
-      found[n], expected, rtol=0, atol=3e-5 * moved, err_msg=n
-    )
+  made.assert_steps(found, reference(update), 3e-5)
 
 
 def test_adafactor_as_it_is_by_default_is_optaxs():
