@@ -41,14 +41,15 @@ def prepared(batch, step, devices=(2, 2, 2), **changes):
   'by, alike, rows, devices, options',
   [
     ('batch', B, B, (2, 2, 2), dict(cutmix_alpha=1.0, seed=3)),
+    ('batch', B, B, (1, 1, 1), dict(mixup_alpha=0.8, seed=3)),
     ('pair', 2, 15, (1, 1, 1), BOTH),
-    ('element', 1, B, (2, 2, 2), BOTH),
+    pytest.param('element', 1, B, (2, 2, 2), BOTH, marks=pytest.mark.gate),
   ],
 )
 def test_rows_are_blended_by_their_draws(by, alike, rows, devices, options):
   batch = {key: x[:rows] for key, x in batch_of(labels=3).items()}
-  alphas = options.get('mixup_alpha', 0), 1.0, 0.5
-  draw = jax.jit(lambda k: mixing.draw_rows(by, rows, k, (H, W), *alphas))
+  alphas = [options.get(f'{kind}_alpha', 0) for kind in ('mixup', 'cutmix')]
+  draw = jax.jit(lambda k: mixing.draw_rows(by, rows, k, (H, W), *alphas, 0.5))
   kinds, shares = set(), []
   for step in range(4):
     found = prepared(batch, step, devices, mix_by=by, **options)
@@ -57,6 +58,9 @@ def test_rows_are_blended_by_their_draws(by, alike, rows, devices, options):
       np.testing.assert_allclose(found[name], x, rtol=1e-6)
       x = np.repeat(found[name][::alike], alike, axis=0)[:rows]
       np.testing.assert_array_equal(found[name], x)
+    images = jax.jit(mixing.blended_images)(found)
+    # Without CutMix, there are no boxes.
+    found = {'outside': 0 * found['share'], 'box': np.zeros((rows, 4))} | found
     cuts = found['outside'] == 1
     kinds |= set(cuts)
     shares += [*found['share'][::alike][~cuts[::alike]]]
@@ -71,12 +75,11 @@ def test_rows_are_blended_by_their_draws(by, alike, rows, devices, options):
         assert share == pytest.approx(1 - area / (H * W))
       else:
         expected[i] = share * expected[i] + (1 - share) * before[i]
-    images = jax.jit(mixing.blended_images)(found)
     np.testing.assert_allclose(images, expected, atol=1e-6)
     np.testing.assert_array_equal(
       found['partner_label'], np.roll(batch['label'], 1, axis=0)
     )
-  assert kinds == {True, by == 'batch'}
+  assert kinds == {bool(alphas[1]), not alphas[0]}
   assert len(set(shares)) == len(shares)  # Rows and steps draw anew.
 
 

@@ -5,7 +5,6 @@ import re
 
 import jax
 import numpy as np
-import pytest
 
 from tests import tiny_step
 from vit_jax import config as config_lib
@@ -47,24 +46,6 @@ def _key(seed, step):
   return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 2), step)
 
 
-@pytest.mark.parametrize(
-  'mesh', [(2, 2, 2), pytest.param((1, 1, 1), marks=pytest.mark.gate)]
-)
-def test_the_partner_is_the_image_before(mesh):
-  batch, layout = _batch(), _layout(*mesh)
-  put = sharding.put_batch(batch, layout.mesh)
-  pair = _prepare(layout, seed=5, mixup_alpha=0.1)
-  found = jax.device_get(pair(put, 3))
-  for name in ('image', 'label'):
-    np.testing.assert_array_equal(found[name], batch[name])
-    np.testing.assert_array_equal(
-      found[f'partner_{name}'], np.roll(batch[name], 1, axis=0)
-    )
-  # All images have the same proportion, that of the seed and the step.
-  expected = jax.jit(lambda key: jax.random.beta(key, 0.1, 0.1))(_key(5, 3))
-  np.testing.assert_allclose(found['share'], np.full(B, expected), rtol=1e-6)
-
-
 def test_a_device_is_sent_one_image_and_nothing_is_gathered():
   layout = _layout(2, 4, 1)
   put = sharding.put_batch(_batch(), layout.mesh)
@@ -74,20 +55,6 @@ def test_a_device_is_sent_one_image_and_nothing_is_gathered():
   assert re.search(rf'= {re.escape(sent)}\S* collective-permute', text)
   assert 'all-gather' not in text
   assert 'all-to-all' not in text
-
-
-@pytest.mark.parametrize('box', [None, (0, 0, 0, 0)])
-def test_images_are_blended_after_normalisation(box):
-  """A step of mixup has an empty box, if others have CutMix."""
-  batch = _pair(_batch(), 0.25)
-  if box:
-    batch |= {'box': np.full((B, 4), box), 'outside': batch['share']}
-  pixels = batch['image'] / 127.5 - 1
-  np.testing.assert_allclose(
-    jax.jit(mixing.blended_images)(batch),
-    0.25 * pixels + 0.75 * np.roll(pixels, 1, axis=0),
-    atol=1e-6,
-  )
 
 
 def test_boxes_are_distributed_as_defined():
