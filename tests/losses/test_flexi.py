@@ -84,7 +84,12 @@ def test_stored_positions_are_resized_to_the_images_grid(grid, kind):
 
 
 @pytest.mark.parametrize(
-  'source, resized', [(FLEXI, ()), ({'patch_size': 6}, 'pos_embedding')]
+  'source, resized',
+  [
+    (FLEXI, []),
+    ({'patch_size': 6}, ['pos_embedding']),
+    ({'patch_size': 3}, ['pos_embedding', 'kernel']),
+  ],
 )
 def test_weights_fit_any_patch_size(source, resized):
   given = tiny.vit(**source)
@@ -99,8 +104,11 @@ def test_weights_fit_any_patch_size(source, resized):
     position.stored_grid(model, (16, 32)),
     new_head=False,
   )
-  assert [name.rpartition('/')[2] for name in report.resized] == (
-    [resized] if resized else []
+  assert [name.rpartition('/')[2] for name in report.resized] == resized
+  np.testing.assert_allclose(
+    fitted['embedding']['kernel'],
+    patches.resize_kernel(weights.params['embedding/kernel'], (6, 6)),
+    rtol=1e-6,
   )
   logits, _ = model.apply({'params': fitted}, np.zeros((1, 16, 32, 3), 'f'))
   assert np.isfinite(logits).all()

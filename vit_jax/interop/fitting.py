@@ -20,12 +20,12 @@ from vit_jax.interop import arrays as arrays_lib
 from vit_jax.interop import inference, layouts
 from vit_jax.interop.families import CLS, DIST
 from vit_jax.interop.weight_files import Weights
-from vit_jax.models import position
+from vit_jax.models import patches, position
 
 _HEAD, _PRE_LOGITS = ('head/', 'head_dist/'), 'pre_logits/'
 # Only masked patch prediction and masked autoencoders have these.
 _MASK_EMBEDDING, _PATCH_HEAD = 'mask_embedding', 'patch_head/'
-_DECODER = 'decoder/'
+_DECODER, _KERNEL = 'decoder/', 'embedding/kernel'
 # A model has one of these two: see `Options.final_norm`.
 _NORMS = ('Transformer/encoder_norm/', 'fc_norm/')
 _HEADS = (*_HEAD, _PRE_LOGITS, _PATCH_HEAD, _DECODER, *_NORMS)
@@ -70,7 +70,8 @@ def fit(
 
   If a file does not state the grid of its position embeddings, it is a square,
   as in all released files. If their number is no square, but is that of
-  `params`, they have the same grid.
+  `params`, they have the same grid. A model with `kernel_size` takes patches of
+  any size, as in FlexiViT (`patches.resize_kernel`).
 
   Args:
     weights: as read; blocks may be stacked.
@@ -105,6 +106,8 @@ def fit(
   resized, problem = [], ''
   try:
     resized = _resize_positions(kept, target, weights.grid, grid)
+    if getattr(model, 'kernel_size', None):
+      resized += _resize_kernel(kept, target)
   except ValueError as error:
     problem = f' {error}'
   difference = checkpoint_lib.mismatch(_shapes(target), _shapes(kept))
@@ -191,6 +194,17 @@ def _resize_positions(
       resized.append(name)
       loaded[name] = array
   return resized
+
+
+def _resize_kernel(
+  loaded: dict[str, Any], target: Mapping[str, Any]
+) -> list[str]:
+  """Replaces the patches' kernel in `loaded`; returns its name if it did."""
+  old, new = (flat.get(_KERNEL, np.zeros(1)) for flat in (loaded, target))
+  if old.shape == new.shape or old.shape[2:] != new.shape[2:]:
+    return []
+  loaded[_KERNEL] = patches.resize_kernel(old, new.shape[:2])
+  return [_KERNEL]
 
 
 # ---- A model's parameters ----------------------------------------------------
