@@ -180,3 +180,16 @@ def test_a_masked_autoencoder_encodes_a_quarter():
   expected = 196 * 768**2 + macs(768, 2, 49 + 1)
   expected += 50 * 768 * 512 + macs(512, 2, 197) + 196 * 512 * 768
   assert found['forward_gmacs'] * 1e9 == expected
+
+
+def test_patches_of_drawn_sizes_cost_their_mean():
+  config = pretrain.get_config('ViT-S/32,imagenet2012')
+  config.model.update(scan=True, depth=1, kernel_size=(32, 32))
+  config.model.position_grid = (7, 7)
+  costs = []
+  for side in (16, 28):
+    config.model.patch_size = (side, side)
+    costs.append(_analyse(config)['total_exaflops'])
+  config.flexi.patch_sizes = (16, 28)
+  mean = sum(costs) / 2
+  assert _analyse(config)['total_exaflops'] == pytest.approx(mean)

@@ -33,6 +33,16 @@ def test_a_loop_of_unknown_length_counts_once_and_is_reported():
   assert 'while.l' in found.assumptions[0]
 
 
+def test_branches_count_by_their_mean():
+  branches = ''.join(
+    counted(name, 1, EXP_CALL + CYCLES % cycles)
+    for name, cycles in (('a', 2000), ('b', 6000))
+  )
+  chosen = 'branch_computations={%a.body, %b.body}'
+  lines = f'  %r = (s32[]) conditional(%zero, %x, %x), {chosen}'
+  assert microseconds(run(lines, EXP + branches)) == {'elementwise': 4}
+
+
 def test_what_has_no_cycles():
   found = run(
     # 4 kB written; 4 kB read and written.

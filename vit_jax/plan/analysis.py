@@ -163,8 +163,15 @@ def step_flops(config: ml_collections.ConfigDict) -> float:
 
   The forward pass is a third of them, see `accounting`; it is more if less than
   the whole model trains, or with a teacher, whose forward pass counts, too. SAM
-  computes two gradients.
+  computes two gradients. If steps draw the size of patches, this is their mean.
   """
+  if sides := config.flexi.patch_sizes:
+    total = 0.0
+    for side in sides:
+      drawn = config.copy_and_resolve_references()
+      drawn.flexi.patch_sizes, drawn.model.patch_size = (), (side, side)
+      total += step_flops(drawn)
+    return total / len(sides)
   counted = account(config)
   macs = counted.macs + counted.backward_macs
   gradients = macs * (2 if config.sam.rho else 1) + _teacher_macs(config)

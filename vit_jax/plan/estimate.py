@@ -49,13 +49,13 @@ class Row:
   Attributes:
     name: of the instruction.
     op_class: one of `kernels.CLASSES`.
-    times: executions in one call.
+    times: executions in one call, on average.
     seconds: time of all of them, less what is hidden of a collective.
   """
 
   name: str
   op_class: str
-  times: int
+  times: float
   seconds: float
 
 
@@ -96,7 +96,8 @@ class Estimate:
 def estimate(module: hlo.Module, chip: Chip) -> Estimate:
   """Estimates one call of a compiled module on a device.
 
-  A loop whose trip count is unknown counts once, and `assumptions` says so.
+  A loop whose trip count is unknown counts once, and `assumptions` says so. Of
+  branches, the time is the mean.
   """
   found = Estimate()
   _Reader(found, chip, 1).read(module.entry)
@@ -112,7 +113,7 @@ class _Reader:
   links, so a moment of computation hides only one.
   """
 
-  def __init__(self, found: Estimate, chip: Chip, times: int):
+  def __init__(self, found: Estimate, chip: Chip, times: float):
     self._found = found
     self._chip = chip
     self._times = times  # Executions of the computation in one call.
@@ -127,7 +128,7 @@ class _Reader:
   def read(self, computation: hlo.Computation) -> None:
     for one in computation:
       row = len(self._found.rows)
-      if one.opcode in ('while', 'call'):
+      if one.opcode in ('while', 'call', 'conditional'):
         self._add_called(one)
       # What ends something was counted where it started, except for calls.
       elif not one.opcode.endswith(_ENDS) or one.opcode.startswith('call-'):
@@ -145,8 +146,12 @@ class _Reader:
           ' loop is counted once.'
         )
       times *= count
-    for key in one.called:
-      _Reader(self._found, self._chip, times).read(one.calls(key))
+    called = [name for names in one.called.values() for name in names]
+    if one.opcode == 'conditional':  # FlexiViT draws one.
+      times /= len(called)
+    for name in called:
+      computation = one.computation.module.computations[name]
+      _Reader(self._found, self._chip, times).read(computation)
 
   def _add(self, one: hlo.Instruction) -> None:
     """Adds an instruction, which may be a fusion."""
@@ -222,7 +227,7 @@ def _channel(one: hlo.Instruction) -> str | None:
 
 
 def cost(
-  one: hlo.Instruction, collective: hlo.Instruction, chip: Chip, times: int
+  one: hlo.Instruction, collective: hlo.Instruction, chip: Chip, times: float
 ) -> float:
   """Returns the seconds of a collective, if nothing hides it.
 
