@@ -258,6 +258,12 @@ def test_without_sizes_nothing_is_drawn():
   assert flexi.with_draw(config, None) is None
 
 
+@pytest.mark.parametrize('kind', ['none', *position.FIXED])
+def test_positions_that_learn_nothing_need_no_grid(kind):
+  model = tiny.vit(kernel_size=4, position_embedding=kind)
+  losses.build_objective(_config(), model, tiny_step.one_device())
+
+
 @pytest.mark.parametrize(
   'model, changes, message',
   [

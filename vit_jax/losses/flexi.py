@@ -17,11 +17,12 @@ import jax.numpy as jnp
 import ml_collections
 
 from vit_jax.losses.objective import MeanLoss, PrepareBatch
+from vit_jax.models import position
 
 # The entry of a batch with the index of the drawn size, int32 [B], all equal.
 DRAWN = 'patch_size_index'
 # These need no `position_grid`: they learn nothing that is added to patches.
-_ANY_GRID = ('none', 'sincos2d')
+_ANY_GRID = ('none', *position.FIXED)
 
 
 def wrap(
