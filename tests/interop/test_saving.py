@@ -176,6 +176,15 @@ def test_contents_of_the_json_file(tmp_path):
   assert str(report).endswith('; '.join(report.notes))
 
 
+def test_other_positions_that_are_not_learned_are_noted(tmp_path):
+  model = tiny.vit(position_embedding='sincos2d_mae')
+  path = tmp_path / 'a.npz'
+  interop.save_npz(path, tiny.params(model), model, image_size=8)
+  for kind, notes in (('sincos2d', 1), ('none', 1), ('sincos2d_mae', 0)):
+    _, report = interop.load(path, tiny.vit(position_embedding=kind))
+    assert len(report.notes) == notes
+
+
 def test_a_bucket_without_its_library(monkeypatch):
   monkeypatch.setattr('importlib.util.find_spec', lambda _: None)
   for call in (interop.read, lambda path: convert.convert('runs/a', path)):

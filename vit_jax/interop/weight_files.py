@@ -70,8 +70,8 @@ class Weights:
   @property
   def settings(self) -> dict[str, Any]:
     """Attributes of the model, if known, that change logits but no shape."""
-    keys = ('gelu', 'norm_epsilon', 'position_site', 'pooling')
-    keys += ('rotary', 'rotary_base', 'rotary_registers')
+    keys = ('gelu', 'norm_epsilon', 'pooling', 'position_embedding')
+    keys += ('position_site', 'rotary', 'rotary_base', 'rotary_registers')
     return {k: getattr(self.model, k) for k in keys if hasattr(self.model, k)}
 
   def remarks(self, model: nn.Module) -> tuple[str, ...]:
