@@ -51,9 +51,9 @@ def _options(**options):
 # Rotary positions ------------------------------------------------------------
 
 
-def _turned(kind, grid, heads, *, rows=None, registers=None):
+def _turned(kind, grid, heads, *, rows=None, **options):
   """Turns [B, L, H, K], with the patches first after the other tokens."""
-  options = _options(rotary=kind, rotary_registers=registers)
+  options = _options(rotary=kind, **options)
   _, tokens, count, width = heads.shape
   learned = RNG.normal(size=(2, count, width // 2)).astype('f')
   angles = rotary.angles(
@@ -76,11 +76,17 @@ def test_only_patches_turn(kind):
     np.testing.assert_allclose(rounded, turned, atol=0.03)
 
 
-def test_registers_turn_on_a_grid_of_their_own():
-  heads = RNG.normal(size=(1, 5 + 6, 2, 8)).astype('f')
-  turned, _ = _turned('axial', GRID, heads, registers=9.0)
+@pytest.mark.parametrize('registers, side', [(4, 2), (3, 1), (0, 0)])
+def test_registers_turn_on_a_grid_of_their_own(registers, side):
+  before = 1 + registers
+  heads = RNG.normal(size=(1, before + 6, 2, 8)).astype('f')
+  turned, _ = _turned(
+    *('axial', GRID, heads), registers=registers, rotary_registers=9.0
+  )
   expected = naive.rotated(heads, GRID, 'axial', 100)
-  expected[:, :5] = naive.rotated(heads[:, :5], (2, 2), 'axial', 9)
+  expected[:, :before] = naive.rotated(
+    heads[:, :before], (side, side), 'axial', 9
+  )
   np.testing.assert_allclose(turned, expected, atol=1e-5)
   np.testing.assert_array_equal(turned[:, 0], heads[:, 0])
 
