@@ -51,7 +51,7 @@ def forward(
 
 
 def prefix_tokens(model: nn.Module) -> int:
-  """Returns the number of tokens before the patches: 1 for a class token.
+  """Returns the number of tokens before the patches.
 
   Raises:
     ValueError: see `check`.
