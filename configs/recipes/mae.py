@@ -62,7 +62,7 @@ def get_config(argument=None):
   tuned = deit.MODEL | MODEL | pooled | {'stochastic_depth': depth}
   later = row(epochs, 1024, finetune, tuned)
   if args.get('tune') == 'head':
-    later = row(probe_epochs, 16_384, probe, MODEL)
+    later = row(probe_epochs, 16_384, probe, MODEL | {'head_stddev': 0.01})
   first = row(800, 4096, pretrain, MODEL)
   return base.staged(args, pretrain=first, finetune=later)
 

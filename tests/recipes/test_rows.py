@@ -309,6 +309,7 @@ ROWS = {
     'schedule.peak_batch': 256,
     'schedule.warmup_epochs': 10.0,
     'tuning.train': 'head',
+    'model.head_stddev': 0.01,
   },
   'flexi:B/16,teacher=t': BIG_VISION
   | {

@@ -10,6 +10,7 @@ from tests.checkpoint import states
 from tests.training import made_optimizers as made
 from vit_jax import checkpoint, sharding
 from vit_jax import config as config_lib
+from vit_jax.config import completion
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import program as program_lib
 from vit_jax.training import step as step_lib
@@ -107,6 +108,21 @@ def test_a_restored_state_goes_on_bitwise_and_a_skipped_step_counts_for_nothing(
   states.assert_bitwise(skipped.params, first.params)
   found, _ = step(skipped, _batch(1))
   states.assert_bitwise(found.params, second.params)
+
+
+@pytest.mark.parametrize(
+  'name, stddev', [('adamw', 0.0), ('lamb', 0.02), ('lars', 0.02)]
+)
+def test_a_head_begins_where_the_optimizer_can_leave(name, stddev):
+  config = tiny_run.tiny_config({'num_classes': 500})
+  config.optimizer = config_lib.optimizer(name, **made.OPTIONS[name])
+  config.model.update(distillation_token=True, dtype='float32')
+  completion.fill_in(config)
+  program = program_lib.Program(config, sharding.build(**config.mesh))
+  params = program_lib.fresh_params(config, program.model, program.params_key)
+  for head in ('head', 'head_dist'):
+    found = params[head]['kernel'].std()
+    assert found == pytest.approx(stddev, rel=0.2), head
 
 
 LORA = {'lora.rank': 2, 'lora.targets': ('mlp',)}

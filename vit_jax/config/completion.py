@@ -231,9 +231,9 @@ def resolve(
 def fill_in(config: ml_collections.ConfigDict) -> None:
   """Sets what follows from other values of a config, as far as these are set.
 
-  These are total_steps, model.head_bias, the schedule's warmup_steps and peak,
-  and the evaluations' `every`. The schedule's warmup_epochs and peak_batch
-  become 0 once they are used.
+  These are total_steps, model.head_bias and head_stddev, the schedule's
+  warmup_steps and peak, and the evaluations' `every`. The schedule's
+  warmup_epochs and peak_batch become 0 once they are used.
 
   Args:
     config: changed.
@@ -249,6 +249,11 @@ def fill_in(config: ml_collections.ConfigDict) -> None:
     is_sigmoid = config.loss.name == 'sigmoid'
     bias = -math.log(max(1, classes - 1)) if is_sigmoid else 0.0
     config.model.head_bias = bias
+  model, by_norm = config.model, config.optimizer.name in ('lamb', 'lars')
+  if by_norm and model.name != AUTO and model.head_stddev is None:
+    # Steps in proportion to the weights would leave a head of zeros there.
+    known = 'head_stddev' in models.options(model.name)
+    model.head_stddev = 0.02 if known else None
   schedule = config.schedule
   if schedule.warmup_steps == -1 and steps:
     schedule.warmup_steps = min(10_000, steps // 10)

@@ -21,6 +21,7 @@ _NOT_DESCRIBED = (
   'stochastic_depth',
   'stochastic_depth_rule',
   'head_bias',
+  'head_stddev',
   'dtype',
   'remat',
   'scan',

@@ -246,6 +246,11 @@ OPTIONS = {
     ' log-odds of one class among all.',
     Check(math.isfinite, 'a finite number'),
   ),
+  'head_stddev': Key(
+    float,
+    "Of the head's initial kernel. Unset: 0; with LAMB and LARS, which could"
+    ' hardly leave 0, 0.02.',
+  ),
   'dtype': Key(
     str,
     'Of products and activations; parameters are float32.',

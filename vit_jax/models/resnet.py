@@ -370,7 +370,8 @@ class Classifier(nn.Module, kw_only=True):
     stochastic_depth: probability that an example leaves the branch of the last
       unit out, see `shared.stochastic_depth`. It grows linearly from 0 in the
       first unit.
-    head_bias: initial value of the head's bias. The head's kernel starts at 0.
+    head_bias: initial value of the head's bias.
+    head_stddev: of its initial kernel; the paper's starts at 0.
     dtype: compute dtype. Parameters, weight standardization, the norms'
       statistics and the head are float32 throughout.
     remat: what the backward pass recomputes of each unit; see
@@ -382,6 +383,7 @@ class Classifier(nn.Module, kw_only=True):
   width_factor: float = 1
   stochastic_depth: float = 0.0
   head_bias: float = 0.0
+  head_stddev: float = 0.0
   dtype: jax.typing.DTypeLike = jnp.float32
   remat: str = 'none'
 
@@ -416,7 +418,10 @@ class Classifier(nn.Module, kw_only=True):
     )
     pre_logits = encoded.mean(axis=(1, 2))  # [B, C]
     logits = classify(
-      pre_logits, num_classes=self.num_classes, head_bias=self.head_bias
+      pre_logits,
+      num_classes=self.num_classes,
+      head_bias=self.head_bias,
+      head_stddev=self.head_stddev,
     )
     return logits, {'encoded': encoded, 'pre_logits': pre_logits}
 

@@ -58,6 +58,7 @@ def classify(
   *,
   num_classes: int,
   head_bias: float,
+  head_stddev: float = 0.0,
   name: str = 'head',
 ) -> jax.Array:
   """Maps [B, D] to logits [B, num_classes] in float32.
@@ -67,12 +68,17 @@ def classify(
   Args:
     representation: [B, D], any float dtype.
     num_classes: number of logits.
-    head_bias: initial value of the bias; the kernel starts at 0 (B.1.1).
+    head_bias: initial value of the bias.
+    head_stddev: of the initial kernel, a normal distribution that is cut at two
+      of these; the paper's starts at 0 (B.1.1).
     name: of the layer.
   """
+  init = nn.initializers.zeros
+  if head_stddev:
+    init = nn.initializers.truncated_normal(head_stddev)
   return nn.Dense(
     num_classes,
-    kernel_init=nn.initializers.zeros,
+    kernel_init=init,
     bias_init=nn.initializers.constant(head_bias),
     dtype=jnp.float32,
     # By default a TPU multiplies float32 in bfloat16.

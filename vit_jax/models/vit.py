@@ -97,7 +97,8 @@ class ViT(Options, nn.Module, kw_only=True):
       (arXiv:2111.06377).
     distillation_token: whether a second token follows the class token, with a
       second head, for the labels of a teacher (DeiT, arXiv:2012.12877, §4).
-    head_bias: initial value of the head's bias. The head's kernel starts at 0.
+    head_bias: initial value of the head's bias.
+    head_stddev: of its initial kernel; the paper's starts at 0.
     patch_outputs: how many numbers to predict for each patch, in place of the
       classifier (masked patch prediction, B.1.2); `losses.masked_patch` sets
       this and the next one.
@@ -115,6 +116,7 @@ class ViT(Options, nn.Module, kw_only=True):
   pooling: str = 'token'
   distillation_token: bool = False
   head_bias: float = 0.0
+  head_stddev: float = 0.0
   patch_outputs: int | None = None
   decoder: mae.Sizes | None = None
 
@@ -257,7 +259,10 @@ class ViT(Options, nn.Module, kw_only=True):
       )
       return head(out['encoded'][:, -math.prod(grid) :]), out
     to_logits = functools.partial(
-      classify, num_classes=self.num_classes, head_bias=self.head_bias
+      classify,
+      num_classes=self.num_classes,
+      head_bias=self.head_bias,
+      head_stddev=self.head_stddev,
     )
     logits = to_logits(x)
     if self.distillation_token:

@@ -29,8 +29,9 @@ from vit_jax.workdir import files
 
 # A run takes over all options of a model with its first weights but these.
 _OWN = (
-  *('num_classes', 'representation_size', 'head_bias', 'position_stddev'),
-  *('dropout_rate', 'stochastic_depth', 'stochastic_depth_rule'),
+  *('num_classes', 'representation_size', 'head_bias', 'head_stddev'),
+  *('position_stddev', 'dropout_rate'),
+  *('stochastic_depth', 'stochastic_depth_rule'),
   *('attention_implementation', 'scan', 'dtype', 'remat'),
 )
 SIZES = tuple(name for name in OPTIONS if name not in _OWN)
