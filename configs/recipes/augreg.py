@@ -60,7 +60,7 @@ def get_config(argument=None):
     epochs=300,
     batch_size=4096,
     image_size=224,
-    test="resize_small(256, method='area')|central_crop",
+    test=base.CENTRE,
     model={'dropout_rate': drop, 'stochastic_depth': drop} if drop else {},
     keys={
       'data.preprocess': f'inception_crop|flip{augment}',

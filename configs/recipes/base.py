@@ -17,6 +17,9 @@ OPTIONS = (
   '[,train=SPLIT][,eval=SPLIT][,few_shot=imagenet2012|average|SPEC]'
 )
 
+# big_vision's preprocessing of evaluated images; `larger` is 256 for 224 px.
+CENTRE = "resize_small({larger}, method='area')|central_crop"
+
 
 def parse(argument, name, options='', data='imagenet2012'):
   """Returns the options of a recipe's argument, see `parse_argument`."""
@@ -37,7 +40,8 @@ def build(args, *, init='', data='', epochs, batch_size, image_size, **row):
     batch_size: on ImageNet.
     image_size: height and width in pixels.
     **row: `model` has options of the model, `test` is the preprocessing of
-      evaluated images, `keys` has other keys, such as `{'data.repeats': 3}`.
+      evaluated images, such as `CENTRE`, `keys` has other keys, such as
+      `{'data.repeats': 3}`.
   """
   data = data or args['data']
   kept = {'copy': 'data'} | {k: k for k in ('train', 'eval', 'few_shot')}
@@ -47,18 +51,22 @@ def build(args, *, init='', data='', epochs, batch_size, image_size, **row):
   config.model.update(unset | row['model'])
   config.dropout_rng = 'rbg'  # Stochastic depth draws its examples faster.
   config.epochs = float(args.get('epochs', epochs))
-  config.image_size = (args.get('image_size', image_size),) * 2
+  size = args.get('image_size', image_size)
+  config.image_size = size, size
   config.data.batch_size, config.init.checkpoint = batch_size, init
   for key, value in row['keys'].items():
     parent, _, name = key.rpartition('.')
     (config[parent] if parent else config)[name] = value
-  for section in config.evals.values():
+  for name, section in config.evals.items():
     if section.kind == 'classification':
-      section.preprocess = row['test']
+      section.preprocess = row['test'].format(larger=size // 7 * 8)
+      if config.loss.name == config_lib.MAE:
+        same = {key: section[key] for key in ('preprocess', 'every')}
+        config.evals[name] = config_lib.evaluation(section.split, 'mae', **same)
   if data not in pretrain.KNOWN:
     config.data.batch_size = 0
     config.schedule.update(warmup_epochs=0.0, warmup_steps=-1)
-    if not init:
+    if config.init.checkpoint == '':
       config.schedule.update(peak=-1.0, peak_batch=0)
   return config
 
@@ -66,7 +74,8 @@ def build(args, *, init='', data='', epochs, batch_size, image_size, **row):
 def staged(args, **rows):
   """Returns the run that `stage=` names, or with `all` one after another.
 
-  Stages have the arguments of `build`; the first one is the default.
+  Stages have the arguments of `build`; the first one is the default. With
+  `all`, `epochs=` is that of the first, and splits are not for other data.
   """
   first = next(iter(rows))
   stage = args.get('stage', first)
@@ -75,6 +84,8 @@ def staged(args, **rows):
     return build(args, init=init, **rows[stage])
   configs, init = {}, ''
   for name, row in rows.items():
-    configs[name], init = build(args, init=init, **row), f'stage:{name}'
-    args = {key: args[key] for key in ('model', 'data')}
+    others = ('epochs',) if init else ()
+    others += ('copy', 'train', 'eval') if 'data' in row else ()
+    own = {key: value for key, value in args.items() if key not in others}
+    configs[name], init = build(own, init=init, **row), f'stage:{name}'
   return ml_collections.ConfigDict({'stages': configs, 'order': tuple(rows)})

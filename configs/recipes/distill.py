@@ -19,6 +19,8 @@ same images. Labels are not used with `kind=patient`, so any images will do.
 Differs from DeiT's code: see deit.py; and from big_vision's as augreg.py does.
 """
 
+from ml_collections import config_dict
+
 from vit_jax import config as config_lib
 from vit_jax.configs.recipes import base, deit
 
@@ -28,7 +30,9 @@ def get_config(argument=None):
   args = base.parse(argument, 'distill', ',teacher=PATH[,kind=patient|token]')
   kind = args.get('kind', 'patient')
   row = {'patient': patient, 'token': token}[kind]()
-  row['keys']['distill.teacher'] = args.get('teacher', '')
+  row['keys']['distill.teacher'] = args.get(
+    'teacher', config_dict.placeholder(str)
+  )
   return base.build(args, **row)
 
 
@@ -45,7 +49,7 @@ def patient():
     epochs=1200,
     batch_size=4096,
     image_size=224,
-    test="resize_small(256, method='area')|central_crop",
+    test=base.CENTRE,
     model={},
     keys={
       'data.preprocess': 'inception_crop|flip',

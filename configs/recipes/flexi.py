@@ -15,6 +15,8 @@ Differs from big_vision (proj/flexivit): the teacher sees the student's 240 px,
 not 384; decay as in configs/recipes/augreg.py.
 """
 
+from ml_collections import config_dict
+
 from vit_jax import config as config_lib
 from vit_jax.configs.recipes import base
 
@@ -25,14 +27,14 @@ PATCH_SIZES = (8, 10, 12, 15, 16, 20, 24, 30, 40, 48)
 def get_config(argument=None):
   """Returns the config of `MODEL[,OPTION=VALUE ...]`, see `base.OPTIONS`."""
   args = base.parse(argument, 'flexi', ',teacher=PATH')
-  teacher = args.get('teacher', '')
+  teacher = args.get('teacher', config_dict.placeholder(str))
   return base.build(
     args,
     init=teacher,
     epochs=90,
     batch_size=1024,
     image_size=240,
-    test='resize(272)|central_crop',
+    test='resize({larger})|central_crop',
     model={
       'gelu': 'exact',
       'layer_scale': 1e-4,

@@ -25,7 +25,7 @@ def get_config(argument=None):
     epochs=90,
     batch_size=1024,
     image_size=224,
-    test="resize_small(256, method='area')|central_crop",
+    test=base.CENTRE,
     model={
       'pooling': 'gap',
       'position_embedding': 'sincos2d',

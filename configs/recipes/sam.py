@@ -26,7 +26,7 @@ def get_config(argument=None):
     epochs=300,
     batch_size=4096,
     image_size=224,
-    test="resize_small(256, method='area')|central_crop",
+    test=base.CENTRE,
     model={'pooling': 'gap', 'head_bias': -10.0},
     keys={
       'data.preprocess': 'inception_crop|flip',

@@ -28,7 +28,7 @@ def get_config(argument=None):
     epochs=0.0,
     batch_size=16_384,
     image_size=224,
-    test="resize_small(256, method='area')|central_crop",
+    test=base.CENTRE,
     model={'pooling': 'map', 'head_bias': -10.0, 'scan': True},
     keys={
       'data.preprocess': 'inception_crop|flip',
