@@ -64,7 +64,7 @@ def build(args, *, init='', data='', epochs, batch_size, image_size, **row):
         same = {key: section[key] for key in ('preprocess', 'every')}
         config.evals[name] = config_lib.evaluation(section.split, 'mae', **same)
   if data not in pretrain.KNOWN:
-    config.data.batch_size = 0
+    config.data.batch_size, config.model.head_bias = 0, None
     config.schedule.update(warmup_epochs=0.0, warmup_steps=-1)
     if config.init.checkpoint == '':
       config.schedule.update(peak=-1.0, peak_batch=0)

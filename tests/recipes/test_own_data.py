@@ -38,6 +38,8 @@ def test_a_recipe_suits_small_images(recipe):
     seen = preprocess(image, np.random.default_rng(0))
     assert seen.shape == (32, 32, 3)
     assert np.ptp(np.int32(seen)) > 210
+    # By the number of classes: -10 is for thousands.
+    assert config.model.head_bias is None
     # A rate of its own only where weights are trained already.
     assert (config.schedule.peak == -1) == (config.init.checkpoint == '')
 
