@@ -37,8 +37,8 @@ metrics' names say which split was used (`test/accuracy`, `held_out/accuracy`).
 
 RandAugment, random erasing and colour jitter (`--config.data.preprocess`),
 mixup and CutMix (`mixup_alpha`, `cutmix_alpha`) and stochastic depth
-(`model.stochastic_depth`) are off, as in the paper. docs/train.md has the flags
-to train as AugReg and DeiT do.
+(`model.stochastic_depth`) are off, as in the paper; configs/recipes/ has later
+recipes, which use them.
 
 Figure 4 is `subset=9000000`, `30000000`, `90000000` and `100%` of `jft300m`
 with `few_shot=imagenet2012`: the same hyper-parameters, no extra

@@ -68,6 +68,11 @@ def build(args, *, init='', data='', epochs, batch_size, image_size, **row):
     config.schedule.update(warmup_epochs=0.0, warmup_steps=-1)
     if config.init.checkpoint == '':
       config.schedule.update(peak=-1.0, peak_batch=0)
+    elif config.optimizer.name == 'lars':
+      # Its rate moves weights only with batches of thousands.
+      adam = config_lib.optimizer('adamw', weight_decay=0.0, clip_norm=1.0)
+      config.optimizer = adam
+      config.schedule.update(peak=1e-3, peak_batch=0)
   return config
 
 

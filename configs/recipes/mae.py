@@ -6,8 +6,8 @@
 `stage=pretrain`, the default, learns for 800 epochs to draw the hidden three
 quarters of an image (the released weights: `epochs=1600`). Labels are not used.
 `stage=finetune` goes on from --config.init.checkpoint; with `tune=head`, it
-trains the head alone (a linear probe). `stage=all` runs both, in DIR/pretrain
-and DIR/finetune.
+trains the head alone (a linear probe, by LARS; on data of your own by AdamW).
+`stage=all` runs both, in DIR/pretrain and DIR/finetune.
 
 After 1,600 epochs and fine-tuning, B/16, L/16 and H/14 reach 83.6, 85.9 and
 86.9% on ImageNet; probes of B/16 67.8, of L/16 76.0%. The paper prints a layer
@@ -15,7 +15,8 @@ decay of 0.75 for B/16; its code has 0.65. Data of your own: pre-training needs
 no labels, but hundred thousands of images. `data=` is for both stages.
 
 Differs from the authors' code (facebookresearch/mae): pixels lie in [-1, 1],
-and the probe's features are not normalised over the batch.
+fine-tuning keeps the positions fixed, and the probe's features are not
+normalised over the batch.
 """
 
 from vit_jax import config as config_lib

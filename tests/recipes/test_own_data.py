@@ -60,6 +60,17 @@ def test_the_splits_of_the_first_stage_are_not_those_of_imagenet():
   assert second.evals.validation.split == 'validation'
 
 
+def test_lars_is_for_large_batches():
+  known, own = (
+    small.config_of(f'mae:S/16,stage=finetune,tune=head{data}')
+    for data in ('', ',data=folder:/data/birds')
+  )
+  assert known.optimizer.name == 'lars'
+  own.init.checkpoint = '/weights'
+  own = config_lib.resolve(own, num_examples=300, num_classes=5)
+  assert (own.optimizer.name, own.schedule.peak) == ('adamw', 1e-3)
+
+
 @pytest.mark.parametrize('recipe', ['distill:S/16', 'flexi:S/16'])
 def test_a_teacher_is_asked_for(recipe):
   with pytest.raises(ValueError, match=r'--config\.\w+\.\w+=WORKDIR'):
