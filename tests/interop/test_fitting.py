@@ -11,6 +11,7 @@ from tests.interop.tiny import params_of_4_pixels as _params
 from tests.interop.tiny import unstacked as _flat
 from vit_jax import interop
 from vit_jax.interop import arrays, families, fitting, layouts
+from vit_jax.models import patches
 
 POSITION = 'Transformer/posembed_input/pos_embedding'
 
@@ -37,6 +38,22 @@ def test_report_names_what_was_done():
     f'37 arrays loaded; resized: {POSITION}; dropped: head/bias, head/kernel,'
     ' pre_logits/bias, pre_logits/kernel; new: head/bias, head/kernel'
   )
+
+
+def test_only_a_flexible_model_takes_patches_of_another_size():
+  source = tiny.params(tiny.vit())
+  weights = interop.Weights(origin='RUN', params=tiny.flat(source))
+  sizes = {'patch_size': 8, 'position_grid': 2}
+  model = tiny.vit(**sizes, kernel_size=8)
+  params = tiny.params(model, (16, 16))
+  fitted, report = fitting.fit(weights, params, model, (2, 2), new_head=False)
+  assert report.resized == ('embedding/kernel',)
+  np.testing.assert_array_equal(
+    fitted['embedding']['kernel'],
+    patches.resize_kernel(source['embedding']['kernel'], (8, 8)),
+  )
+  with pytest.raises(ValueError, match='embedding/kernel is'):
+    fitting.fit(weights, params, tiny.vit(**sizes), (2, 2), new_head=False)
 
 
 @pytest.mark.parametrize('size', [8, 5, None])

@@ -29,6 +29,7 @@ _DECODER, _KERNEL = 'decoder/', 'embedding/kernel'
 # A model has one of these two: see `Options.final_norm`.
 _NORMS = ('Transformer/encoder_norm/', 'fc_norm/')
 _HEADS = (*_HEAD, _PRE_LOGITS, _PATCH_HEAD, _DECODER, *_NORMS)
+_KERNEL = 'embedding/kernel'
 # Arrays whose length depends on the image size.
 _TABLES = ('pos_embedding', 'x_embedding', 'y_embedding', 'relative_embedding')
 _LISTED = 8  # Longest list of names in a report; optimizers have hundreds.
@@ -78,7 +79,8 @@ def fit(
     params: the model's parameters. They give the shapes and the new head. Any
       may be a `jax.ShapeDtypeStruct`; where a new array is one, zeros that take
       no memory stand for it.
-    model: the model, for the report of differences that no array shows.
+    model: the model, for the report of differences that no array shows. To its
+      `kernel_size`, if it has one, the kernel of the patches is resized.
     grid: (rows, columns) of the position embeddings of `params`; None if the
       model has none.
     new_head: whether `head` keeps the values of `params`. A hidden layer
@@ -110,6 +112,10 @@ def fit(
       resized += _resize_kernel(kept, target)
   except ValueError as error:
     problem = f' {error}'
+  side = getattr(model, 'kernel_size', None)
+  if side and _KERNEL in kept and kept[_KERNEL].shape[:2] != side:
+    kept[_KERNEL] = np.asarray(patches.resize_kernel(kept[_KERNEL], side))
+    resized.append(_KERNEL)
   difference = checkpoint_lib.mismatch(_shapes(target), _shapes(kept))
   if difference or problem:
     if difference:
