@@ -20,16 +20,15 @@ from vit_jax.interop import arrays as arrays_lib
 from vit_jax.interop import inference, layouts
 from vit_jax.interop.families import CLS, DIST
 from vit_jax.interop.weight_files import Weights
-from vit_jax.models import patches, position
+from vit_jax.models import position
 
 _HEAD, _PRE_LOGITS = ('head/', 'head_dist/'), 'pre_logits/'
 # Only masked patch prediction and masked autoencoders have these.
 _MASK_EMBEDDING, _PATCH_HEAD = 'mask_embedding', 'patch_head/'
-_DECODER, _KERNEL = 'decoder/', 'embedding/kernel'
+_DECODER = 'decoder/'
 # A model has one of these two: see `Options.final_norm`.
 _NORMS = ('Transformer/encoder_norm/', 'fc_norm/')
 _HEADS = (*_HEAD, _PRE_LOGITS, _PATCH_HEAD, _DECODER, *_NORMS)
-_KERNEL = 'embedding/kernel'
 # Arrays whose length depends on the image size.
 _TABLES = ('pos_embedding', 'x_embedding', 'y_embedding', 'relative_embedding')
 _LISTED = 8  # Longest list of names in a report; optimizers have hundreds.
@@ -71,16 +70,14 @@ def fit(
 
   If a file does not state the grid of its position embeddings, it is a square,
   as in all released files. If their number is no square, but is that of
-  `params`, they have the same grid. A model with `kernel_size` takes patches of
-  any size, as in FlexiViT (`patches.resize_kernel`).
+  `params`, they have the same grid.
 
   Args:
     weights: as read; blocks may be stacked.
     params: the model's parameters. They give the shapes and the new head. Any
       may be a `jax.ShapeDtypeStruct`; where a new array is one, zeros that take
       no memory stand for it.
-    model: the model, for the report of differences that no array shows. To its
-      `kernel_size`, if it has one, the kernel of the patches is resized.
+    model: the model, for the report of differences that no array shows.
     grid: (rows, columns) of the position embeddings of `params`; None if the
       model has none.
     new_head: whether `head` keeps the values of `params`. A hidden layer
@@ -108,14 +105,8 @@ def fit(
   resized, problem = [], ''
   try:
     resized = _resize_positions(kept, target, weights.grid, grid)
-    if getattr(model, 'kernel_size', None):
-      resized += _resize_kernel(kept, target)
   except ValueError as error:
     problem = f' {error}'
-  side = getattr(model, 'kernel_size', None)
-  if side and _KERNEL in kept and kept[_KERNEL].shape[:2] != side:
-    kept[_KERNEL] = np.asarray(patches.resize_kernel(kept[_KERNEL], side))
-    resized.append(_KERNEL)
   difference = checkpoint_lib.mismatch(_shapes(target), _shapes(kept))
   if difference or problem:
     if difference:
@@ -200,17 +191,6 @@ def _resize_positions(
       resized.append(name)
       loaded[name] = array
   return resized
-
-
-def _resize_kernel(
-  loaded: dict[str, Any], target: Mapping[str, Any]
-) -> list[str]:
-  """Replaces the patches' kernel in `loaded`; returns its name if it did."""
-  old, new = (flat.get(_KERNEL, np.zeros(1)) for flat in (loaded, target))
-  if old.shape == new.shape or old.shape[2:] != new.shape[2:]:
-    return []
-  loaded[_KERNEL] = patches.resize_kernel(old, new.shape[:2])
-  return [_KERNEL]
 
 
 # ---- A model's parameters ----------------------------------------------------
