@@ -76,9 +76,9 @@ def test_only_patches_turn(kind):
     np.testing.assert_allclose(rounded, turned, atol=0.03)
 
 
-@pytest.mark.parametrize('registers, side', [(4, 2), (3, 1), (0, 0)])
-def test_registers_turn_on_a_grid_of_their_own(registers, side):
-  before = 1 + registers
+@pytest.mark.parametrize('registers, others', [(4, 1), (1, 3), (9, 2)])
+def test_registers_turn_on_a_grid_of_their_own(registers, others):
+  before, side = registers + others, round(registers**0.5)
   heads = RNG.normal(size=(1, before + 6, 2, 8)).astype('f')
   turned, _ = _turned(
     *('axial', GRID, heads), registers=registers, rotary_registers=9.0
@@ -88,7 +88,7 @@ def test_registers_turn_on_a_grid_of_their_own(registers, side):
     heads[:, :before], (side, side), 'axial', 9
   )
   np.testing.assert_allclose(turned, expected, atol=1e-5)
-  np.testing.assert_array_equal(turned[:, 0], heads[:, 0])
+  np.testing.assert_array_equal(turned[:, :others], heads[:, :others])
 
 
 def test_initial_mixed_frequencies_have_random_directions():

@@ -204,6 +204,13 @@ def test_unknown_names_list_the_choices(name):
       {'rotary': 'mixed', 'rotary_registers': 100},
       "rotary_registers=100 .*'mixed'.* unset",
     ),
+    *(
+      (
+        {'rotary': 'axial', 'rotary_registers': 100, 'registers': count},
+        f'registers={count} to 1, 4',
+      )
+      for count in (0, 3)
+    ),
     ({'resnet_blocks': (3, 0)}, r'resnet_blocks is \(3, 0\)'),
     ({'name': 'BiT-R50x1', 'blocks': ()}, r'blocks is \(\), expected'),
     (

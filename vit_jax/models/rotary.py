@@ -68,9 +68,9 @@ def angles(
 ) -> jax.Array:
   """Returns the angles by which queries and keys turn.
 
-  Tokens before the patches do not turn. If `rotary_registers` is set, the last
-  n x n registers do, for the largest n: they have places on a grid of their
-  own. ViT-5 (arXiv:2602.08071) does so, with the base 100.
+  Tokens before the patches do not turn. If `rotary_registers` is set, the
+  registers, directly before the patches, do: they have places on a square grid
+  of their own. ViT-5 (arXiv:2602.08071) does so, with the base 100.
   Differs from ViT-5, by no more than the order of channels and tokens: there, y
   has the first half of the planes, and the registers follow the patches.
 
@@ -93,7 +93,7 @@ def angles(
     found = _fixed(kind, options.rotary_base or BASES[kind], grid, width)
   if options.rotary_registers is not None:
     side = math.isqrt(options.registers)
-    prefix -= side**2
+    prefix -= options.registers
     own = _fixed(kind, options.rotary_registers, (side, side), width)
     found = np.concatenate([own, found])
   return jnp.pad(found, [(prefix, rows - tokens), (0, 0), (0, 0)])

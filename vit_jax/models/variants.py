@@ -391,6 +391,11 @@ _REFUSED = (
     ' {0.rotary!r}: leave rotary_registers unset.',
   ),
   (
+    lambda m: m.rotary_registers and (m.registers**0.5 % 1 or not m.registers),
+    'rotary_registers={0.rotary_registers} turns registers by their places on a'
+    ' square: set registers={0.registers} to 1, 4, 9 or so.',
+  ),
+  (
     lambda m: m.attention == 'axial' and m.num_prefix_tokens,
     'attention="axial" works on a grid, in which a class token and registers'
     ' have no place: set pooling to "gap" or "map", and registers to 0.',
