@@ -1,5 +1,6 @@
 """Guards: which parameters fit a model, what is resized, new, or refused."""
 
+import cv2
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -100,6 +101,51 @@ def test_parameters_take_the_models_dtype():
   source = jax.tree.map(lambda x: x.astype(jnp.bfloat16), _params(1))
   fitted, _ = _fit(source, _params(2))
   assert {x.dtype.name for x in jax.tree.leaves(fitted)} == {'float32'}
+
+
+@pytest.mark.parametrize(
+  'patch, grid',
+  [((4, 4), (2, 3)), ((10, 7), (2, 3)), ((4, 4), (5, 2))],
+  ids=str,
+)
+def test_a_model_for_all_patch_sizes_begins_as_a_plain_one(patch, grid):
+  """If patches are not smaller than the plain one's, it computes the same."""
+  plain, size = tiny.vit(), (8, 12)
+  source = tiny.params(plain, size)
+  options = dict(kernel_size=patch, position_grid=grid)
+  model = tiny.vit(**options, patch_size=patch)
+  weights = interop.Weights('RUN', tiny.flat(source), plain, size)
+  high, wide = patch
+  fitted, report = interop.fit_weights(weights, model, (2 * high, 3 * wide))
+  resized = ('embedding/kernel',) * (patch != (4, 4))
+  assert report.resized == resized + (POSITION,) * (grid != (2, 3))
+  if grid != (2, 3):
+    assert tiny.flat(fitted)[POSITION].shape == (1, 11, 16)
+    return
+  images = np.random.default_rng(0).uniform(-1, 1, (2, 2, 3, 4, 4, 3))
+  shown = []
+  for shape in ((4, 4), patch):
+    parts = [cv2.resize(x, shape[::-1]) for x in images.reshape(-1, 4, 4, 3)]
+    parts = np.float32(parts).reshape(2, 2, 3, *shape, 3).swapaxes(2, 3)
+    shown.append(parts.reshape(2, 2 * shape[0], 3 * shape[1], 3))
+  expected, _ = plain.apply({'params': source}, shown[0])
+  found, _ = model.apply({'params': fitted}, shown[1])
+  np.testing.assert_allclose(found, expected, atol=1e-3 * bool(resized))
+
+
+@pytest.mark.parametrize(
+  'options, message',
+  [
+    ({'patch_size': 8}, r'model\.kernel_size=\(4, 4\)'),
+    ({'kernel_size': 8, 'width': 8}, r'embedding/kernel is \(4, 4, 3, 16\)'),
+  ],
+)
+def test_other_patches_that_are_refused(options, message):
+  plain, model = tiny.vit(), tiny.vit(**options)
+  weights = interop.Weights('RUN', tiny.flat(tiny.params(plain)), plain, (8, 8))
+  with pytest.raises(ValueError, match=message) as error:
+    interop.fit_weights(weights, model, (8, 8))
+  assert ('kernel_size' in str(error.value)) == ('kernel_size' not in options)
 
 
 def test_new_arrays_may_be_shapes_only():

@@ -20,7 +20,7 @@ from vit_jax.interop import arrays as arrays_lib
 from vit_jax.interop import inference, layouts
 from vit_jax.interop.families import CLS, DIST
 from vit_jax.interop.weight_files import Weights
-from vit_jax.models import position
+from vit_jax.models import patches, position
 
 _HEAD, _PRE_LOGITS = ('head/', 'head_dist/'), 'pre_logits/'
 # Only masked patch prediction and masked autoencoders have these.
@@ -31,6 +31,7 @@ _NORMS = ('Transformer/encoder_norm/', 'fc_norm/')
 _HEADS = (*_HEAD, _PRE_LOGITS, _PATCH_HEAD, _DECODER, *_NORMS)
 # Arrays whose length depends on the image size.
 _TABLES = ('pos_embedding', 'x_embedding', 'y_embedding', 'relative_embedding')
+_KERNEL = 'embedding/kernel'
 _LISTED = 8  # Longest list of names in a report; optimizers have hundreds.
 
 
@@ -72,6 +73,10 @@ def fit(
   as in all released files. If their number is no square, but is that of
   `params`, they have the same grid.
 
+  A model with `kernel_size` takes a kernel of patches of any size, as FlexiViT
+  begins with a plain ViT (arXiv:2212.08013, §3.5): `patches.resize_kernel`
+  brings it to `kernel_size`, once.
+
   Args:
     weights: as read; blocks may be stacked.
     params: the model's parameters. They give the shapes and the new head. Any
@@ -102,18 +107,17 @@ def fit(
   old_head, new = _new_head(loaded, target) if new_head else ((), ())
   kept = {k: v for k, v in loaded.items() if k not in old_head}
   kept |= {k: target[k] for k in new}
-  resized, problem = [], ''
+  (resized, hint), problem = _resize_kernel(kept, target, model), ''
   try:
-    resized = _resize_positions(kept, target, weights.grid, grid)
+    resized += _resize_positions(kept, target, weights.grid, grid)
   except ValueError as error:
     problem = f' {error}'
   difference = checkpoint_lib.mismatch(_shapes(target), _shapes(kept))
   if difference or problem:
     if difference:
       difference = f' Compared with the model:\n{difference}\n'
-    hint = ''
     if not new_head and _shapes(loaded, _HEADS) != _shapes(target, _HEADS):
-      hint = f' {option} starts a new head.'
+      hint += f' {option} starts a new head.'
     raise ValueError(
       f'The weights of {weights.origin} do not fit the model.'
       f'{difference or " "}Check the name of the model and its sizes.'
@@ -151,6 +155,27 @@ def _new_head(
     tuple(k for k in loaded if k.startswith(parts)),
     tuple(k for k in target if k.startswith(parts)),
   )
+
+
+def _resize_kernel(
+  loaded: dict[str, Any], target: Mapping[str, Any], model: nn.Module
+) -> tuple[list[str], str]:
+  """Replaces the kernel of the patches in `loaded`, if the model resizes it.
+
+  Returns:
+    The resized names, and what to set if the kernel has another size, but the
+    model does not resize it.
+  """
+  old, new = (
+    _shapes(flat, _KERNEL).get(_KERNEL, ()) for flat in (loaded, target)
+  )
+  if old == new or old[2:] != new[2:] or not hasattr(model, 'kernel_size'):
+    return [], ''
+  if model.kernel_size is None:
+    return [], f' model.kernel_size={old[:2]} resizes it to other patches.'
+  kernel = np.asarray(loaded[_KERNEL], np.float32)
+  loaded[_KERNEL] = np.asarray(patches.resize_kernel(kernel, new[:2]))
+  return [_KERNEL], ''
 
 
 def _resize_positions(
