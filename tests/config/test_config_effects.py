@@ -53,6 +53,7 @@ CHANGES = {
   'lora.targets': ('key',),
   'distill.teacher': 'some',
   'distill.model': 'ViT-B/4:width=8,depth=1,heads=1,mlp_dim=8',
+  'distill.image_size': (12, 12),
   'distill.kind': 'hard',
   'distill.temperature': 2.0,
   'distill.weight': 1.0,
@@ -75,7 +76,8 @@ TEACHER = {
 # Without these values, a key has no effect.
 NEEDED = {
   **dict.fromkeys(
-    ('distill.model', 'distill.kind', 'distill.temperature', 'distill.weight'),
+    ('distill.model', 'distill.kind', 'distill.temperature', 'distill.weight')
+    + ('distill.image_size',),
     TEACHER,
   ),
   'tuning.freeze': {'tuning.train': ''},

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 import scipy.special
+from PIL import Image
 
 from tests import tiny_run, tiny_step
 from tests.models import naive
@@ -99,18 +100,19 @@ def test_labels_are_not_used_at_weight_1():
 
 
 @pytest.mark.parametrize(
-  'sizes, options, steps',
+  'sizes, options, steps, size',
   [
-    ((1, 1, 1), {}, 1),
-    ((8, 1, 1), {}, 2),
-    ((2, 2, 2), {'gather': 'micro_batch'}, 2),
+    ((1, 1, 1), {}, 1, ()),
+    ((8, 1, 1), {}, 2, (12, 16)),
+    ((2, 2, 2), {'gather': 'micro_batch'}, 2, (5, 4)),
   ],
   ids=str,
 )
-def test_the_teacher_sees_the_students_images(sizes, options, steps):
-  """Mixed images too, in the order of the rows, whatever splits them."""
+def test_the_teacher_sees_the_students_images(sizes, options, steps, size):
+  """Mixed and resized too, in the order of the rows, whatever splits them."""
   layout = sharding.Layout(sharding.make_mesh(*sizes), **options)
   config = _config(mixup_alpha=0.8, cutmix_alpha=1.0, accumulation_steps=steps)
+  config.distill.image_size = size
   batch = _batch() | {
     'share': np.full(B, 0.7, np.float32),
     'box': np.zeros((B, 4), np.int32),
@@ -118,7 +120,8 @@ def test_the_teacher_sees_the_students_images(sizes, options, steps):
   }
   batch['partner_image'] = np.roll(batch['image'], 1, axis=0)
   teacher = distillation.build_teacher(config, layout)
-  params = naive.random_params(teacher, np.zeros((1, 8, 8, 1), 'f'))
+  size = size or (8, 8)
+  params = naive.random_params(teacher, np.zeros((1, *size, 1), 'f'))
   found = jax.jit(
     lambda *arguments: distillation.add_logits(
       teacher, *arguments, layout, config
@@ -130,8 +133,13 @@ def test_the_teacher_sees_the_students_images(sizes, options, steps):
   own, partner = (
     np.asarray(normalize(batch[name])) for name in ('image', 'partner_image')
   )
+  mixed = 0.7 * own[..., 0] + 0.3 * partner[..., 0]
+  shown = [
+    Image.fromarray(x).resize(size[::-1], Image.Resampling.BICUBIC)
+    for x in mixed
+  ]
   expected, _ = models.parse(TEACHER, num_classes=K).apply(
-    {'params': params}, 0.7 * own + 0.3 * partner, train=False
+    {'params': params}, np.stack(shown)[..., None], train=False
   )
   np.testing.assert_allclose(found['teacher'], expected, rtol=1e-4, atol=1e-5)
   assert found.keys() - batch.keys() == {'teacher'}

@@ -70,9 +70,10 @@ def test_a_teacher_costs_its_forward_pass(teacher, model):
   config = pretrain.get_config('ViT-S/32,imagenet2012')
   config.model.update(scan=True, depth=1)
   alone = _analyse(config)
-  config.distill.update(teacher=teacher, model=model)
+  config.distill.update(teacher=teacher, model=model, image_size=(96, 64))
   found = _analyse(config)
   tiny = pretrain.get_config('ViT-Ti/16,imagenet2012')
+  tiny.image_size = (96, 64)
   tiny.model.update(scan=True, representation_size=0)
   forward = _analyse(tiny)['forward_gmacs']
   assert found['teacher_gmacs'] == forward

@@ -267,6 +267,11 @@ KEYS = {
     '',
     "Its model, such as 'ViT-B/16:gelu=exact'; '': what the weights say.",
   ),
+  'distill.image_size': Key(
+    (),
+    'Height and width to which it sees the images resized; (): as they are.',
+    Check(lambda x: not x or _SIZE.holds(x), f'() or {_SIZE.expected}'),
+  ),
   'distill.kind': Key(
     'soft',
     "To learn its probabilities, 'soft', or its most likely class, 'hard'.",

@@ -1,7 +1,8 @@
 """Distillation: a student learns from a frozen teacher, and from labels.
 
 The teacher sees exactly the images that the student gets, crops and blends
-included, as in patient distillation (arXiv:2106.05237). It runs once at the
+included, as in patient distillation (arXiv:2106.05237). With
+`distill.image_size`, they are resized for it on the device. It runs once at the
 start of a step, outside of the gradient, and its logits become a part of the
 batch. So it works with everything that splits a batch, or computes its gradient
 more than once.
@@ -57,6 +58,11 @@ def build_teacher(
   return parse(**platforms.defaults(parse(), platform, config.model.dtype))
 
 
+def image_size(config: ml_collections.ConfigDict) -> tuple[int, int]:
+  """Returns the (height, width) of the images that the teacher sees."""
+  return tuple(config.distill.image_size or config.image_size)
+
+
 def add_logits(
   model: nn.Module,
   params: Any,
@@ -92,7 +98,11 @@ def add_logits(
     if layout.gather == 'micro_batch':
       # Without the barrier, the compiler moves the gathering out of the loop.
       own, rows = jax.lax.optimization_barrier((params, rows))
-    return model.apply({'params': own}, mixing.images(rows), train=False)[0]
+    images = mixing.images(rows)
+    if config.distill.image_size:
+      shape = len(images), *image_size(config), images.shape[-1]
+      images = jax.image.resize(images, shape, 'cubic')  # Antialiases.
+    return model.apply({'params': own}, images, train=False)[0]
 
   with sharding.use_mesh(layout.mesh):
     logits = jax.lax.map(predict, jax.tree.map(split, batch))  # [A, B/A, K]

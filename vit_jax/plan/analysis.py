@@ -11,7 +11,7 @@ import numpy as np
 from vit_jax import accounting, models
 from vit_jax import config as config_lib
 from vit_jax.config import inputs
-from vit_jax.losses import masked_patch
+from vit_jax.losses import distillation, masked_patch
 from vit_jax.models import position
 from vit_jax.training import program as program_lib
 from vit_jax.training import teacher
@@ -182,7 +182,7 @@ def _teacher_macs(config: ml_collections.ConfigDict) -> int:
   """Returns those of a teacher's forward pass of an image; 0 without one."""
   if config.distill.teacher == '':
     return 0
-  image = tuple(config.image_size), config.channels
+  image = distillation.image_size(config), config.channels
   return _forward_macs(config.distill.model, config.num_classes, *image)
 
 

@@ -19,6 +19,7 @@ import optax
 
 from vit_jax import losses, models, sharding
 from vit_jax.config import platforms
+from vit_jax.losses import distillation
 from vit_jax.models import attention, lora
 from vit_jax.runtime import jax_internals
 from vit_jax.training import gradients
@@ -241,7 +242,7 @@ class Program:
     model, config = self.objective.teacher, self.config
     if model is None:
       return ()
-    shape = (*config.image_size, config.channels)
+    shape = (*distillation.image_size(config), config.channels)
     shapes = jax.eval_shape(
       lambda: step_lib.init_params(model, jax.random.key(0), shape)
     )

@@ -17,6 +17,7 @@ from etils import epath
 from vit_jax import config as config_lib
 from vit_jax import interop, sharding
 from vit_jax.interop import catalog
+from vit_jax.losses import distillation
 from vit_jax.runtime import distributed
 from vit_jax.training import warm_start
 from vit_jax.training.opening import Run
@@ -58,7 +59,7 @@ def with_model(
 def load(run: Run, saved_step: int, *, accept: bool = False) -> tuple[Any, ...]:
   """Reads the teacher's weights, and puts them on the devices.
 
-  Position embeddings are resized to the run's images, as in fine-tuning.
+  Position embeddings are resized to the images, as in fine-tuning.
 
   Args:
     run: built. Its digests get that of the weights.
@@ -87,7 +88,7 @@ def load(run: Run, saved_step: int, *, accept: bool = False) -> tuple[Any, ...]:
       f'distill.teacher={config.distill.teacher!r} is for {found}, but the data'
       f' have {needed}: a teacher must know the classes of the data.'
     )
-  size = tuple(config.image_size)
+  size = distillation.image_size(config)
   params, report = interop.fit_weights(weights, program.objective.teacher, size)
   logging.info('Teacher: weights from %s: %s.', weights.origin, report)
   digest = hashlib.sha256()
