@@ -10,7 +10,11 @@ stochastic depth 0.35.
 S/16, B/16 and L/16 reach 82.2, 84.2 and 84.9% on ImageNet; at 384 px B 85.4, L
 86.0. Data of your own: as for DeiT.
 
-Differs from the authors' code (wangf3014/ViT-5) as deit3.py does.
+Differs from the authors' code (wangf3014/ViT-5) as deit3.py does. There, the
+class token and the registers begin with a deviation of 0.02, not 0 and 1e-6;
+the class token has no learned position, and fine-tuning begins from a moving
+average of the weights, with decay 0.99996. Registers follow the patches, and
+the first half of a head turns with the row: by symmetry, nothing changes.
 """
 
 from vit_jax.configs.recipes import base, deit3
@@ -31,6 +35,8 @@ def get_config(argument=None):
   """Returns the config of `MODEL[,OPTION=VALUE ...]`, see `base.OPTIONS`."""
   args = base.parse(argument, 'vit5', deit3.OPTIONS)
   rows = deit3.rows(args, MODEL)
+  if args['model'] == 'ViT-S/16':
+    rows['finetune']['model']['stochastic_depth'] = 0.05
   if args['model'] == 'ViT-L/16':
     rows['pretrain']['epochs'] = 400
     rows['pretrain']['model']['stochastic_depth'] = 0.35

@@ -50,7 +50,8 @@ def evaluate_only(
       f' {list(config.order)}.'
     )
   config = config.copy_and_resolve_references()
-  config.distill = config_lib.default().distill  # Nothing trains.
+  for section in ('distill', 'flexi'):  # Nothing trains.
+    config[section] = config_lib.default()[section]
   config_lib.validate(config)
   if not config.init.checkpoint:
     raise ValueError(
