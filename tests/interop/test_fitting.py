@@ -104,20 +104,23 @@ def test_parameters_take_the_models_dtype():
 
 
 @pytest.mark.parametrize(
-  'patch, grid',
-  [((4, 4), (2, 3)), ((10, 7), (2, 3)), ((4, 4), (5, 2))],
-  ids=str,
+  'kernel, patch, grid',
+  [
+    ((4, 4), (4, 4), (2, 3)),
+    ((4, 4), (10, 7), (2, 3)),
+    ((10, 7), (10, 7), (2, 3)),
+    ((4, 4), (4, 4), (5, 2)),
+  ],
 )
-def test_a_model_for_all_patch_sizes_begins_as_a_plain_one(patch, grid):
-  """If patches are not smaller than the plain one's, it computes the same."""
+def test_a_model_for_all_patch_sizes_begins_as_a_plain_one(kernel, patch, grid):
+  """With enlarged patches, it computes the same."""
   plain, size = tiny.vit(), (8, 12)
   source = tiny.params(plain, size)
-  options = dict(kernel_size=patch, position_grid=grid)
-  model = tiny.vit(**options, patch_size=patch)
+  model = tiny.vit(kernel_size=kernel, position_grid=grid, patch_size=patch)
   weights = interop.Weights('RUN', tiny.flat(source), plain, size)
   high, wide = patch
   fitted, report = interop.fit_weights(weights, model, (2 * high, 3 * wide))
-  resized = ('embedding/kernel',) * (patch != (4, 4))
+  resized = ('embedding/kernel',) * (kernel != (4, 4))
   assert report.resized == resized + (POSITION,) * (grid != (2, 3))
   if grid != (2, 3):
     assert tiny.flat(fitted)[POSITION].shape == (1, 11, 16)
@@ -130,7 +133,7 @@ def test_a_model_for_all_patch_sizes_begins_as_a_plain_one(patch, grid):
     shown.append(parts.reshape(2, 2 * shape[0], 3 * shape[1], 3))
   expected, _ = plain.apply({'params': source}, shown[0])
   found, _ = model.apply({'params': fitted}, shown[1])
-  np.testing.assert_allclose(found, expected, atol=1e-3 * bool(resized))
+  np.testing.assert_allclose(found, expected, atol=1e-3 * (patch != (4, 4)))
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,10 @@ OPTIONS = {
   'axial': dict(rotary='axial', position_embedding='none'),
   'mixed': dict(rotary='mixed', pooling='map'),
   'dinov3': dict(rotary='dinov3', rotary_base=9.0, pooling='gap'),
+  'tokens': dict(
+    **dict(distillation_token=True, registers=4, rotary='axial'),
+    **dict(rotary_registers=9.0, position_site='every_layer_shared'),
+  ),
   'axial attention': dict(rotary='axial', attention='axial', pooling='gap'),
 }
 ALL = dict(

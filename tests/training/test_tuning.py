@@ -249,6 +249,10 @@ def test_rates_fall_by_layer_as_in_beit(scan):
     np.testing.assert_allclose(
       update, np.broadcast_to(factor, update.shape), rtol=1e-6, err_msg=name
     )
+  # Tokens are the first layer, and what follows the blocks is the last.
+  names = 'dist', 'registers', QUERY, 'fc_norm/scale', 'head_dist/kernel'
+  found = tuning.layer_factors(0.5, dict.fromkeys(names, (16,)))
+  assert list(found.values()) == [0.25, 0.25, 0.5, 1.0, 1.0]
   # An addition has its kernel's rate.
   part = f'lora/{QUERY}/a'
   found = tuning.layer_factors(0.5, {part: (16, 2), QUERY: (16, 2, 8)})
