@@ -5,9 +5,6 @@ from the number of examples, as in configs/pretrain.py. Epochs stay as they are.
 `copy=SPEC` is the place of a copy of ImageNet or ImageNet-21k.
 """
 
-import ml_collections
-from ml_collections import config_dict
-
 from vit_jax import config as config_lib
 from vit_jax import models
 from vit_jax.configs import pretrain
@@ -16,7 +13,6 @@ OPTIONS = (
   '[,data=imagenet2012|SPEC][,copy=SPEC][,epochs=300.0][,image_size=224]'
   '[,train=SPLIT][,eval=SPLIT][,few_shot=imagenet2012|average|SPEC]'
 )
-
 # big_vision's preprocessing of evaluated images; `larger` is 256 for 224 px.
 CENTRE = "resize_small({larger}, method='area')|central_crop"
 
@@ -74,23 +70,3 @@ def build(args, *, init='', data='', epochs, batch_size, image_size, **row):
       config.optimizer = adam
       config.schedule.update(peak=1e-3, peak_batch=0)
   return config
-
-
-def staged(args, **rows):
-  """Returns the run that `stage=` names, or with `all` one after another.
-
-  Stages have the arguments of `build`; the first one is the default. With
-  `all`, `epochs=` is that of the first, and splits are not for other data.
-  """
-  first = next(iter(rows))
-  stage = args.get('stage', first)
-  if stage != 'all':
-    init = '' if stage == first else config_dict.placeholder(str)
-    return build(args, init=init, **rows[stage])
-  configs, init = {}, ''
-  for name, row in rows.items():
-    others = ('epochs',) if init else ()
-    others += ('copy', 'train', 'eval') if 'data' in row else ()
-    own = {key: value for key, value in args.items() if key not in others}
-    configs[name], init = build(own, init=init, **row), f'stage:{name}'
-  return ml_collections.ConfigDict({'stages': configs, 'order': tuple(rows)})

@@ -18,7 +18,7 @@ gradients at norm 1 by default; the paper names no clipping.
 """
 
 from vit_jax import config as config_lib
-from vit_jax.configs.recipes import base, deit
+from vit_jax.configs.recipes import base, deit, stages
 
 OPTIONS = '[,stage=pretrain|finetune|all][,resolution=224|384]'
 AUGMENT = 'flip|three_augment|colour_jitter(0.3, 0.3, 0.3)'
@@ -34,7 +34,7 @@ SIZES = {
 def get_config(argument=None):
   """Returns the config of `MODEL[,OPTION=VALUE ...]`, see `base.OPTIONS`."""
   args = base.parse(argument, 'deit3', OPTIONS)
-  return base.staged(args, **rows(args, {}))
+  return stages.choose(args, **rows(args, {}))
 
 
 def rows(args, model):

@@ -15,7 +15,7 @@ Differs from the authors' code: see configs/recipes/deit3.py.
 """
 
 from vit_jax import config as config_lib
-from vit_jax.configs.recipes import base, deit, deit3
+from vit_jax.configs.recipes import base, deit, deit3, stages
 
 # Model -> pixels, epochs, stochastic depth; that of the second stage.
 SIZES = {
@@ -41,7 +41,7 @@ def get_config(argument=None):
     }
     return deit3.row(epochs, 2048, px, depth, keys, {})
 
-  return base.staged(
+  return stages.choose(
     args,
     pretrain=row(epochs, px, depth, 1e-3),
     finetune=row(50, 224, later, 3e-4) | {'data': 'imagenet2012'},

@@ -20,7 +20,7 @@ normalised over the batch.
 """
 
 from vit_jax import config as config_lib
-from vit_jax.configs.recipes import base, deit
+from vit_jax.configs.recipes import base, deit, stages
 
 # Model -> fine-tuning's epochs, rate per 256 images, layer decay and stochastic
 # depth; the probe's epochs (FINETUNE.md).
@@ -65,7 +65,7 @@ def get_config(argument=None):
   if args.get('tune') == 'head':
     later = row(probe_epochs, 16_384, probe, MODEL | {'head_stddev': 0.01})
   first = row(800, 4096, pretrain, MODEL)
-  return base.staged(args, pretrain=first, finetune=later)
+  return stages.choose(args, pretrain=first, finetune=later)
 
 
 def row(epochs, batch_size, keys, model):

@@ -17,7 +17,7 @@ average of the weights, with decay 0.99996. Registers follow the patches, and
 the first half of a head turns with the row: by symmetry, nothing changes.
 """
 
-from vit_jax.configs.recipes import base, deit3
+from vit_jax.configs.recipes import base, deit3, stages
 
 MODEL = {
   'norm': 'rms',
@@ -40,4 +40,4 @@ def get_config(argument=None):
   if args['model'] == 'ViT-L/16':
     rows['pretrain']['epochs'] = 400
     rows['pretrain']['model']['stochastic_depth'] = 0.35
-  return base.staged(args, **rows)
+  return stages.choose(args, **rows)
