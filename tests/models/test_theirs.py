@@ -1,9 +1,10 @@
-"""Guards: our blocks equal those of timm, with equal weights.
+"""Guards: our blocks equal those of timm and transformers, with equal weights.
 
 Outputs and all gradients, also of the frequencies of rotary positions.
 """
 
 import functools
+import itertools
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 timm = pytest.importorskip('timm')
 torch = pytest.importorskip('torch')
+transformers = pytest.importorskip('transformers')
 
 from timm.layers import pos_embed_sincos  # noqa: E402
 from timm.models import eva  # noqa: E402
@@ -26,32 +28,83 @@ RNG = np.random.default_rng(0)
 WIDTH, HEADS, HIDDEN, GRID, PREFIX = 32, 2, 48, (2, 3), 5
 
 
-_MHA = 'MultiHeadDotProductAttention_0/'
-TIMM = Family(
-  (
-    Rule('rope.freqs', f'{_MHA}rotary_frequencies'),
-    *(Rule(f'gamma_{i + 1}', f'layer_scale_{i}') for i in (0, 1)),
-    *of_pytorch(
-      {
-        'attn.q_proj': f'{_MHA}query',
-        'attn.k_proj': f'{_MHA}key',
-        'attn.v_proj': f'{_MHA}value',
-        'attn.proj': f'{_MHA}out',
-        'attn.q_norm': f'{_MHA}query_norm',
-        'attn.k_norm': f'{_MHA}key_norm',
-        'mlp.fc1_g': 'MlpBlock_0/gate',
-        'mlp.fc1_x': 'MlpBlock_0/Dense_0',
-        'mlp.fc2': 'MlpBlock_0/Dense_1',
-      }
-    ),
-    *of_pytorch({'norm1': 'LayerNorm_0', 'norm2': 'LayerNorm_1'}),
-    *of_pytorch({'norm1': 'RMSNorm_0', 'norm2': 'RMSNorm_1'}),
+def _family(theirs, ours, scale, names, *others):
+  """Returns the names of a block, after prefixes, and of other arrays."""
+  mha = f'{ours}MultiHeadDotProductAttention_0'
+  mlp = f'{ours}MlpBlock_0'
+  parts = (
+    *(f'{mha}/query', f'{mha}/key', f'{mha}/value', f'{mha}/out'),
+    *(f'{mlp}/gate', f'{mlp}/Dense_0', f'{mlp}/Dense_1'),
+    *(f'{mha}/query_norm', f'{mha}/key_norm'),
   )
+  modules = [
+    (theirs + name, part) for name, part in zip(names, parts, strict=False)
+  ]
+  for i in (0, 1):
+    name = f'{theirs}norm{i + 1}'
+    modules += [(name, f'{ours}{kind}Norm_{i}') for kind in ('Layer', 'RMS')]
+    others += (Rule(theirs + scale.format(i + 1), f'{ours}layer_scale_{i}'),)
+  rules = (of_pytorch(dict([module])) for module in modules)
+  return Family((*others, *itertools.chain(*rules)))
+
+
+TIMM = _family(
+  *('', '', 'gamma_{}'),
+  (
+    *(f'attn.{name}' for name in ('q_proj', 'k_proj', 'v_proj', 'proj')),
+    *('mlp.fc1_g', 'mlp.fc1_x', 'mlp.fc2', 'attn.q_norm', 'attn.k_norm'),
+  ),
+  Rule('rope.freqs', 'MultiHeadDotProductAttention_0/rotary_frequencies'),
+)
+DINOV3 = _family(
+  *('model.layer.{i}.', 'Transformer/encoderblock_{i}/'),
+  'layer_scale{}.lambda1',
+  (
+    *(f'attention.{name}_proj' for name in 'qkvo'),
+    *(f'mlp.{name}_proj' for name in ('gate', 'up', 'down')),
+  ),
+  Rule('embeddings.cls_token', 'cls'),
+  *of_pytorch({'embeddings.patch_embeddings': 'embedding'}),
+  *of_pytorch({'norm': 'Transformer/encoder_norm'}),
 )
 
 
-def _rope(kind):
-  width = WIDTH // HEADS
+def _compare(family, ours, params, x, module, theirs, unused=()):
+  """Asserts equal outputs, and gradients of a weighted sum of them.
+
+  Args:
+    family: the names of the parameters.
+    ours: maps parameters and x to the output.
+    params: our parameters.
+    x: our input.
+    module: PyTorch's module, which gets our parameters.
+    theirs: returns the module's output.
+    unused: names of its parameters that we lack.
+  """
+
+  def loss(params):
+    out = ours(params, x)
+    return (out * weights).sum(), out
+
+  state = family.write(tiny.flat(params)).items()
+  state = {name: torch.tensor(np.asarray(array)) for name, array in state}
+  own = dict(module.named_parameters())
+  module.load_state_dict(state | {k: own.pop(k) for k in unused}, strict=True)
+  expected = theirs()
+  weights = RNG.normal(size=expected.shape).astype('f')
+  (expected * torch.tensor(weights)).sum().backward()
+  (_, out), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+  pairs = {'output': (out, expected.detach().numpy())}
+  grads = family.write(tiny.flat(grads))
+  assert own.keys() == grads.keys()
+  pairs |= {name: (grads[name], own[name].grad.numpy()) for name in own}
+  for name, (found, wanted) in pairs.items():
+    size = np.abs(wanted).max()
+    assert size > 1e-3, name
+    assert np.abs(found - wanted).max() < 1e-5 * max(1, size), name
+
+
+def _rope(kind, width=WIDTH // HEADS):
   if kind == 'axial':
     return pos_embed_sincos.RotaryEmbeddingCat(
       width, in_pixels=False, temperature=100.0, grid_indexing='xy'
@@ -89,23 +142,40 @@ def test_blocks_are_timms(options):
     norm_layer=functools.partial(norm, eps=1e-6),
   )
   theirs.rope = _rope(options.rotary)
-  params = naive.random_params(block, x, **call)
-  state = TIMM.write(tiny.flat(params)).items()
-  theirs.load_state_dict({k: torch.tensor(np.asarray(v)) for k, v in state})
-  expected = theirs(torch.tensor(x), rope=theirs.rope.get_embed(list(GRID)))
-  weights = RNG.normal(size=expected.shape).astype('f')
-  (expected * torch.tensor(weights)).sum().backward()
+  _compare(
+    TIMM,
+    lambda params, x: block.apply({'params': params}, x, **call),
+    naive.random_params(block, x, **call),
+    x,
+    theirs,
+    lambda: theirs(torch.tensor(x), rope=theirs.rope.get_embed(list(GRID))),
+  )
 
-  def loss(params):
-    out = block.apply({'params': params}, x, **call)
-    return (out * weights).sum(), out
 
-  (_, out), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
-  grads, own = TIMM.write(tiny.flat(grads)), dict(theirs.named_parameters())
-  assert grads.keys() == own.keys()
-  pairs = {name: (grads[name], own[name].grad.numpy()) for name in own}
-  pairs['output'] = out, expected.detach().numpy()
-  for name, (found, wanted) in pairs.items():
-    size = np.abs(wanted).max()
-    assert size > 1e-3, name
-    assert np.abs(found - wanted).max() < 1e-5 * max(1, size), name
+@pytest.mark.parametrize('size', [(8, 12), (12, 12)])
+def test_dinov3_is_that_of_transformers(size):
+  model = tiny.vit(
+    **dict(width=WIDTH, heads=HEADS, mlp_dim=HIDDEN, mlp='swiglu'),
+    **dict(rotary='dinov3', position_embedding='none', layer_scale=1.0),
+    norm_epsilon=1e-5,
+  )
+  images = RNG.uniform(-1, 1, (2, *size, 3)).astype('f')
+  params = naive.random_params(model, images)
+  head = {'head': params.pop('head')}
+  theirs = transformers.DINOv3ViTModel(
+    transformers.DINOv3ViTConfig(
+      **dict(hidden_size=WIDTH, num_attention_heads=HEADS, patch_size=4),
+      **dict(intermediate_size=HIDDEN, num_hidden_layers=2, image_size=8),
+      **dict(use_gated_mlp=True, hidden_act='silu', key_bias=True),
+    )
+  )
+  assert (theirs.config.rope_theta, theirs.config.layer_norm_eps) == (100, 1e-5)
+  pixels = torch.tensor(images.transpose(0, 3, 1, 2))
+  _compare(
+    DINOV3,
+    lambda params, x: model.apply({'params': params | head}, x)[1]['encoded'],
+    *(params, images),
+    theirs.eval(),
+    lambda: theirs(pixels).last_hidden_state,
+    unused=('embeddings.mask_token', 'embeddings.register_tokens'),
+  )
