@@ -13,9 +13,11 @@ Data of your own: with a teacher that deit3.py fine-tuned on them at 384 px, or
 else --config.distill.image_size='(224,224)'.
 
 Differs from big_vision (proj/flexivit/i1k_deit3_distill.py): the teacher's 384
-px are the student's 240, enlarged, not cut from the image; on photos of
-ImageNet, its first tokens differ by 0.6% of their variance. The class token
-keeps its row of positions. Weight decay is as in augreg.py.
+px are the student's 240, enlarged, not cut from the image: with a random
+kernel, tokens of ImageNet's photos differ by 0.6% of their variance. The class
+token has a row of positions. Decay is written as in augreg.py. As in that code,
+the stored kernel has the size of the teacher's: one of 32 px, the paper's,
+would not give it back at 16.
 """
 
 from ml_collections import config_dict
