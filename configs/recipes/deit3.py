@@ -4,8 +4,7 @@
 
 `stage=pretrain`, the default, trains for 800 epochs. `stage=finetune` goes on
 from --config.init.checkpoint for 20 epochs at `resolution=224` or `384`.
-`stage=all` runs both, in DIR/pretrain and DIR/finetune. deit3_21k.py begins
-with ImageNet-21k.
+`stage=all` runs both, in DIR/pretrain and DIR/finetune. See also deit3_21k.py.
 
 S/16, B/16, L/16 and H/14 reach 81.4, 82.8, 84.0 and 83.5% on ImageNet at the
 size that they train at; then at 224 px B 83.8, L 84.9, H 85.2; at 384 px S
@@ -13,8 +12,9 @@ size that they train at; then at 224 px B 83.8, L 84.9, H 85.2; at 384 px S
 curve beside a run. Data of your own: as for DeiT. Others are trained as S/16.
 
 Differs from the authors' code (facebookresearch/deit): the rate changes at each
-step, and its cosine begins after the warm-up. Their LAMB, Apex's, also clips
-gradients at norm 1 by default; the paper names no clipping.
+step, and its cosine begins after the warm-up; the class token has a position;
+LAMB's ratios are those of queries, keys and values apart. Apex's LAMB, theirs,
+also clips gradients at norm 1 by default; the paper names no clipping.
 """
 
 from vit_jax import config as config_lib

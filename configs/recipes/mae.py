@@ -14,9 +14,9 @@ After 1,600 epochs and fine-tuning, B/16, L/16 and H/14 reach 83.6, 85.9 and
 decay of 0.75 for B/16; its code has 0.65. Data of your own: pre-training needs
 no labels, but hundred thousands of images. `data=` is for both stages.
 
-Differs from the authors' code (facebookresearch/mae): pixels lie in [-1, 1],
-fine-tuning keeps the positions fixed, and the probe's features are not
-normalised over the batch.
+Differs from the authors' code (facebookresearch/mae): pixels lie in [-1, 1];
+the tokens of class and mask do not decay; fine-tuning keeps the positions as
+they are; and the probe's features are not normalised over the batch.
 """
 
 from vit_jax import config as config_lib

@@ -33,7 +33,7 @@ SIMILAR = {
 OURS = {'pre_logits': 'embedding', 'head': 'patch_head'}
 
 
-def _theirs(model, side, loss):
+def theirs_of(model, side, loss):
   """Returns their model with our model's sizes and random parameters."""
   torch.manual_seed(0)
   theirs = transformers.ViTMAEForPreTraining(
@@ -67,7 +67,7 @@ def _theirs(model, side, loss):
   return theirs
 
 
-def _params(state, heads, decoder_heads):
+def ours_of(state, heads, decoder_heads):
   """Returns our names and shapes of a state of transformers."""
   arrays = {k: x.numpy() for k, x in state.items() if 'pos' not in k}
   ours = {'decoder/mask_embedding': arrays.pop('decoder.mask_token')[0, 0]}
@@ -99,9 +99,9 @@ def test_outputs_loss_and_gradients_are_equal(sizes, side, loss, monkeypatch):
   config = config_lib.default()
   config.image_size, config.loss = (side, side), config_lib.mae(**loss)
   task = masked_patch.build(config, model)
-  theirs = _theirs(model, side, config.loss)
+  theirs = theirs_of(model, side, config.loss)
   heads = model.heads, config.loss.decoder_heads
-  params = _params(theirs.state_dict(), *heads)
+  params = ours_of(theirs.state_dict(), *heads)
 
   rng = np.random.default_rng(0)
   images = rng.integers(0, 256, (BATCH, side, side, 3), np.uint8)
@@ -139,7 +139,7 @@ def test_outputs_loss_and_gradients_are_equal(sizes, side, loss, monkeypatch):
   np.testing.assert_allclose(predictions, logits, atol=1e-5)
   np.testing.assert_allclose(loss, found.loss.item(), rtol=1e-5)
   expected = {k: x.grad for k, x in theirs.named_parameters() if 'pos' not in k}
-  expected = _params(expected, *heads)
+  expected = ours_of(expected, *heads)
   norms = jax.tree.map(np.linalg.norm, expected)
   whole = max(jax.tree.leaves(norms))
 

@@ -28,7 +28,7 @@ RNG = np.random.default_rng(0)
 WIDTH, HEADS, HIDDEN, GRID, PREFIX = 32, 2, 48, (2, 3), 5
 
 
-def _family(theirs, ours, scale, names, *others):
+def family(theirs, ours, scale, names, *others):
   """Returns the names of a block, after prefixes, and of other arrays."""
   mha = f'{ours}MultiHeadDotProductAttention_0'
   mlp = f'{ours}MlpBlock_0'
@@ -48,7 +48,7 @@ def _family(theirs, ours, scale, names, *others):
   return Family((*others, *itertools.chain(*rules)))
 
 
-TIMM = _family(
+TIMM = family(
   *('', '', 'gamma_{}'),
   (
     *(f'attn.{name}' for name in ('q_proj', 'k_proj', 'v_proj', 'proj')),
@@ -56,7 +56,7 @@ TIMM = _family(
   ),
   Rule('rope.freqs', 'MultiHeadDotProductAttention_0/rotary_frequencies'),
 )
-DINOV3 = _family(
+DINOV3 = family(
   *('model.layer.{i}.', 'Transformer/encoderblock_{i}/'),
   'layer_scale{}.lambda1',
   (
