@@ -236,13 +236,20 @@ def _ours(program, params, batches, teacher):
 
 def _ascend(params, loss, rho, alpha=0.6):
   """Makes gradients those of GSAM, Algorithm 1 of arXiv:2203.08065."""
-  grads, joined = [p.grad for p in params], utils.parameters_to_vector
-  first, weights = joined(grads), joined(params).detach()
-  utils.vector_to_parameters(weights + rho * first / first.norm(), params)
-  sharp = joined(torch.autograd.grad(loss(), params))
-  utils.vector_to_parameters(weights, params)
-  along = (first @ sharp) / (sharp @ sharp)
-  utils.vector_to_parameters(sharp - alpha * (first - along * sharp), grads)
+  first = [p.grad.clone() for p in params]
+  before = [p.detach().clone() for p in params]
+  flat = torch.cat([g.flatten() for g in first])
+  with torch.no_grad():
+    for p, g in zip(params, first, strict=True):
+      p += rho * g / flat.norm()
+      p.grad = None
+  loss().backward()
+  sharp = torch.cat([p.grad.flatten() for p in params])
+  along = (flat @ sharp) / (sharp @ sharp)
+  with torch.no_grad():
+    for p, old, g in zip(params, before, first, strict=True):
+      p.copy_(old)
+      p.grad -= alpha * (g - along * p.grad)
 
 
 def _theirs(case, model, rates, batches):
