@@ -68,6 +68,8 @@ def test_paths_lead_into_the_checkout():
     ('config', 'quickstart', 'configs/quickstart.py'),
     ('also', 'quickstart.py', 'configs/quickstart.py'),
     ('config', 'configs/quickstart', 'configs/quickstart.py'),
+    ('config', 'deit3', 'configs/recipes/deit3.py'),
+    ('also', 'configs/recipes/deit3.py', 'configs/recipes/deit3.py'),
     ('sweep', 'sweeps/digits.py', 'configs/sweeps/digits.py'),
     ('sweep', 'configs/sweeps/digits.py', 'configs/sweeps/digits.py'),
   ],

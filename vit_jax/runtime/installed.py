@@ -31,11 +31,11 @@ _OWN = ('vit-paper-jax', 'vit-jax')
 _ROOT = pathlib.Path(__file__).parents[2]
 # Seconds: a repository on a network disk must not hold up a run.
 _GIT_PATIENCE = 10.0
-# Flag -> the folder of the files that it can name without a path.
+# Flag -> the folders of the files that it can name without a path.
 _FOLDERS = {
-  'config': 'configs',
-  'also': 'configs',
-  'sweep': 'configs/sweeps',
+  'config': ('configs', 'configs/recipes'),
+  'also': ('configs', 'configs/recipes'),
+  'sweep': ('configs/sweeps',),
 }
 
 
@@ -190,11 +190,15 @@ def find(flag: str, text: str) -> str:
   name, colon, argument = text.partition(':')
   if os.path.isfile(name):
     return text
-  folder = _FOLDERS[flag]
-  shipped = sorted(f.stem for f in path(folder).glob('[!_]*.py'))
+  shipped = {
+    file.stem: folder
+    for folder in _FOLDERS[flag]
+    for file in sorted(path(folder).glob('[!_]*.py'))
+  }
   above, _, stem = name.removesuffix('.py').rpartition('/')
+  folder = shipped.get(stem, '')
   # The path may begin with `configs/sweeps/`, `sweeps/` or nothing.
-  if stem in shipped and (not above or f'/{folder}'.endswith(f'/{above}')):
+  if folder and (not above or f'/{folder}'.endswith(f'/{above}')):
     return f'{path(folder) / stem}.py{colon}{argument}'
   similar = difflib.get_close_matches(stem, shipped)
   raise ValueError(
