@@ -18,7 +18,7 @@ which is `weight_decay=0.1` here, where the rate multiplies it.
 """
 
 from vit_jax import config as config_lib
-from vit_jax.configs.recipes import base
+from vit_jax.configs.recipes import base, plain
 
 # Layers and magnitude of RandAugment, and mixup.
 STRENGTHS = {
@@ -54,7 +54,6 @@ def get_config(argument=None):
   if args['data'] == 'imagenet21k':
     strength, decay, drop = IMAGENET21K.get(model, IMAGENET21K['ViT-B/16'])
   augment, mixup = STRENGTHS[args.get('strength', strength)]
-  adam = dict(weight_decay_params='kernels', mu_dtype='bfloat16', clip_norm=1.0)
   return base.build(
     args,
     epochs=300,
@@ -66,7 +65,6 @@ def get_config(argument=None):
       'data.preprocess': f'inception_crop|flip{augment}',
       'mixup_alpha': mixup,
       'loss': config_lib.sigmoid(),
-      'optimizer': config_lib.optimizer('adamw', weight_decay=decay, **adam),
-      'schedule': config_lib.schedule('cosine', peak=1e-3, warmup_steps=10_000),
+      **plain.sections(weight_decay=decay, peak=1e-3, warmup_steps=10_000),
     },
   )

@@ -22,7 +22,7 @@ Differs from DeiT's code: see deit.py; and from big_vision's as augreg.py does.
 from ml_collections import config_dict
 
 from vit_jax import config as config_lib
-from vit_jax.configs.recipes import base, deit
+from vit_jax.configs.recipes import base, deit, plain
 
 
 def get_config(argument=None):
@@ -59,13 +59,6 @@ def patient():
       'distill.weight': 1.0,
       'loss': config_lib.softmax(),
       # big_vision decays by 3e-4 at the peak of 0.03; here the rate multiplies.
-      'optimizer': config_lib.optimizer(
-        'adamw',
-        weight_decay=0.01,
-        weight_decay_params='kernels',
-        mu_dtype='bfloat16',
-        clip_norm=1.0,
-      ),
-      'schedule': config_lib.schedule('cosine', peak=0.03, warmup_steps=5_000),
+      **plain.sections(weight_decay=0.01, peak=0.03, warmup_steps=5_000),
     },
   )

@@ -23,7 +23,7 @@ would not give it back at 16.
 from ml_collections import config_dict
 
 from vit_jax import config as config_lib
-from vit_jax.configs.recipes import base
+from vit_jax.configs.recipes import base, plain
 
 # Of 240 px: grids of 30, 24, 20, 16, 15, 12, 10, 8, 6 and 5 patches a side.
 PATCH_SIZES = (8, 10, 12, 15, 16, 20, 24, 30, 40, 48)
@@ -58,13 +58,6 @@ def get_config(argument=None):
       'distill.weight': 1.0,
       'init.new_head': False,
       'loss': config_lib.softmax(),
-      'optimizer': config_lib.optimizer(
-        'adamw',
-        weight_decay=0.1,
-        weight_decay_params='kernels',
-        mu_dtype='bfloat16',
-        clip_norm=1.0,
-      ),
-      'schedule': config_lib.schedule('cosine', peak=1e-4, warmup_steps=5_000),
+      **plain.sections(weight_decay=0.1, peak=1e-4, warmup_steps=5_000),
     },
   )

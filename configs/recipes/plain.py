@@ -35,13 +35,20 @@ def get_config(argument=None):
       'data.preprocess': 'inception_crop|flip|rand_augment(2, 10)',
       'mixup_alpha': 0.2,
       'loss': config_lib.softmax(),
-      'optimizer': config_lib.optimizer(
-        'adamw',
-        weight_decay=0.1,
-        weight_decay_params='kernels',
-        mu_dtype='bfloat16',
-        clip_norm=1.0,
-      ),
-      'schedule': config_lib.schedule('cosine', peak=1e-3, warmup_steps=10_000),
+      **sections(weight_decay=0.1, peak=1e-3, warmup_steps=10_000),
     },
   )
+
+
+def sections(*, weight_decay, **schedule):
+  """Returns optimizer and schedule, with the usual values of big_vision."""
+  return {
+    'optimizer': config_lib.optimizer(
+      'adamw',
+      weight_decay=weight_decay,
+      weight_decay_params='kernels',
+      mu_dtype='bfloat16',
+      clip_norm=1.0,
+    ),
+    'schedule': config_lib.schedule('cosine', **schedule),
+  }
