@@ -48,7 +48,8 @@ IMAGENET = {'ViT-Ti/16': 'light1', 'ViT-S/32': 'light2'}
 
 def get_config(argument=None):
   """Returns the config of `MODEL[,OPTION=VALUE ...]`, see `base.OPTIONS`."""
-  args = base.parse(argument, 'augreg', f'[,strength={"|".join(STRENGTHS)}]')
+  options = f'[,strength={"|".join(STRENGTHS)}]'
+  args = base.parse(argument, 'augreg', options, train='train[:99%]')
   model = args['model']
   strength, decay, drop = IMAGENET.get(model, 'medium2'), 0.1, 0.0
   if args['data'] == 'imagenet21k':

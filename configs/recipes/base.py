@@ -17,12 +17,17 @@ OPTIONS = (
 CENTRE = "resize_small({larger}, method='area')|central_crop"
 
 
-def parse(argument, name, options='', data='imagenet2012'):
-  """Returns the options of a recipe's argument, see `parse_argument`."""
+def parse(argument, name, options='', data='imagenet2012', train=''):
+  """Returns the options of a recipe's argument, see `parse_argument`.
+
+  `data` is the default, and `train` the part of ImageNet to train on.
+  """
   usage = f'Usage: configs/recipes/{name}.py:MODEL{options}{OPTIONS}'
   args = config_lib.parse_argument(argument, usage)
-  model = models.paper_name(args['model'])
-  return {'data': data} | args | {'model': model}
+  args = {'data': data} | args | {'model': models.paper_name(args['model'])}
+  if train and args['data'] == 'imagenet2012':
+    args = {'train': train} | args
+  return args
 
 
 def build(args, *, init='', data='', epochs, batch_size, image_size, **row):

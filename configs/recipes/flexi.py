@@ -31,10 +31,8 @@ PATCH_SIZES = (8, 10, 12, 15, 16, 20, 24, 30, 40, 48)
 
 def get_config(argument=None):
   """Returns the config of `MODEL[,OPTION=VALUE ...]`, see `base.OPTIONS`."""
-  args = base.parse(argument, 'flexi', ',teacher=PATH')
+  args = base.parse(argument, 'flexi', ',teacher=PATH', train='train[:99%]')
   teacher = args.get('teacher', config_dict.placeholder(str))
-  if args['data'] == 'imagenet2012':
-    args = {'train': 'train[:99%]'} | args
   patch = int(args['model'].rpartition('/')[2])  # The teacher's.
   return base.build(
     args,

@@ -17,9 +17,7 @@ from vit_jax.configs.recipes import base
 
 def get_config(argument=None):
   """Returns the config of `MODEL[,OPTION=VALUE ...]`, see `base.OPTIONS`."""
-  args = base.parse(argument, 'plain')
-  if args['data'] == 'imagenet2012':
-    args = {'train': 'train[:99%]'} | args
+  args = base.parse(argument, 'plain', train='train[:99%]')
   return base.build(
     args,
     epochs=90,

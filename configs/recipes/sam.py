@@ -19,7 +19,7 @@ from vit_jax.configs.recipes import base
 
 def get_config(argument=None):
   """Returns the config of `MODEL[,OPTION=VALUE ...]`, see `base.OPTIONS`."""
-  args = base.parse(argument, 'sam', '[,kind=gsam|sam]')
+  args = base.parse(argument, 'sam', '[,kind=gsam|sam]', train='train[:99%]')
   gsam = args.get('kind', 'gsam') == 'gsam'
   return base.build(
     args,

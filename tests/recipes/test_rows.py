@@ -221,7 +221,7 @@ ROWS = {
   'augreg:B/16,strength=medium2': augreg(2, 15, 0.5),
   'augreg:B/16,strength=strong1': augreg(2, 20, 0.5),
   'augreg:B/16,strength=strong2': augreg(2, 20, 0.8),
-  'augreg:B/16': augreg(2, 15, 0.5),
+  'augreg:B/16': augreg(2, 15, 0.5) | {'data.train_split': 'train[:99%]'},
   'plain:S/16': BIG_VISION
   | {
     'epochs': 90.0,
@@ -260,6 +260,7 @@ ROWS = {
     'schedule.peak': 3e-3,
     'schedule.end': 3e-5,
     'optimizer.weight_decay': 1e-3 / 3e-3,
+    'data.train_split': 'train[:99%]',
     'sam.rho': 0.6,
     'sam.rho_end': 0.1,
     'sam.alpha': 0.6,
