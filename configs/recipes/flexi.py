@@ -7,7 +7,9 @@ Each step draws a patch size; the kernel of the patches is resized to it. The
 student begins as its teacher, DeiT III at 384 px, and matches its
 probabilities. After 1,200 epochs S, B and L reach 82.6, 84.7 and 85.6% on
 ImageNet at 240 px; the default are 90. Any patch size can be chosen later:
---config.model.patch_size=30, for speed or for accuracy.
+--config.model.patch_size=30, for speed or for accuracy. By estimate, 90 epochs
+of B/16 with a B/16 as the teacher take about 3.0 device days on v4-128 and 0.43
+on h100x8.
 
 Data of your own: with a teacher that deit3.py fine-tuned on them at 384 px, or
 else --config.distill.image_size='(224,224)'.
