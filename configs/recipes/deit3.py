@@ -9,13 +9,12 @@ from --config.init.checkpoint for 20 epochs at `resolution=224` or `384`.
 S/16, B/16, L/16 and H/14 reach 81.4, 82.8, 84.0 and 83.5% on ImageNet at the
 size that they train at; then at 224 px B 83.8, L 84.9, H 85.2; at 384 px S
 83.4, B 85.1, L 85.8. `vit_jax.compare DIR --expected=auto` draws the published
-curve. Data of your own: as for DeiT. Others train as S/16. By estimate, 800
+curve. Data of your own: as for DeiT. Others train as S/16. By the plan, 800
 epochs of B/16 take about 11 device days on v4-128 and 1.8 on h100x8.
 
-Differs from the authors' code (facebookresearch/deit): the rate changes at each
-step, and its cosine begins after the warm-up; the class token has a position;
-LAMB's ratios are those of queries, keys and values apart. Apex's LAMB, theirs,
-also clips gradients at norm 1 by default; the paper names no clipping.
+Differs from the authors' code (facebookresearch/deit) as deit.py does, and: the
+class token has a position; LAMB's ratios are those of queries, keys and values
+apart. Theirs, Apex's, clips gradients at norm 1; the paper names no clipping.
 """
 
 from vit_jax import config as config_lib

@@ -4,10 +4,9 @@
         --config=configs/recipes/mae.py:B/16,stage=all
 
 `stage=pretrain`, the default, learns for 800 epochs to draw the hidden three
-quarters of an image (the released weights: `epochs=1600`). Labels are not used.
-`stage=finetune` goes on from --config.init.checkpoint; with `tune=head`, it
-trains the head alone (a linear probe, by LARS; on data of your own by AdamW).
-`stage=all` runs both, in DIR/STAGE.
+quarters of an image (the released weights: `epochs=1600`). `stage=finetune`
+goes on from --config.init.checkpoint; with `tune=head`, it trains the head
+alone, by LARS (on other data by AdamW). `stage=all` runs both, in DIR/STAGE.
 
 After 1,600 epochs and fine-tuning, B/16, L/16 and H/14 reach 83.6, 85.9 and
 86.9% on ImageNet; probes of B/16 67.8, of L/16 76.0%. The paper prints a layer
