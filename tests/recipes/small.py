@@ -55,6 +55,7 @@ def run(name, teacher=None, steps=4):
   config = shrunk(config_of(f'{name}:Ti/4{RECIPES[name]}'), steps)
   if config.distill.teacher != '':
     config.distill.teacher = str(teacher)
+    config.distill.image_size = ()
   if name == 'flexi':
     config.init.checkpoint = str(teacher)
     config.model.kernel_size, config.model.position_grid = (8, 8), (2, 2)

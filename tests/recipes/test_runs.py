@@ -30,7 +30,7 @@ def marked(*gate):
 def teacher(tmp_path_factory):
   """A trained model, for the recipes that need a teacher."""
   workdir = tmp_path_factory.mktemp('teacher')
-  train.train_and_evaluate(small.run('deit', steps=2), workdir)
+  train.train_and_evaluate(small.run('deit3', steps=2), workdir)
   return workdir
 
 
@@ -71,4 +71,4 @@ def test_a_recipe_sees_the_same_on_two_devices_and_on_eight(
       ]
     )
   assert len(rows[0]) == 2
-  np.testing.assert_allclose(rows[0], rows[1], rtol=1e-4)
+  np.testing.assert_allclose(rows[0], rows[1], rtol=1e-4, atol=1e-6)
