@@ -3,14 +3,14 @@
     python -m vit_jax.main --workdir=DIR --config=configs/recipes/deit3.py:B/16
 
 `stage=pretrain`, the default, trains for 800 epochs. `stage=finetune` goes on
-from --config.init.checkpoint for 20 epochs at `resolution=224` or `384`.
-`stage=all` runs both, in DIR/pretrain and DIR/finetune. See also deit3_21k.py.
+from --config.init.checkpoint for 20, at `resolution=224` or `384`. `stage=all`
+runs both, in DIR/STAGE. deit3_21k.py begins with ImageNet-21k.
 
 S/16, B/16, L/16 and H/14 reach 81.4, 82.8, 84.0 and 83.5% on ImageNet at the
 size that they train at; then at 224 px B 83.8, L 84.9, H 85.2; at 384 px S
 83.4, B 85.1, L 85.8. `vit_jax.compare DIR --expected=auto` draws the published
-curve. Data of your own: as for DeiT. Others train as S/16. By the plan, 800
-epochs of B/16 take about 11 device days on v4-128 and 1.8 on h100x8.
+curve. By estimate, 800 epochs of B/16 take about 11 device days on v4-128 and
+1.8 on h100x8. Data of your own: as for DeiT. Others train as S/16.
 
 Differs from the authors' code (facebookresearch/deit) as deit.py does, and: the
 class token has a position; LAMB's ratios are those of queries, keys and values
@@ -24,10 +24,10 @@ OPTIONS = '[,stage=pretrain|finetune|all][,resolution=224|384]'
 AUGMENT = 'flip|three_augment|colour_jitter(0.3, 0.3, 0.3)'
 # Model -> pixels, peak, stochastic depth; that of the second stage by pixels.
 SIZES = {
-  'ViT-S/16': (224, 4e-3, 0.05, {224: 0.0, 384: 0.0}),
+  'ViT-S/16': (224, 4e-3, 0.05, {224: 0.0, 384: 0.0}),  # 224: our choice.
   'ViT-B/16': (192, 3e-3, 0.2, {224: 0.2, 384: 0.15}),
   'ViT-L/16': (192, 3e-3, 0.45, {224: 0.45, 384: 0.4}),
-  'ViT-H/14': (160, 3e-3, 0.6, {224: 0.55, 384: 0.55}),
+  'ViT-H/14': (160, 3e-3, 0.6, {224: 0.55, 384: 0.55}),  # 384: our choice.
 }
 
 

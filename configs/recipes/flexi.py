@@ -17,9 +17,9 @@ else --config.distill.image_size='(224,224)'.
 Differs from big_vision (proj/flexivit/i1k_deit3_distill.py): the teacher's 384
 px are the student's 240, enlarged, not cut from the image: with a random
 kernel, tokens of ImageNet's photos differ by 0.6% of their variance. The class
-token has a row of positions. Decay is written as in augreg.py. As in that code,
-the stored kernel has the size of the teacher's: one of 32 px, the paper's,
-would not give it back at 16.
+token has a position. Weight decay differs as in augreg.py. As in that code, the
+stored kernel keeps the teacher's size: a kernel that was enlarged to the
+paper's 32 px would be another one when it is resized to 16 again.
 """
 
 from ml_collections import config_dict

@@ -178,7 +178,7 @@ class ViT(Options, nn.Module, kw_only=True):
         [B, rows * columns, patch_outputs]. With a distillation token, those of
         the class token in training, else the mean of both heads.
       out: `embedded` [B, L, D], the first block's input; `encoded` [B, L, D],
-        after the last LayerNorm; `pre_logits` [B, D or representation_size],
+        after the norm of tokens; `pre_logits` [B, D or representation_size],
         the head's input; in a hybrid also `features` [B, height, width,
         channels], the ResNet's output. All are in the compute dtype. With a
         distillation token also `distilled`, like logits, those of its head.
