@@ -71,6 +71,11 @@ def test_lars_is_for_large_batches():
   assert (own.optimizer.name, own.schedule.peak) == ('adamw', 1e-3)
 
 
+def test_sam_looks_less_far_with_small_batches():
+  assert small.config_of('sam:S/16').sam.rho == 0.6
+  assert small.config_of(f'sam:{OWN}').sam.rho == 0.05
+
+
 @pytest.mark.parametrize('recipe', ['distill:S/16', 'flexi:S/16'])
 def test_a_teacher_is_asked_for(recipe):
   with pytest.raises(ValueError, match=r'--config\.\w+\.\w+=WORKDIR'):
