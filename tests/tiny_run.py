@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from unittest import mock
 
+import flax.traverse_util
 import jax
 import ml_collections
 import numpy as np
@@ -124,6 +125,19 @@ def saved_state(workdir) -> dict[str, np.ndarray]:
     )
   flat, _ = jax.tree_util.tree_flatten_with_path(tree)
   return {jax.tree_util.keystr(name): np.asarray(x) for name, x in flat}
+
+
+def weights(workdir) -> dict[str, np.ndarray]:
+  """Returns a run's weights, by names such as `head/kernel`."""
+  params, _ = checkpoint.read_params(workdir)
+  return flax.traverse_util.flatten_dict(params, sep='/')
+
+
+def assert_same_but(flat, source, *, but) -> None:
+  """Asserts that `flat` equals `source`, apart from the names in `but`."""
+  assert but <= flat.keys()
+  for name in flat.keys() - but:
+    np.testing.assert_array_equal(flat[name], source[name], err_msg=name)
 
 
 def assert_same_state(workdir, expected_workdir) -> None:

@@ -3,6 +3,7 @@
 import types
 
 import jax
+import numpy as np
 
 from vit_jax import config as config_lib
 from vit_jax import losses, sharding
@@ -16,6 +17,25 @@ ALL = Tuning()  # All parameters train.
 def one_device(**options) -> sharding.Layout:
   """Returns the layout of the first device."""
   return sharding.Layout(sharding.make_mesh(1), **options)
+
+
+def batch(rows, size=(8, 8), channels=1, classes=2, *, rng=None):
+  """Returns random images and labels; `rng` draws them, by default with seed 0.
+
+  Args:
+    rows: the number of images.
+    size: their height and width.
+    channels: their channels.
+    classes: the number of classes.
+    rng: a generator.
+  """
+  rng = rng or np.random.default_rng(0)
+  return {
+    'image': rng.integers(0, 256, (rows, *size, channels), dtype=np.uint8),
+    'label': rng.integers(0, classes, rows, dtype=np.int32),
+    'mask': np.ones(rows, bool),
+    'unreadable': np.zeros(rows, bool),
+  }
 
 
 def loss_and_grad(

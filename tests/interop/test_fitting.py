@@ -10,6 +10,7 @@ from scipy import ndimage
 from tests.interop import tiny
 from tests.interop.tiny import params_of_4_pixels as _params
 from tests.interop.tiny import unstacked as _flat
+from tests.tiny_run import assert_same_but
 from vit_jax import interop
 from vit_jax.interop import arrays, families, fitting, layouts
 from vit_jax.models import patches
@@ -23,13 +24,6 @@ def _fit(source, params, size=(8, 8), **options):
   grid = (size[0] // 4, size[1] // 4)
   options = {'new_head': True} | options
   return fitting.fit(weights, params, None, grid, **options)
-
-
-def _assert_same_but(flat, source, *, but):
-  """Asserts that `flat` equals `source`, apart from the names in `but`."""
-  assert but <= flat.keys()
-  for name in flat.keys() - but:
-    np.testing.assert_array_equal(flat[name], source[name], err_msg=name)
 
 
 def test_report_names_what_was_done():
@@ -90,7 +84,7 @@ def test_scanned_and_unrolled_blocks_fit_each_other(scan):
   source, params = _params(1, scan=scan), _params(2, scan=not scan)
   loaded, _ = _fit(source, params)
   assert jax.tree.structure(loaded) == jax.tree.structure(params)
-  _assert_same_but(
+  assert_same_but(
     _flat(loaded), _flat(source), but={'head/kernel', 'head/bias'}
   )
   block = _flat(loaded)['Transformer/encoderblock_1/LayerNorm_0/scale']

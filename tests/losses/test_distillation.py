@@ -29,15 +29,6 @@ def _config(**changes):
   )
 
 
-def _batch(labels=K):
-  return {
-    'image': RNG.integers(0, 256, (B, 8, 8, 1), dtype=np.uint8),
-    'label': RNG.integers(0, labels, B, dtype=np.int32),
-    'mask': np.ones(B, bool),
-    'unreadable': np.zeros(B, bool),
-  }
-
-
 class Student:
   """In place of a model: its logits, and those of a distillation token."""
 
@@ -74,7 +65,7 @@ def test_loss_of_deit(kind, alpha, tau, token, loss):
     distill__kind=kind, distill__weight=alpha, distill__temperature=tau
   )
   logits, second, teacher = RNG.normal(0, 3, (3, B, K)).astype(np.float32)
-  batch = _batch() | {'teacher': teacher}
+  batch = tiny_step.batch(B, classes=K, rng=RNG) | {'teacher': teacher}
   on_labels = losses.build(loss)
   function = classification.mean_loss(
     Student(**({'distilled': second} if token else {})),
@@ -113,7 +104,7 @@ def test_the_teacher_sees_the_students_images(sizes, options, steps, size):
   layout = sharding.Layout(sharding.make_mesh(*sizes), **options)
   config = _config(mixup_alpha=0.8, cutmix_alpha=1.0, accumulation_steps=steps)
   config.distill.image_size = size
-  batch = _batch() | {
+  batch = tiny_step.batch(B, classes=K, rng=RNG) | {
     'share': np.full(B, 0.7, np.float32),
     'box': np.zeros((B, 4), np.int32),
     'outside': np.full(B, 0.7, np.float32),

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import tiny_step
 from tests.interop import tiny
 from vit_jax import config as config_lib
 from vit_jax import models, sharding
@@ -14,7 +15,7 @@ from vit_jax.losses import corruption, masked_patch
 from vit_jax.models import vit
 
 SIZE = (8, 12)  # 2 x 3 patches of 4x4 px.
-BATCH = 8
+BATCH = tiny_step.batch(8, SIZE, 3)
 
 
 def _model(**overrides):
@@ -29,20 +30,6 @@ def _task(model=None, *, size=SIZE, channels=3, changes=None, **section):
   config.loss.update(section)
   config.update(changes or {})
   return masked_patch.build(config, model or _model())
-
-
-def _images(count=BATCH, size=SIZE, channels=3):
-  rng = np.random.default_rng(0)
-  return rng.integers(0, 256, (count, *size, channels), dtype=np.uint8)
-
-
-def _batch(count=BATCH):
-  return {
-    'image': _images(count),
-    'label': np.zeros(count, np.int32),
-    'mask': np.ones(count, bool),
-    'unreadable': np.zeros(count, bool),
-  }
 
 
 def _params(model):
@@ -105,7 +92,7 @@ def test_an_adapted_model_has_the_same_encoder_and_features():
   assert sorted(params.keys() - own.keys()) == ['mask_embedding', 'patch_head']
   assert params['mask_embedding'].shape == (8,)
   assert params['patch_head']['kernel'].shape == (8, 512)
-  images = jnp.asarray(_images(2), jnp.float32) / 127.5 - 1
+  images = jnp.float32(BATCH['image'][:2]) / 127.5 - 1
   head = plain['head']
   logits, out = jax.jit(model.apply)({'params': own | {'head': head}}, images)
   predictions, adapted_out = jax.jit(adapted.apply)({'params': params}, images)
@@ -138,7 +125,7 @@ def test_an_adapted_model_has_the_same_encoder_and_features():
 def test_the_loss_is_the_mean_over_corrupted_patches(target):
   task = _task(target=target, fraction=0.3)
   params = _params(task.model)
-  batch = masked_patch.add_image_keys(_batch(), jax.random.key(5))
+  batch = masked_patch.add_image_keys(BATCH, jax.random.key(5))
   objective = masked_patch.mean_loss(task)
 
   @jax.jit
@@ -148,7 +135,7 @@ def test_the_loss_is_the_mean_over_corrupted_patches(target):
 
   (loss, metrics), found = both(params, batch)
   corrupted = np.asarray(found.corrupted)
-  assert corrupted.sum() == BATCH * 2  # 0.3 of 6 patches, rounded.
+  assert corrupted.sum() == 8 * 2  # 0.3 of 6 patches, rounded.
   np.testing.assert_allclose(
     loss, np.asarray(found.loss)[corrupted].mean(), rtol=1e-5
   )
@@ -158,7 +145,7 @@ def test_the_loss_is_the_mean_over_corrupted_patches(target):
 
 def test_masked_patches_are_not_seen():
   task = _task(fraction=1.0, mask_share=1.0, other_share=0.0)
-  batch = masked_patch.add_image_keys(_batch(), jax.random.key(5))
+  batch = masked_patch.add_image_keys(BATCH, jax.random.key(5))
   measure = jax.jit(functools.partial(masked_patch.measure, task))
   found = measure(_params(task.model), batch)
   assert found.corrupted.all()
@@ -172,14 +159,14 @@ def test_a_steps_corruption_is_the_same_on_any_mesh():
   for devices in (1, 8):
     layout = sharding.Layout(sharding.make_mesh(devices))
     prepare = jax.jit(masked_patch.make_prepare_batch(5, layout))
-    batch = sharding.put_batch(_batch(), layout.mesh)
+    batch = sharding.put_batch(BATCH, layout.mesh)
     found += [prepare(batch, step)['corruption_key'] for step in (3, 4)]
   one, other, eight, _ = found
   np.testing.assert_array_equal(eight, one)
   assert not np.array_equal(one, other)
   assert not eight.sharding.is_fully_replicated
   key = jax.random.fold_in(corruption.corruption_key(5), 3)
-  expected = corruption.image_keys(key, jnp.arange(BATCH))
+  expected = corruption.image_keys(key, jnp.arange(8))
   np.testing.assert_array_equal(one, expected)
 
 

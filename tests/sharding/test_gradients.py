@@ -25,6 +25,7 @@ from vit_jax.training import step as step_lib
 from vit_jax.training import tuning as tuning_lib
 
 BATCH, CLASSES, SIZE = 16, 24, (8, 8)
+IMAGES = tiny_step.batch(BATCH, SIZE, 3, CLASSES)
 SIZES = dict(width=16, heads=4, mlp_dim=24)
 VIT = dict(name='ViT-Ti/4', depth=1, representation_size=16, **SIZES)
 # Kinds of models, in the smallest size that has all of their parts.
@@ -71,16 +72,6 @@ def _tuned(kind):
   return params, tuning_lib.build({'freeze': '', 'train': ''}, params)
 
 
-def _batch():
-  rng = np.random.default_rng(0)
-  return {
-    'image': rng.integers(0, 256, (BATCH, *SIZE, 3), dtype=np.uint8),
-    'label': rng.integers(0, CLASSES, BATCH, dtype=np.int32),
-    'mask': np.ones(BATCH, bool),
-    'unreadable': np.zeros(BATCH, bool),
-  }
-
-
 def _one_step(kind, layout, accumulation_steps):
   """Returns the state after one step, and the metrics.
 
@@ -111,7 +102,7 @@ def _one_step(kind, layout, accumulation_steps):
     tuning=tuning,
   )
   return jax.device_get(
-    train_step(state, sharding.put_batch(_batch(), layout.mesh))
+    train_step(state, sharding.put_batch(IMAGES, layout.mesh))
   )
 
 
@@ -172,7 +163,7 @@ def test_no_device_holds_scores_of_other_rows_or_heads():
   function = tiny_step.loss_and_grad(
     classification.mean_loss(model, losses.build('softmax')), layout, None
   )
-  batch = sharding.put_batch(_batch(), layout.mesh)
+  batch = sharding.put_batch(IMAGES, layout.mesh)
   text = jax.jit(function).lower(params, batch, jax.random.key(0)).compile()
   # The whole batch and its tokens are never gathered.
   assert not re.findall(rf'f32\[{BATCH},[^ ]* all-gather', text.as_text())

@@ -1,13 +1,11 @@
 """Guards: stages run in order from the named weights; the table of results."""
 
-import flax.traverse_util
 import ml_collections
-import numpy as np
 import pytest
 
-from tests.tiny_run import tiny_config
-from vit_jax import checkpoint, results
+from tests.tiny_run import assert_same_but, tiny_config, weights
 from vit_jax import config as config_lib
+from vit_jax import results
 from vit_jax.training import stages
 
 
@@ -38,17 +36,11 @@ def test_stages_run_in_order_from_the_named_weights(tmp_path, capsys):
   stages.train_stages(config, tmp_path)
   for name in ('pretrain', 'finetune'):
     assert (tmp_path / name / 'DONE').read_text() == '2\n'
-  old, new = (
-    flax.traverse_util.flatten_dict(
-      checkpoint.read_params(tmp_path / name)[0], sep='/'
-    )
-    for name in ('pretrain', 'finetune')
-  )
+  old, new = map(weights, (tmp_path / 'pretrain', tmp_path / 'finetune'))
   position = 'Transformer/posembed_input/pos_embedding'
   assert new[position].shape == (1, 1 + 4 * 2, 16)
   assert new['head/kernel'].shape == (16, 2)
-  for name in new.keys() - {position, 'head/kernel', 'head/bias'}:
-    np.testing.assert_array_equal(new[name], old[name], err_msg=name)
+  assert_same_but(new, old, but={position, 'head/kernel', 'head/bias'})
   printed = capsys.readouterr().out
   finals = {
     name: results.final_metrics(tmp_path / name) for name in config.order

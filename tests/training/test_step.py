@@ -17,7 +17,8 @@ from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import schedule as schedule_lib
 from vit_jax.training import step as step_lib
 
-BATCH, CLASSES, SIZE = 8, 5, (8, 12)
+CLASSES, SIZE = 5, (8, 12)
+BATCH = tiny_step.batch(8, SIZE, 3, CLASSES)
 
 
 class Classifier(nn.Module):
@@ -30,16 +31,6 @@ class Classifier(nn.Module):
     hidden = nn.gelu(nn.Dense(16)(images.reshape(len(images), -1)))
     dropped = Dropout(self.dropout_rate, deterministic=not train)(hidden)
     return nn.Dense(CLASSES)(dropped), {}
-
-
-def _batch():
-  rng = np.random.default_rng(0)
-  return {
-    'image': rng.integers(0, 256, (BATCH, *SIZE, 3), dtype=np.uint8),
-    'label': rng.integers(0, CLASSES, BATCH, dtype=np.int32),
-    'mask': np.ones(BATCH, bool),
-    'unreadable': np.zeros(BATCH, bool),
-  }
 
 
 def _params(model):
@@ -69,9 +60,7 @@ def test_accumulated_gradient_is_the_whole_batchs():
     function = tiny_step.loss_and_grad(
       objective, tiny_step.one_device(), jax.random.key(0), steps=steps
     )
-    results.append(
-      jax.jit(function)(_params(model), _batch(), jax.random.key(0))
-    )
+    results.append(jax.jit(function)(_params(model), BATCH, jax.random.key(0)))
   for one, four in zip(*map(jax.tree.leaves, results), strict=True):
     np.testing.assert_allclose(four, one, rtol=1e-4, atol=1e-6)
 
@@ -85,9 +74,7 @@ def test_micro_batches_have_keys_of_their_own():
     objective, tiny_step.one_device(), jax.random.key(0), steps=4
   )
   params = {'scale': jnp.ones(())}
-  (loss, metrics), grads = jax.jit(function)(
-    params, _batch(), jax.random.key(0)
-  )
+  (loss, metrics), grads = jax.jit(function)(params, BATCH, jax.random.key(0))
   assert grads['scale'] == pytest.approx(loss)
   # With the same key, all micro-batches would have the same loss.
   assert metrics['square'] - loss**2 > 1e-3
@@ -104,15 +91,15 @@ def test_dropout_differs_from_step_to_step_and_repeats_with_the_seed():
     jax.random.key(0),
     model=model,
   )
-  _, at_0 = step(state, _batch())
-  _, again = step(state, _batch())
-  _, at_1 = step(state.replace(step=state.step + 1), _batch())
+  _, at_0 = step(state, BATCH)
+  _, again = step(state, BATCH)
+  _, at_1 = step(state.replace(step=state.step + 1), BATCH)
   assert at_0['loss'] == again['loss']
   assert abs(at_0['loss'] - at_1['loss']) > 1e-3
 
 
 def test_metrics_are_what_they_say():
-  model, batch = Classifier(), _batch()
+  model, batch = Classifier(), BATCH
   optimizer, schedule = _optimizer('sgd')
   params = _params(model)
   state = step_lib.init_state(params, optimizer, polyak=False)

@@ -4,15 +4,15 @@ import contextlib
 import functools
 import re
 
-import flax.traverse_util
 import jax
 import numpy as np
 import optax
 import pytest
 
-from tests import tiny_run
-from vit_jax import checkpoint, data, interop, models, sharding
+from tests import tiny_run, tiny_step
+from tests.interop.tiny import flat as _flat
 from vit_jax import config as config_lib
+from vit_jax import data, interop, models, sharding
 from vit_jax.config import inputs
 from vit_jax.data import pipeline
 from vit_jax.models import lora
@@ -38,10 +38,6 @@ def _program(**changes):
   config = _config(**changes)
   config.model.dtype = 'float32'
   return program_lib.Program(config, sharding.build(**config.mesh))
-
-
-def _flat(tree):
-  return flax.traverse_util.flatten_dict(tree, sep='/')
 
 
 # The program of a config -----------------------------------------------------
@@ -121,12 +117,7 @@ def _run(program):
   state = program.init_state()
   history = [jax.device_get(_flat(state.params))]
   for _ in range(3):
-    batch = {
-      'image': rng.integers(0, 256, (16, 8, 8, 1), dtype=np.uint8),
-      'label': rng.integers(0, 2, 16, dtype=np.int32),
-      'mask': np.ones(16, bool),
-      'unreadable': np.zeros(16, bool),
-    }
+    batch = tiny_step.batch(16, rng=rng)
     state, metrics = program.train_step(state, batch)
     history.append(jax.device_get(_flat(state.params)))
   assert np.isfinite(metrics['loss'])
@@ -286,12 +277,10 @@ def test_lora_on_other_weights_ends_in_plain_weights(finished, tmp_path):
   )
   config.evals.test = config_lib.evaluation('test')
   values = train.train_and_evaluate(config, tmp_path / 'lora')
-  start, final, saved = (
-    _flat(checkpoint.read_params(path)[0])
-    # The state has additions, which the reader merges.
-    for path in (
-      *(finished[0], tmp_path / 'lora/final', tmp_path / 'lora/checkpoints'),
-    )
+  # The state has additions, which the reader merges.
+  start, final, saved = map(
+    tiny_run.weights,
+    (finished[0], tmp_path / 'lora/final', tmp_path / 'lora/checkpoints'),
   )
   assert final.keys() == saved.keys() == start.keys()
   moved = {

@@ -10,10 +10,12 @@ import pytest
 from scipy import ndimage
 
 from tests import tiny_step
+from tests.checkpoint import states
 from tests.interop.tiny import params_of_4_pixels as _params
 from tests.interop.tiny import unstacked as _flat
-from vit_jax import checkpoint, interop, models
+from tests.tiny_run import assert_same_but
 from vit_jax import config as config_lib
+from vit_jax import interop, models
 from vit_jax.training import warm_start
 
 POSITION = 'Transformer/posembed_input/pos_embedding'
@@ -22,9 +24,7 @@ SIZES = dict(width=8, depth=2, heads=2, mlp_dim=16)
 
 def _save(workdir, params, size=None):
   """Writes a run's checkpoint and, if `size` is given, its config.json."""
-  checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
-  checkpoints.save(5, {'params': params, 'ema_params': {}})
-  checkpoints.close()
+  states.save(workdir, {'params': params, 'ema_params': {}}, [5])
   if size:
     config = config_lib.default()
     config.model.name = 'ViT-Ti/4'
@@ -48,13 +48,6 @@ def _load(path, params, new_grid=(2, 2), new_head=True, **changes):
   return warm_start.load(path, program, new_head=new_head)
 
 
-def _assert_same_but(flat, source, *, but):
-  """Asserts that `flat` equals `source`, apart from the names in `but`."""
-  assert but <= flat.keys()
-  for name in flat.keys() - but:
-    np.testing.assert_array_equal(flat[name], source[name], err_msg=name)
-
-
 def test_new_head_is_kept_and_the_old_one_left_out(tmp_path):
   source = _params(1, classes=5, representation_size=8)
   params = _params(2, classes=3)
@@ -62,7 +55,7 @@ def test_new_head_is_kept_and_the_old_one_left_out(tmp_path):
   loaded = _load(tmp_path, params)
   assert jax.tree.structure(loaded) == jax.tree.structure(params)
   flat, head = _flat(loaded), {'head/kernel', 'head/bias'}
-  _assert_same_but(flat, _flat(source), but=head)
+  assert_same_but(flat, _flat(source), but=head)
   for name in head:
     np.testing.assert_array_equal(flat[name], _flat(params)[name])
 
@@ -84,7 +77,7 @@ def test_position_embedding_is_resized_as_scipy_does(tmp_path, new):
   np.testing.assert_allclose(
     resized[0, 1:].reshape(*new, 8), expected, atol=1e-6
   )
-  _assert_same_but(
+  assert_same_but(
     _flat(loaded), _flat(source), but={'head/kernel', 'head/bias', POSITION}
   )
 
@@ -93,7 +86,7 @@ def test_a_kept_head_must_fit(tmp_path):
   source = _params(1, representation_size=8)
   _save(tmp_path, source, size=(8, 8))
   loaded = _load(tmp_path, _params(2, representation_size=8), new_head=False)
-  _assert_same_but(_flat(loaded), _flat(source), but=set())
+  assert_same_but(_flat(loaded), _flat(source), but=set())
   with pytest.raises(ValueError, match=r'init\.new_head=True') as error:
     _load(
       tmp_path, _params(2, classes=5, representation_size=8), new_head=False
@@ -171,7 +164,7 @@ def test_weights_of_other_kinds(tmp_path, kind, monkeypatch, caplog):
   # The file has no such record; the folder is for transformers.
   assert ('pillow_bilinear' in origin) == (kind == 'huggingface')
   assert "set gelu='exact' to compute the same" in origin
-  _assert_same_but(
+  assert_same_but(
     _flat(loaded), _flat(source), but={'head/kernel', 'head/bias', POSITION}
   )
   # A run that has begun no longer needs the weights it started from.
@@ -191,7 +184,7 @@ def test_an_optimizer_beside_the_weights_is_left_out(tmp_path, caplog):
   np.savez(tmp_path / 'a.npz', **file, **{'opt/state/step': np.ones(1)})
   caplog.set_level('INFO', logger='absl')
   loaded = _load(tmp_path / 'a.npz', _params(2), new_head=False)
-  _assert_same_but(_flat(loaded), source, but=set())
+  assert_same_but(_flat(loaded), source, but=set())
   origin = caplog.messages[-1]
   assert origin.endswith(': 40 arrays loaded; dropped: opt/state/step.')
 
