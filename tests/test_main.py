@@ -14,37 +14,6 @@ import vit_jax
 
 ROOT = pathlib.Path(__file__).parents[1]
 
-# Runs the command lines one after the other, each in a fork of a process that
-# has already imported everything, and ends each fork with os._exit. Importing
-# and shutting down the interpreter take most of a command's time.
-_DRIVER = """
-import json, os, runpy, sys, traceback
-from vit_jax.runtime import errors
-from vit_jax.training import train, stages
-
-for i, (arguments, stub) in enumerate(json.load(sys.stdin)):
-  pid = os.fork()
-  if pid:
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-    continue
-  output = os.open(f'{sys.argv[1]}/{i}', os.O_CREAT | os.O_WRONLY)
-  os.dup2(output, 1)
-  os.dup2(output, 2)
-  if stub:
-    exec(f'def run(config, workdir, **options): {stub}')
-    stages.train_stages = train.train_and_evaluate = run
-  sys.argv = ['main.py', *arguments]
-  code = None
-  try:
-    runpy.run_module('vit_jax.main', run_name='__main__', alter_sys=True)
-  except SystemExit as exit:
-    code = exit.code
-  except BaseException:
-    traceback.print_exc()
-    code = 1
-  print(code if isinstance(code, str) else '', end='', flush=True)
-  os._exit(1 if isinstance(code, str) else code or 0)
-"""
 _OPTIONS = (
   'import jax;print(*options.values(), jax.config.jax_compilation_cache_dir)'
 )
@@ -160,22 +129,21 @@ COMMANDS = {
 
 
 @pytest.fixture(scope='module')
-def commands(tmp_path_factory):
+def commands(command, tmp_path_factory):
   """Name -> the exit code and the output of the command."""
   folder = tmp_path_factory.mktemp('commands')
   (folder / 'link').symlink_to(folder / 'nowhere')
   (folder / 'run' / 'train.log').mkdir(parents=True)
-  driver = subprocess.run(
-    [sys.executable, '-c', _DRIVER, str(folder)],
-    input=json.dumps(list(COMMANDS.values())).replace('FOLDER', str(folder)),
-    capture_output=True,
-    text=True,
-    cwd=ROOT,
-    check=True,
-  )
-  outputs = [(folder / str(i)).read_text() for i in range(len(COMMANDS))]
-  codes = map(int, driver.stdout.split())
-  return dict(zip(COMMANDS, zip(codes, outputs, strict=True), strict=True))
+  found = {}
+  for name, (words, code) in COMMANDS.items():
+    words = [word.replace('FOLDER', str(folder)) for word in words]
+    done = (
+      command('tests.main_with', code, *words)
+      if code
+      else command('vit_jax.main', *words)
+    )
+    found[name] = done.returncode, done.stdout + done.stderr
+  return found
 
 
 @pytest.mark.parametrize(
@@ -227,7 +195,7 @@ def test_what_the_user_can_mend_is_one_message(commands, name, message):
   code, output = commands[name]
   assert code == 1
   assert output.startswith(f'error: {message}'), output
-  assert '\n' not in output
+  assert output.find('\n') == len(output) - 1
 
 
 @pytest.mark.parametrize(
@@ -244,7 +212,7 @@ def test_what_is_wrong_with_the_work_directory(commands, name, words):
   code, output = commands[name]
   assert code == 1
   assert output.startswith('error: /')
-  assert '\n' not in output
+  assert output.find('\n') == len(output) - 1
   assert 'Errno' not in output
   for word in words:
     assert word in output
@@ -253,7 +221,7 @@ def test_what_is_wrong_with_the_work_directory(commands, name, words):
 def test_tracebacks(commands):
   code, output = commands['traceback']
   assert code == 1
-  assert output.endswith('\nValueError: wrong\nerror: wrong'), output
+  assert output.endswith('\nValueError: wrong\nerror: wrong\n'), output
   assert 'Traceback (most recent call last)' in output
   code, output = commands['bug']
   assert code == 1
