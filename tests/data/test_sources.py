@@ -7,25 +7,17 @@ import numpy as np
 import pytest
 from sklearn import datasets
 
+from tests.data.test_identity import Numbers
 from vit_jax import data
 from vit_jax.data.sources import listing, shapes
 
 # ---- Views and specs ---------------------------------------------------------
 
 
-class Numbers(data.Source):
-  """A source whose record i of a split is (split, i)."""
-
-  info = data.SourceInfo('numbers', {'train': 10, 'test': 4}, ('a', 'b', 'c'))
-
-  def read(self, split, index):
-    return data.Record(b'', index, split)
-
-
 def test_views():
   view = data.View(Numbers(), 'train[8:]+test[1:3]')
   found = [(record.name, record.label) for record in view]
-  assert found == [('train', 8), ('train', 9), ('test', 1), ('test', 2)]
+  assert found == [('train/8', 8), ('train/9', 9), ('test/1', 1), ('test/2', 2)]
   for index in (-1, 4):
     with pytest.raises(IndexError, match=f'has 4 records, and no.* {index}'):
       view[index]

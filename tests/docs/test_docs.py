@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from tests.docs import fenced
+from tests.launch.worker.test_locks import setup_py
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = sorted(
@@ -66,15 +67,9 @@ def test_every_page_is_linked_from_the_readme():
 
 
 def test_what_is_said_of_extras_is_right():
-  setup = {
-    node.targets[0].id: ast.literal_eval(node.value)
-    for node in ast.parse((ROOT / 'setup.py').read_text()).body
-    if isinstance(node, ast.Assign)
-    and node.targets[0].id in ('REQUIRED', 'EXTRAS')
-  }
   extras = {
     extra: {re.match(r'[\w-]+', line)[0] for line in lines}
-    for extra, lines in setup['EXTRAS'].items()
+    for extra, lines in setup_py()['EXTRAS'].items()
   }
   page = (ROOT / 'docs/install.md').read_text()
   assert {*re.findall(r'[`\[](\w+)[`\]]', page)} >= {*extras}

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import checkpoint, models
+from tests.checkpoint import states
 from vit_jax import config as config_lib
+from vit_jax import models
 from vit_jax.workdir import files
 
 SIZES = dict(width=16, depth=2, heads=2, mlp_dim=24)
@@ -55,9 +56,7 @@ def run(
   averaged, last = (
     params(model, channels=channels, seed=seed) for seed in range(2)
   )
-  checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
-  checkpoints.save(9, {'params': last, 'ema_params': averaged})
-  checkpoints.close()
+  states.save(workdir, {'params': last, 'ema_params': averaged}, [9])
   config = config_lib.default()
   config.data.dataset = dataset
   config.model.name = 'ViT-B/4'

@@ -8,6 +8,7 @@ from importlib import metadata
 
 import pytest
 
+from tests.package.conftest import git
 from vit_jax.runtime import installed
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -108,24 +109,14 @@ def checkout(tmp_path):
   package = tmp_path / 'vit_jax'
   package.mkdir()
   (package / '__init__.py').write_text('')
-  _git(tmp_path, 'init', '--quiet')
-  _git(tmp_path, 'add', '--all')
-  _git(tmp_path, 'commit', '--quiet', '--message=First')
+  git(tmp_path, 'init', '--quiet')
+  git(tmp_path, 'add', '--all')
+  git(tmp_path, 'commit', '--quiet', '--message=First')
   return tmp_path
 
 
-def _git(root, *words):
-  who = ['-c', 'user.name=A', '-c', 'user.email=a@b', '-c', 'commit.gpgsign=0']
-  return subprocess.run(
-    ['git', '-C', root, *who, *words],
-    check=True,
-    capture_output=True,
-    text=True,
-  ).stdout.strip()
-
-
 def test_commit_is_the_commit_of_the_code(checkout, tmp_path_factory):
-  head = _git(checkout, 'rev-parse', 'HEAD')
+  head = git(checkout, 'rev-parse', 'HEAD').strip()
   # An untracked file does not count as a change of the code.
   (checkout / 'notes.txt').write_text('new')
   assert installed.commit(checkout) == head

@@ -52,7 +52,10 @@ def test_default_fsdp_size():
 
 @pytest.mark.parametrize(
   'sizes',
-  [(-1, 3, 1), (-1, -1, 3), (4, 4, 1), (-1, 1, -1), (0, 1, 1), (-2, -2, 1)],
+  [
+    *((-1, 3, 1), (-1, -1, 3), (4, 4, 1), (-1, 1, -1)),
+    *((0, 1, 1), (-1, 1, 0), (-2, -2, 1)),
+  ],
 )
 def test_sizes_that_do_not_fit(sizes):
   named = 'mesh.data={} x mesh.fsdp={} x mesh.tensor={}'.format(*sizes)

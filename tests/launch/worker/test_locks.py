@@ -47,14 +47,19 @@ def locked(name: str, python: str) -> dict[str, Version]:
   return found
 
 
-def required(name: str) -> list[Requirement]:
-  """Returns the requirements of setup.py, without running it."""
-  assigned = {
+def setup_py() -> dict:
+  """Returns `REQUIRED` and `EXTRAS` of setup.py, without running it."""
+  return {
     node.targets[0].id: ast.literal_eval(node.value)
     for node in ast.parse((ROOT / 'setup.py').read_text()).body
     if isinstance(node, ast.Assign)
     and node.targets[0].id in ('REQUIRED', 'EXTRAS')
   }
+
+
+def required(name: str) -> list[Requirement]:
+  """Returns the requirements of a lock file."""
+  assigned = setup_py()
   words = list(assigned['REQUIRED'])
   for extra in EXTRAS[name]:
     words += assigned['EXTRAS'][extra]
