@@ -13,6 +13,7 @@ import pytest
 
 from tests.interop import tiny
 from tests.models import naive, stacking
+from tests.models.test_attention import lengths as lengths
 from vit_jax import models, sharding
 from vit_jax.models import (
   attention,
@@ -129,8 +130,11 @@ def test_a_layer_scale_of_0_is_the_identity_of_a_block():
 def test_rates_of_stochastic_depth():
   np.testing.assert_allclose(shared.depth_rates(0.3, 4, 'uniform'), [0.3] * 4)
   assert shared.depth_rates(0, 2, 'uniform') == [None, None]
-  linear = shared.depth_rates(0.3, 4)
-  np.testing.assert_allclose(linear[1:], [0.1, 0.2, 0.3], rtol=1e-6)
+  assert shared.depth_rates(0.0, 3) == [None, None, None]
+  assert shared.depth_rates(0.5, 1) == [None]
+  first, *linear = shared.depth_rates(0.3, 4)
+  assert first is None
+  np.testing.assert_allclose(linear, [0.1, 0.2, 0.3], rtol=1e-6)
   # The first block leaves branches out, too: one block has nothing else.
   model = tiny.vit(depth=1, stochastic_depth=0.9)
   params = tiny.params(model, SIZE)
@@ -164,16 +168,6 @@ def _assert_close(actual, expected):
   )
 
 
-@pytest.fixture
-def kernel(monkeypatch):
-  """Replaces cuDNN's by JAX's, which leaves out the same rows."""
-  plain = jax.nn.dot_product_attention
-  monkeypatch.setattr(
-    *(jax.nn, 'dot_product_attention'),
-    lambda *heads, implementation, **options: plain(*heads, **options),
-  )
-
-
 @functools.cache
 def _case(name):
   """Returns a model, parameters, and the loss and its gradients."""
@@ -182,7 +176,8 @@ def _case(name):
   return model, params, _loss_and_grads(model, params)
 
 
-@pytest.mark.parametrize('way', ['scan', 'lanes', 'cudnn', 'tensor'])
+# The first two scan, and keep or compute anew what a gradient needs.
+@pytest.mark.parametrize('way', ['none', 'full', 'lanes', 'cudnn', 'tensor'])
 @pytest.mark.parametrize(
   'name',
   [
@@ -190,11 +185,11 @@ def _case(name):
     'all',
   ],
 )
-def test_each_way_to_compute_gives_the_same(name, way, kernel):
+def test_each_way_to_compute_gives_the_same(name, way, lengths):
   model, params, expected = _case(name)
-  if way == 'scan':
+  if way in ('none', 'full'):
     stacked = stacking.stack_blocks(params)
-    scanned = model.clone(scan=True, remat='full')
+    scanned = model.clone(scan=True, remat=way)
     loss, grads = _loss_and_grads(scanned, stacked)
     _assert_close((loss, models.unstack_blocks(grads)), expected)
     return

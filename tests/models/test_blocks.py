@@ -1,4 +1,4 @@
-"""Guards the blocks' options: a NumPy form, axial, scan, remat.
+"""Guards the blocks' options: a NumPy form, and axial attention.
 
 And the features of every layer, which are the model's own outputs.
 """
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.interop import tiny
-from tests.models import naive, stacking
+from tests.models import naive
 from vit_jax import models, sharding
 from vit_jax.inspection import capture
 from vit_jax.models import attention, encoder, layers, model_options
@@ -109,35 +109,6 @@ def test_an_axial_block_attends_within_rows_then_columns():
     call(block.apply)({'params': params}, x, grid=GRID, train=False),
     expected,
     atol=1e-5,
-  )
-
-
-# Scan and remat --------------------------------------------------------------
-
-
-@functools.partial(jax.jit, static_argnums=0)
-@functools.partial(jax.value_and_grad, argnums=1)
-def _loss_and_grads(model, params):
-  return (model.apply({'params': params}, IMAGES)[0] ** 2).mean()
-
-
-# What `full` computes anew has the same values.
-@pytest.mark.gate
-@pytest.mark.parametrize('remat', ['full', 'none'])
-def test_scan_and_remat_equal_unrolled_blocks(remat):
-  params = _params(tiny.vit())
-  stacked = stacking.stack_blocks(params)
-  block = stacked['Transformer']['encoderblock']
-  assert block['LayerNorm_0']['scale'].shape == (2, 16)
-  jax.tree.map(
-    np.testing.assert_array_equal, models.unstack_blocks(stacked), params
-  )
-  expected = _loss_and_grads(tiny.vit(), params)
-  loss, grads = _loss_and_grads(tiny.vit(scan=True, remat=remat), stacked)
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
-    (loss, models.unstack_blocks(grads)),
-    expected,
   )
 
 

@@ -9,7 +9,7 @@ from tests.interop import tiny
 from tests.models import naive
 from vit_jax import models
 from vit_jax.models import resnet
-from vit_jax.models.shared import Dropout, depth_rates
+from vit_jax.models.shared import Dropout
 
 
 def _drop(rate, x, rng='threefry2x32'):
@@ -174,11 +174,3 @@ def test_evaluations_and_a_rate_of_0_change_nothing(name, options):
   evaluated = program(plain, False)
   assert program(model, False) == program(none, True) == evaluated
   assert 'random_bits[' in program(model, True, jax.random.key(0))
-
-
-def test_rates_grow_linearly_from_0():
-  assert depth_rates(0.0, 3) == [None, None, None]
-  assert depth_rates(0.5, 1) == [None]
-  first, *others = depth_rates(0.1, 5)
-  assert first is None
-  np.testing.assert_allclose(others, [0.025, 0.05, 0.075, 0.1])

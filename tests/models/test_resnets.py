@@ -60,6 +60,20 @@ def _assert_images_close(actual, expected, inputs, rtol=2e-4, atol=1e-5):
     )
 
 
+def _unit_and_layers(unit, x, scale, standardized, epsilon):
+  """Returns a unit's output and parameters, and its layers in NumPy."""
+  params = naive.random_params(unit, x, scale=scale)
+  p = naive.float64(params)
+
+  def conv(name, x, *args):
+    return naive.conv(x, standardized(p[name]), *args)
+
+  def norm(name, x):
+    return naive.group_norm(x, p[name], epsilon=epsilon)
+
+  return jax.jit(unit.apply)({'params': params}, x), p, conv, norm
+
+
 # Layers ----------------------------------------------------------------------
 
 
@@ -104,15 +118,9 @@ def test_group_norm_by_hand(dtype):
 def test_unit_equals_numpy(strides, channels, padding, scale):
   x = _images(2, 4, 5, channels)
   unit = resnet.PostActivationUnit(features=32, strides=strides)
-  params = naive.random_params(unit, x, scale=scale)
-  out = jax.jit(unit.apply)({'params': params}, x)
-  p = naive.float64(params)
-
-  def conv(name, x, *args):
-    return naive.conv(x, _hybrid_standardized(p[name]), *args)
-
-  def norm(name, x):
-    return naive.group_norm(x, p[name], epsilon=1e-6)
+  out, _, conv, norm = _unit_and_layers(
+    unit, x, scale, _hybrid_standardized, 1e-6
+  )
 
   def expected(image):
     residual = image
@@ -192,15 +200,10 @@ def test_parameters_of_the_released_r50x1():
 def test_bit_unit_equals_numpy(strides, channels, scale):
   x = scale * _images(2, 4, 5, channels)
   unit = resnet.PreActivationUnit(features=32, strides=strides)
-  params = naive.random_params(unit, x, scale=scale)
-  out = jax.jit(unit.apply)({'params': params}, x)
-  p = naive.float64(params)
+  out, _, conv, norm = _unit_and_layers(unit, x, scale, _bit_standardized, 1e-5)
 
   def activate(name, x):
-    return naive.relu(naive.group_norm(x, p[name], epsilon=1e-5))
-
-  def conv(name, x, *args):
-    return naive.conv(x, _bit_standardized(p[name]), *args)
+    return naive.relu(norm(name, x))
 
   def expected(image):
     residual, y = image, activate('gn1', image)
@@ -302,15 +305,9 @@ def _mean_pool(x):
 def test_axial_unit_equals_numpy():
   x = _normal(1, 3, 4, 128)
   unit = axial_resnet.AxialUnit(features=32, strides=2, heads=4)
-  params = naive.random_params(unit, x, scale=3e-3)
-  out = jax.jit(unit.apply)({'params': params}, x)
-  p = naive.float64(params)
-
-  def conv(name, x, *args):
-    return naive.conv(x, _hybrid_standardized(p[name]), *args)
-
-  def norm(name, x):
-    return naive.group_norm(x, p[name], epsilon=1e-4)
+  out, p, conv, norm = _unit_and_layers(
+    unit, x, 3e-3, _hybrid_standardized, 1e-4
+  )
 
   def expected(image):
     residual = norm('gn_proj', conv('conv_proj', image, 2))
