@@ -1,81 +1,115 @@
-"""Guards runs of masked patch prediction, and runs that start from them."""
+"""Guards runs that predict masked patches, and what starts from them."""
 
-import flax.traverse_util
 import numpy as np
 import pytest
 
-from vit_jax import checkpoint
+import vit_jax
+from tests import tiny_run
+from tests.interop import tiny
+from vit_jax import checkpoint, data, models
 from vit_jax import config as config_lib
-from vit_jax.configs import finetune
-from vit_jax.configs import masked_patch as masked_patch_config
+from vit_jax.inspection import masked_patches
 from vit_jax.training import evaluate, train
+from vit_jax.workdir import metrics
 
-pytestmark = pytest.mark.usefixtures('programs')
+# Tests of the parts, beside this file and in evaluators/, take seconds.
+pytestmark = [pytest.mark.gate, pytest.mark.usefixtures('programs')]
+
+LOSSES = {
+  'mae': config_lib.mae(decoder_depth=1, decoder_width=16, decoder_heads=2),
+  'masked_patch': config_lib.masked_patch(),
+}
+STEPS = {'mae': 40, 'masked_patch': 300}
+# The weights that a classifier has no use for begin so.
+OWN = {'mae': ('decoder/',), 'masked_patch': ('mask_embedding', 'patch_head/')}
 
 
-def _config(steps=300):
-  """Returns the config of a run on digits of 8x8 px, in 16 patches."""
-  config = masked_patch_config.get_config(
-    f'ViT-B/2,digits,steps={steps},eval=test'
+def _config(loss, **changes):
+  """Returns the config of a run on two digits of 8x8 px, in 16 patches."""
+  config = tiny_run.tiny_config(
+    {
+      'model.name': 'ViT-Ti/2',
+      'model.position_embedding': 'sincos2d_mae',
+      'total_steps': STEPS[loss],
+      'checkpoint.every': 20,
+      'log.every': 10,
+    }
   )
-  config.image_size, config.channels = (8, 8), 1
-  config.model.update(width=32, depth=2, heads=4, mlp_dim=64, dtype='float32')
-  config.data.update(batch_size=64, preprocess='resize', threads=0)
-  config.schedule.peak = 5e-3
-  config.log.tensorboard = False
-  config.mesh.update(data=1, fsdp=1)
+  config.loss = LOSSES[loss]
+  config.schedule = config_lib.schedule('cosine', peak=1e-2, warmup_steps=2)
+  config.evals.test = config_lib.evaluation('test', loss, every=20)
+  for kind, own in (('few_shot', {'shots': (5,)}), ('knn', {'k': (5,)})):
+    config.evals[kind] = config_lib.evaluation(
+      'test', kind, train_split='train', **own
+    )
+  config.update_from_flattened_dict(changes)
   return config
 
 
-def _finetuning(workdir):
-  config = finetune.get_config('ViT-B/2,digits')
-  config.epochs = 0.0
-  config.image_size, config.channels = (8, 8), 1
-  config.model = _config().model
-  config.data.update(batch_size=64, preprocess='resize', threads=0)
-  config.total_steps = 1
-  config.schedule.update(warmup_steps=0, peak=0.0)
-  config.log.tensorboard = False
-  config.mesh.data = 1
-  config.init.checkpoint, config.evals = str(workdir), {}
-  return config
+@pytest.fixture(scope='module', params=LOSSES)
+def finished(request, tmp_path_factory):
+  """Returns the loss of a run, its work directory, and its last metrics."""
+  loss, workdir = request.param, tmp_path_factory.mktemp('run')
+  return loss, workdir, train.train_and_evaluate(_config(loss), workdir)
 
 
-def _flat_params(workdir):
-  tree, _ = checkpoint.read_params(checkpoint.find(workdir))
-  return flax.traverse_util.flatten_dict(tree, sep='/')
+def test_a_run_learns_what_is_hidden(finished):
+  loss, workdir, values = finished
+  rows = [r for r in metrics.read(workdir) if 'test/loss' in r]
+  assert rows[0]['test/loss'] > values['test/loss'] > 0
+  assert values['test/count'] == 72
+  if loss == 'mae':  # The patches' means would have the loss 1.
+    assert values['test/loss'] < 0.95
+    assert 'test/accuracy' not in values
+  else:  # It predicts better than the most frequent colour.
+    baseline = values['test/baseline_accuracy']
+    assert 0.43 < baseline < 0.48
+    assert values['test/accuracy'] > baseline + 0.08
+  assert values['few_shot/5shot/accuracy'] > 0.6  # Chance is 0.5.
+  assert values['knn/5nn/accuracy'] > 0.6
 
 
-@pytest.mark.gate
-def test_a_run_and_what_starts_from_it(tmp_path):
-  config = _config()
-  config.evals.few_shot = config_lib.evaluation(
-    'test', 'few_shot', train_split='train', shots=(5,)
-  )
-  values = train.train_and_evaluate(config, tmp_path / 'run')
-  # It predicts better than the most frequent colour.
-  assert values['test/count'] == 360
-  baseline = values['test/baseline_accuracy']
-  assert 0.4 < baseline < 0.45
-  assert values['test/accuracy'] > baseline + 0.08
-  assert values['few_shot/5shot/accuracy'] > 0.2  # Chance is 0.1.
-
-  config = _config()
-  config.init.checkpoint = str(tmp_path / 'run')
-  found = evaluate.evaluate_only(config, tmp_path / 'evaluated')
-  for name in ('accuracy', 'loss', 'baseline_accuracy', 'count'):
-    key = f'test/{name}'
-    np.testing.assert_allclose(found[key], values[key], rtol=1e-6)
-
-  # Fine-tuning starts with the encoder.
-  config = _finetuning(tmp_path / 'run')
-  train.train_and_evaluate(config, tmp_path / 'tuned')
-  before, after = (_flat_params(tmp_path / name) for name in ('run', 'tuned'))
+def test_fine_tuning_starts_with_the_encoder(finished, tmp_path):
+  loss, workdir, _ = finished
+  config = _config(loss, total_steps=1)
+  config.loss, config.evals = config_lib.softmax(), {}
+  config.schedule = config_lib.schedule('constant', peak=0.0, warmup_steps=0)
+  config.init.checkpoint = str(workdir)
+  train.train_and_evaluate(config, tmp_path)
+  before, after = map(tiny_run.weights, (workdir, tmp_path))
   # The learning rate is 0, so the shared weights keep their values.
-  shared = before.keys() & after.keys()
-  for name in shared:
-    np.testing.assert_array_equal(after[name], before[name], err_msg=name)
-  assert before.keys() - shared == {
-    *('mask_embedding', 'patch_head/kernel', 'patch_head/bias'),
-  }
-  assert after.keys() - shared == {'head/kernel', 'head/bias'}
+  head = {'head/kernel', 'head/bias'}
+  tiny_run.assert_same_but(after, before, but=head)
+  gone = {name for name in before if name.startswith(OWN[loss])}
+  assert before.keys() - after.keys() == gone
+  assert after.keys() - before.keys() == head
+
+
+def test_loading_and_drawing(finished):
+  image = data.open_source('digits:01').read('test', 0).image
+  assert vit_jax.load(str(finished[1])).features(image).shape == (1, 16)
+  seen, prediction, images, _ = masked_patches.predict_pictures(finished[1], 3)
+  if finished[0] == 'mae':
+    hidden = (seen == 128).reshape(3, 4, 2, 4, 2).all(axis=(2, 4))
+    np.testing.assert_array_equal(hidden.sum(axis=(1, 2)), 12)
+    shown = np.repeat(np.repeat(~hidden, 2, axis=1), 2, axis=2)
+    np.testing.assert_array_equal(prediction[shown], images[shown])
+
+
+def test_evaluations_and_a_run_that_goes_on(finished, tmp_path):
+  loss, workdir, values = finished
+  config = _config(loss, total_steps=1)
+  config.init.checkpoint, config.init.new_head = str(workdir), False
+  config.model.scan = True  # The weights are of single blocks.
+  found = evaluate.evaluate_only(config, tmp_path / 'evaluated')
+  for name in values:
+    if name.startswith(('test/', 'few', 'knn')) and 'seconds' not in name:
+      np.testing.assert_allclose(found[name], values[name], rtol=1e-5)
+  # A run goes on from all of the weights.
+  config.evals, config.schedule.warmup_steps, config.schedule.peak = {}, 0, 0.0
+  train.train_and_evaluate(config, tmp_path / 'continued')
+  params, _ = checkpoint.read_params(tmp_path / 'continued')
+  after = tiny.flat(models.unstack_blocks(params))
+  before = tiny_run.weights(workdir)
+  assert after.keys() == before.keys()
+  tiny_run.assert_same_but(after, before, but=set())
