@@ -177,7 +177,13 @@ def _case(name):
 
 
 # The first two scan, and keep or compute anew what a gradient needs.
-@pytest.mark.parametrize('way', ['none', 'full', 'lanes', 'cudnn', 'tensor'])
+@pytest.mark.parametrize(
+  'way',
+  [
+    *(pytest.param('none', marks=pytest.mark.gate), 'full'),
+    *('lanes', 'cudnn', 'tensor'),
+  ],
+)
 @pytest.mark.parametrize(
   'name',
   [
