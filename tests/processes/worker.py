@@ -21,8 +21,7 @@ from absl import logging
 from tests import several
 from tests.tiny_run import tiny_config
 from vit_jax import config as config_lib
-from vit_jax import data, sharding
-from vit_jax.data import ops, pipeline
+from vit_jax import sharding
 from vit_jax.evaluators import predictions
 from vit_jax.runtime import distributed, errors, preemption
 from vit_jax.training import train
@@ -38,39 +37,6 @@ def hashes(array: jax.Array) -> dict[str, list[str]]:
       digest = hashlib.sha256(row.tobytes()).hexdigest()[:16]
       found[str(first + i)].append(digest)
   return dict(found)
-
-
-def see_images(*, out, meshes, steps, batch_size):
-  """Puts batches on meshes; the data set's size is a prime number.
-
-  Writes the hashes of each batch's rows, by mesh and step. `start_step` of a
-  mesh is the number of steps that it leaves out.
-  """
-  view = data.View(data.open_source('digits'), 'train[:101]')
-  preprocess = ops.parse(
-    'resize|pad(1)|random_crop', image_size=(8, 8), channels=1
-  )
-  result = {}
-  for name, mesh in meshes.items():
-    start_step = mesh.pop('start_step', 0)
-    mesh = sharding.make_mesh(**mesh)
-    batches = pipeline.train_batches(
-      view,
-      preprocess,
-      batch_size=batch_size,
-      seed=3,
-      num_classes=10,
-      start_step=start_step,
-      rows=sharding.local_rows(mesh, batch_size),
-    )
-    feed = sharding.feed(
-      batches, mesh, steps - start_step, lambda seconds: None
-    )
-    result[name] = [
-      {key: hashes(batch[key]) for key in ('image', 'label')} for batch in feed
-    ]
-    batches.close()
-  _write(out, result)
 
 
 def run_training(*, out, runs):
@@ -200,7 +166,6 @@ def fail_to_save_predictions(*, workdir):
 
 
 TASKS = {
-  'images': see_images,
   'train': run_training,
   'disagree': disagree,
   'fail': fail_to_save_predictions,
