@@ -4,8 +4,8 @@
 
 The models are `Ti/16`, `S/16` and `B/16`; others get the same settings. 300
 epochs reach 72.2, 79.9 and 81.8% on ImageNet. Distillation from a teacher is in
-configs/recipes/distill.py. By estimate, 300 epochs of B/16 take about 5.6
-device days on v4-128 and 0.86 on h100x8.
+configs/recipes/distill.py. By the plan, 300 epochs of B/16 take 5.6 device
+days on v4-128 and 0.85 on h100x8.
 
 Data of your own: this strong augmentation suits many images and hundreds of
 epochs. With less, start from trained weights (configs/finetune.py).

@@ -9,7 +9,7 @@ runs both, in DIR/STAGE. deit3_21k.py begins with ImageNet-21k.
 S/16, B/16, L/16 and H/14 reach 81.4, 82.8, 84.0 and 83.5% on ImageNet at the
 size that they train at; then at 224 px B 83.8, L 84.9, H 85.2; at 384 px S
 83.4, B 85.1, L 85.8. `vit_jax.compare DIR --expected=auto` draws the published
-curve. By estimate, 800 epochs of B/16 take about 11 device days on v4-128 and
+curve. By the plan, 800 epochs of B/16 take 11 device days on v4-128 and
 1.8 on h100x8. Data of your own: as for DeiT. Others train as S/16.
 
 Differs from the authors' code (facebookresearch/deit) as deit.py does, and: the

@@ -9,8 +9,8 @@
 
 S/16, B/16, L/16 and H/14 reach 83.1, 85.7, 87.0 and 87.2% on ImageNet. Other
 models get the settings of S/16. Data of your own: these suit a million images
-and more, as the crops are simple and there is no mixup. By estimate, both
-stages of B/16 take about 42 device days on v4-128 and 7.2 on h100x8.
+and more, as the crops are simple and there is no mixup. By the plan, the
+first stage of B/16 takes 39 device days on v4-128 and 6.5 on h100x8.
 
 Differs from the authors' code: see configs/recipes/deit3.py.
 """

@@ -8,9 +8,9 @@ the teacher's probabilities on strong blends of images, which both see, for a
 very long time. A BiT-R50x1 whose teacher is a BiT-R152x2 reaches 82.8% on
 ImageNet after 1,200 epochs. `kind=token` is DeiT's: a token and a head of their
 own learn the teacher's first choice, for 300 epochs (configs/recipes/deit.py).
-S/16 reaches 81.2 and B/16 83.4%; their teacher was a RegNetY-16GF. By estimate,
-300 epochs of B/16 with L/16 as the teacher take about 11 device days on v4-128
-and 1.7 on h100x8.
+S/16 reaches 81.2 and B/16 83.4%; their teacher was a RegNetY-16GF. By the plan,
+300 epochs of B/16 with L/16 as the teacher take 10.5 device days on v4-128 and
+1.6 on h100x8.
 
 WEIGHTS are a run's work directory, a file, a Hugging Face folder or a released
 name; --config.distill.model names their model where they do not tell it.

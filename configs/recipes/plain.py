@@ -5,7 +5,7 @@
 S/16 reaches 76.5% on ImageNet after 90 epochs, and 80% after `epochs=300`. One
 hundredth of the training images is held out, as in the paper.
 
-By estimate, 90 epochs of B/16 take about 1.6 device days on v4-128 and 0.23 on
+By the plan, 90 epochs of B/16 take 1.5 device days on v4-128 and 0.24 on
 h100x8.
 
 Data of your own: the cheapest recipe to begin with, from some ten thousand

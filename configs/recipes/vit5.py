@@ -8,8 +8,8 @@ included, is that of configs/recipes/deit3.py; L/16 trains for 400 epochs with
 stochastic depth 0.35.
 
 S/16, B/16 and L/16 reach 82.2, 84.2 and 84.9% on ImageNet; at 384 px B 85.4, L
-86.0. Data of your own: as for DeiT. By estimate, 800 epochs of B/16 take about
-11 device days on v4-128 and 1.8 on h100x8.
+86.0. Data of your own: as for DeiT. By the plan, 800 epochs of B/16 take 15
+device days on v4-128 and 1.8 on h100x8.
 
 Differs from the authors' code (wangf3014/ViT-5) as deit3.py does. There, the
 class token and the registers begin with a deviation of 0.02, not 0 and 1e-6;
