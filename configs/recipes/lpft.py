@@ -9,8 +9,8 @@ distorts the features. With a head that was trained first, ten data sets gained
 about one point on their own kind of images, and ten points on others. Both
 stages are those of configs/finetune.py, with `tune=head` and then with all
 weights, in DIR/probe and DIR/finetune. `auto` takes the model of WEIGHTS. By
-estimate, both stages of B/16 on ImageNet take about 0.2 device days on v4-128
-and 0.03 on h100x8.
+the plan, both stages of B/16 on ImageNet take 0.22 device days on v4-128 and
+0.03 on h100x8.
 
 Data of your own: it suits small sets, and those whose test images will differ
 from the training images.
