@@ -163,7 +163,7 @@ CASES = {
   'augreg:Ti/4': Case(ADAMW, 0.1, _sigmoid, TANH, **BIG_VISION),
   'flexi:Ti/4,teacher=t': Case(
     *(ADAMW, 0.1, _soft, partial(SCALED, kind=peers.Flexi)),
-    changes=(('flexi.patch_sizes', SIDES),),
+    changes=(('flexi.patch_sizes', SIDES), ('distill.image_size', ())),
     **BIG_VISION,
   ),
 }
