@@ -11,7 +11,7 @@ Ti/16 78.22, B/32 83.59, S/32 79.58, R50+L/32 85.99, R26+S/32 83.85, R+Ti/16
 B/16 reaches 79.15 and S/16 78.84%. `strength=` chooses another one.
 
 By the plan, 300 epochs of B/16 on ImageNet take 4.1 device days on v4-128 and
-0.74 on h100x8; those on ImageNet-21k have ten times as many steps.
+0.74 on h100x8; those on ImageNet-21k have about ten times as many steps.
 
 Data of your own: the fewer images, the more augmentation helps, and below about
 a million none of it replaces trained weights (the paper's section 4.1).

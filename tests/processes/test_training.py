@@ -128,6 +128,7 @@ def _check(tmp_path, names, more=()):
   for name in meshes:
     alone = _seen(tmp_path / 'one/seen', 1, name)
     assert _seen(tmp_path / 'many/seen', 2, name) == alone
+    assert all(rows.keys() == alone[0].keys() for rows in alone)
     # Each epoch crops an image differently, so almost all images are unique.
     assert len({digest for rows in alone for digest in rows.values()}) > 500
     one, many = tmp_path / 'one' / name, tmp_path / 'many' / name

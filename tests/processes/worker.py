@@ -42,7 +42,7 @@ def hashes(array: jax.Array) -> dict[str, list[str]]:
 def run_training(*, out, runs):
   """Runs several configs, one after another.
 
-  Writes for each run the hashes of the images of every step.
+  Writes for each run the hashes of the images and labels of every step.
 
   Args:
     out: the beginning of the path of the output.
@@ -59,7 +59,13 @@ def _run(*, workdir, config, stop_after=0):
 
   def put_and_note(batch, mesh):
     result = put_batch(batch, mesh)
-    seen.append(hashes(result['image']))
+    seen.append(
+      {
+        f'{key} {row}': digests
+        for key in ('image', 'label')
+        for row, digests in hashes(result[key]).items()
+      }
+    )
     return result
 
   calls = []

@@ -14,7 +14,8 @@ from vit_jax.workdir import metrics
 
 SLOW = pytest.mark.slow
 pytestmark = pytest.mark.usefixtures('programs')
-# The others compile as long, with nothing that these have not.
+# The others compile as long. training/test_every_optimizer.py restores the
+# state of each optimizer.
 GATE = ('deit3', 'mae', 'distill', 'flexi')
 
 
