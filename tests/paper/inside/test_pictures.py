@@ -42,7 +42,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope='module')
 def masked(tmp_path_factory):
   folder = tmp_path_factory.mktemp('masked')
-  config = masked_patch_config(2)
+  config = masked_patch_config('masked_patch', total_steps=2)
   config.schedule.warmup_steps = 0
   train.train_and_evaluate(config, folder)
   return str(folder)
