@@ -5,28 +5,20 @@ work both ways; how its `config.json` maps to `models.build`; and how images
 were prepared for it. See `layouts.Family`.
 """
 
-import dataclasses
-
+import flax.linen as nn
 import numpy as np
 
-from vit_jax.interop.layouts import (
-  Arrays,
-  Family,
-  Key,
-  Rule,
-  of_pytorch,
-  unstack,
-)
+from vit_jax.interop import timm_layouts, transformers_layouts
+from vit_jax.interop.layouts import Arrays, Family, Rule, unstack
+from vit_jax.interop.transformers_layouts import CLS as CLS
+from vit_jax.interop.transformers_layouts import DIST as DIST
+from vit_jax.interop.transformers_layouts import POSITION
 
-CLS, DIST = 'cls', 'dist'
-POSITION = 'Transformer/posembed_input/pos_embedding'
 # Prefixes under which some code bases keep the parameters.
 _PREFIXES = ('opt/target/', 'params/img/', 'params/', 'img/', 'target/')
 # Every model has one of these arrays.
 _ANCHORS = ('embedding/kernel', 'conv_root/kernel', 'head/kernel')
 
-_BLOCK = 'Transformer/encoderblock_{i}/'
-_ATTENTION = f'{_BLOCK}MultiHeadDotProductAttention_0/'
 _IN_BLOCK = 'Transformer/encoderblock{at}/'
 
 # The released ViTs and hybrids, from a Flax older than Linen, which numbers the
@@ -75,118 +67,41 @@ BIT = Family(
   aliases=((r'/(standardized_conv2d|group_norm)_\d+/', r'/\1/'),),
 )
 
-_LAYER = 'vit.encoder.layer.{i}'
-# ViTForImageClassification and ViTModel of transformers, and DeiT without a
-# distillation token.
-VIT = Family(
-  rules=(
-    Rule('vit.embeddings.cls_token', CLS),
-    Rule('vit.embeddings.position_embeddings', POSITION),
-    *of_pytorch(
-      {
-        'vit.embeddings.patch_embeddings.projection': 'embedding',
-        'vit.layernorm': 'Transformer/encoder_norm',
-        'vit.pooler.dense': 'pre_logits',
-        'classifier': 'head',
-        f'{_LAYER}.layernorm_before': f'{_BLOCK}LayerNorm_0',
-        f'{_LAYER}.attention.attention.query': f'{_ATTENTION}query',
-        f'{_LAYER}.attention.attention.key': f'{_ATTENTION}key',
-        f'{_LAYER}.attention.attention.value': f'{_ATTENTION}value',
-        f'{_LAYER}.attention.output.dense': f'{_ATTENTION}out',
-        f'{_LAYER}.layernorm_after': f'{_BLOCK}LayerNorm_1',
-        f'{_LAYER}.intermediate.dense': f'{_BLOCK}MlpBlock_0/Dense_0',
-        f'{_LAYER}.output.dense': f'{_BLOCK}MlpBlock_0/Dense_1',
-      }
-    ),
-  ),
-  aliases=(
-    # What DDP, torch.compile and Lightning put before all others.
-    (r'^((module|_orig_mod|model)\.)+', ''),
-    (r'^(vit|deit)\.', ''),
-    # Names of newer versions of transformers.
-    (r'^layers\.', 'encoder.layer.'),
-    (r'\.attention\.q_proj\.', '.attention.attention.query.'),
-    (r'\.attention\.k_proj\.', '.attention.attention.key.'),
-    (r'\.attention\.v_proj\.', '.attention.attention.value.'),
-    (r'\.attention\.o_proj\.', '.attention.output.dense.'),
-    (r'\.mlp\.fc1\.', '.intermediate.dense.'),
-    (r'\.mlp\.fc2\.', '.output.dense.'),
-    (r'^(?!classifier\.)', 'vit.'),
-  ),
-  unused=('vit.embeddings.mask_token',),
-  # The classifier reads the class token.
-  unused_with_head=('vit.pooler.dense.weight', 'vit.pooler.dense.bias'),
-  keys=(
-    Key('hidden_size', 'width', 768),
-    Key('num_hidden_layers', 'depth', 12),
-    Key('num_attention_heads', 'heads', 12),
-    Key('intermediate_size', 'mlp_dim', 3072),
-    Key(
-      'hidden_act',
-      'gelu',
-      'gelu',
-      {
-        'gelu': 'exact',
-        **dict.fromkeys(('gelu_new', 'gelu_fast', 'gelu_pytorch_tanh'), 'tanh'),
-      },
-    ),
-    Key('layer_norm_eps', 'norm_epsilon', 1e-12),
-    Key('hidden_dropout_prob', 'dropout_rate', 0.0),
-    Key('qkv_bias', 'qkv_bias', True),
-    Key('patch_size', 'patch_size', 16),
-  ),
-  fixed={
-    'resnet_blocks': None,
-    'representation_size': None,
-    'pooling': 'token',
-    'registers': 0,
-    'distillation_token': False,
-    'final_norm': 'tokens',
-    'kernel_size': None,
-    'position_grid': None,
-    'attention': 'full',
-    'position_embedding': '1d',
-    'position_site': 'stem',
-    'norm_position': 'pre',
-    'parallel': False,
-    'qk_norm': False,
-    'norm_bias': True,
-    'norm': 'layer',
-    'mlp': 'gelu',
-    'layer_scale': None,
-    'rotary': None,
-  },
-  config={
-    'architectures': ['ViTForImageClassification'],
-    'model_type': 'vit',
-    'attention_probs_dropout_prob': 0.0,
-    'torch_dtype': 'float32',
-  },
-  processor='ViTImageProcessor',
-)
-# By `model_type` in config.json.
-HUGGINGFACE = {
-  'vit': VIT,
-  'deit': dataclasses.replace(VIT, processor='DeiTImageProcessor'),
-}
+# Of transformers by its `model_type`, and of timm.
+OTHERS = transformers_layouts.FAMILIES | timm_layouts.FAMILIES
 
-# Image processor -> its defaults in transformers, which files may leave out.
-_VIT_IMAGES = {
-  'do_resize': True,
-  'size': 224,
-  'resample': 2,
-  'do_center_crop': False,
-  'do_rescale': True,
-  'rescale_factor': 1 / 255,
-  'do_normalize': True,
-  'image_mean': 0.5,
-  'image_std': 0.5,
-}
-PROCESSORS = {
-  'ViTImageProcessor': _VIT_IMAGES,
-  'DeiTImageProcessor': _VIT_IMAGES
-  | {'size': 256, 'resample': 3, 'do_center_crop': True, 'crop_size': 224},
-}
+
+def layout_of(model: nn.Module, *, has_head: bool) -> str:
+  """Returns the first of `OTHERS` that has a model.
+
+  Raises:
+    ValueError: there is none. The message says what is closest.
+  """
+  unlike = {
+    name: family.unlike(model, has_head=has_head)
+    for name, family in OTHERS.items()
+  }
+  closest = min(unlike, key=lambda name: len(unlike[name]))
+  if unlike[closest]:
+    raise ValueError(
+      'Neither transformers nor timm can express this model; the closest'
+      f' layout, {closest}, has none with {", ".join(unlike[closest])}. Save it'
+      ' as .npz instead.'
+    )
+  return closest
+
+
+def check(layout: str, model: nn.Module, *, has_head: bool) -> None:
+  """Raises ValueError with all reasons why a layout lacks a model."""
+  if layout not in OTHERS:
+    raise ValueError(
+      f'layout={layout!r} is unknown; known are {", ".join(OTHERS)}.'
+    )
+  if reasons := OTHERS[layout].unlike(model, has_head=has_head):
+    raise ValueError(
+      f'The layout {layout} cannot express this model: it has'
+      f' {", ".join(reasons)}. Choose another layout, or save it as .npz.'
+    )
 
 
 # ---- Released files ----------------------------------------------------------

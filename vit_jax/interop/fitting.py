@@ -109,7 +109,9 @@ def fit(
   kept |= {k: target[k] for k in new}
   (resized, hint), problem = _resize_kernel(kept, target, model), ''
   try:
-    resized += _resize_positions(kept, target, weights.grid, grid)
+    resized += _resize_positions(
+      kept, target, weights.grid, grid, model, weights.resize
+    )
   except ValueError as error:
     problem = f' {error}'
   difference = checkpoint_lib.mismatch(_shapes(target), _shapes(kept))
@@ -183,6 +185,8 @@ def _resize_positions(
   target: Mapping[str, Any],
   old_grid: tuple[int, int] | None,
   new_grid: tuple[int, int] | None,
+  model: nn.Module,
+  method: str,
 ) -> list[str]:
   """Replaces position embeddings in `loaded`; returns the resized names.
 
@@ -190,6 +194,8 @@ def _resize_positions(
     ValueError: one cannot be resized. The message names it.
   """
   resized = []
+  prefix = sum(name in loaded for name in (CLS, DIST))
+  prefix *= getattr(model, 'class_position', True)
   for name in sorted(loaded.keys() & target.keys()):
     kind, array = name.rpartition('/')[2], loaded[name]
     if kind not in _TABLES or array.ndim != target[name].ndim:
@@ -206,7 +212,8 @@ def _resize_positions(
           array,
           old_grid=old_grid,
           new_grid=new_grid,
-          num_prefix_tokens=sum(name in loaded for name in (CLS, DIST)),
+          num_prefix_tokens=prefix,
+          method=method,
         )
     except ValueError as error:
       if old_grid is None and array.shape == target[name].shape:
@@ -285,8 +292,8 @@ def check_params(weights: Weights) -> None:
   """Checks that parameters fit their model, before they are written.
 
   Args:
-    weights: with the model. If the image size is not known, the position
-      embeddings are not checked.
+    weights: with the model, and all of its head or nothing of it. If the image
+      size is not known, the position embeddings are not checked.
 
   Raises:
     ValueError: arrays are missing, extra, of the wrong shape or not finite.
@@ -295,12 +302,14 @@ def check_params(weights: Weights) -> None:
   height, width = getattr(model, 'patch_size', (1, 1))
   some_size = (64 * height, 64 * width)  # A few patches, also behind a ResNet.
   channels = inference.channels(params)
+  has_head = any(k.startswith(_HEAD) for k in params)
   target = initial(model, size or some_size, channels, head=False)
   expected, found = (
     {
       k: shape
       for k, shape in _shapes(flat).items()
       if size or k.rpartition('/')[2] not in _TABLES
+      if has_head or not k.startswith(_HEAD)
     }
     for flat in (without_structs(target), params)
   )

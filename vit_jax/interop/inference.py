@@ -12,7 +12,7 @@ import numpy as np
 
 from vit_jax import models
 from vit_jax.interop import families, layouts
-from vit_jax.models import variants, vit
+from vit_jax.models import position, variants, vit
 
 # Attributes that change how a model is trained or computed, not its function.
 _NOT_DESCRIBED = (
@@ -65,7 +65,7 @@ def infer_model(
       the image size.
   """
   shapes = {name: array.shape for name, array in arrays.items()}
-  (classes,) = shapes.get('head/bias', (1,))
+  classes = num_classes(arrays)
   try:
     if 'gn_final/scale' in shapes:
       blocks, width = _resnet(shapes)
@@ -73,32 +73,50 @@ def infer_model(
         'BiT-R50x1', num_classes=classes, blocks=blocks, width_factor=width
       )
       return model, image_size or (224, 224)  # It takes any size.
-    fields = _vit_fields(shapes)
+    if families.POSITION not in shapes:
+      raise KeyError(families.POSITION)
+    found = fields(arrays, image_size)
   except KeyError as error:
     raise ValueError(
       'These are not the weights of a ViT, a hybrid or a BiT with the released'
       f' names: {error} is missing among {", ".join(sorted(shapes)[:8])}, ...'
       ' Name the model, if they are the weights of another one of this package.'
     ) from None
-  model = models.build('ViT-B/16', num_classes=classes, **fields)
-  return model, image_size or _image_size(shapes, model)
+  model = models.build('ViT-B/16', num_classes=classes, **found)
+  return model, image_size or patches_size(arrays, model)
 
 
-def _vit_fields(shapes: _Shapes) -> dict[str, Any]:
-  """Returns the attributes of `vit.ViT`; KeyError if an array is missing."""
+def num_classes(arrays: Mapping[str, np.ndarray]) -> int:
+  """Returns the number of logits; 1 if there is no head."""
+  return arrays['head/bias'].size if 'head/bias' in arrays else 1
+
+
+def fields(
+  arrays: Mapping[str, np.ndarray], image_size: tuple[int, int] | None = None
+) -> dict[str, Any]:
+  """Returns the attributes of a `vit.ViT` that arrays show.
+
+  Args:
+    arrays: our name -> array, blocks not stacked.
+    image_size: (height, width) in pixels, if known.
+
+  Raises:
+    KeyError: an array is missing.
+  """
+  shapes = {name: array.shape for name, array in arrays.items()}
 
   def has(end):  # One block that lacks it is an error that comes later.
     return any(_block_of(name) and name.endswith(end) for name in shapes)
 
-  if families.POSITION not in shapes:
-    raise KeyError(families.POSITION)
   rms = has('/RMSNorm_0/scale')
   attention = _BLOCK + 'MultiHeadDotProductAttention_0/'
   width, heads, _ = shapes[attention + 'query/kernel']
   pooled = _POOLED_NORM in shapes
   pooling = 'gap_patches' if pooled else 'token'
   pooling = pooling if families.CLS in shapes else 'gap'
-  fields = {
+  if shapes.get('head/kernel', (width,))[0] == 2 * width:
+    pooling = 'token_gap'
+  found = {
     'width': width,
     'heads': heads,
     'depth': len({m[1] for k in shapes if (m := _block_of(k))}),
@@ -112,6 +130,10 @@ def _vit_fields(shapes: _Shapes) -> dict[str, Any]:
     'parallel': not has('Norm_1/scale'),
     'qk_norm': has('/query_norm/scale'),
     'qkv_bias': has('/query/bias'),
+    'key_bias': has('/key/bias') or not has('/query/bias'),
+    'patch_bias': 'embedding/bias' in shapes,
+    'embedding_norm': 'Transformer/embedding_norm/scale' in shapes,
+    'class_position': _class_position(shapes, image_size),
     'norm_bias': rms or has('/LayerNorm_0/bias'),
     'norm': 'rms' if rms else 'layer',
     'mlp': 'swiglu' if has('/gate/kernel') else 'gelu',
@@ -120,10 +142,24 @@ def _vit_fields(shapes: _Shapes) -> dict[str, Any]:
     'rotary': 'mixed' if has('/rotary_frequencies') else None,
   }
   if 'pre_logits/bias' in shapes:
-    fields['representation_size'] = shapes['pre_logits/bias'][0]
+    found['representation_size'] = shapes['pre_logits/bias'][0]
   if 'conv_root/kernel' in shapes:
-    fields['resnet_blocks'], fields['resnet_width'] = _resnet(shapes)
-  return fields
+    found['resnet_blocks'], found['resnet_width'] = _resnet(shapes)
+  return found
+
+
+def _class_position(
+  shapes: _Shapes, image_size: tuple[int, int] | None
+) -> bool:
+  """Returns whether the position embeddings have rows before the patches'."""
+  rows = shapes.get(families.POSITION, (1, 0))[1]
+  if not {families.CLS, families.DIST} & shapes.keys():
+    return True
+  if image_size and 'conv_root/kernel' not in shapes:
+    patch = shapes['embedding/kernel'][:2]
+    return rows != math.prod(position.token_grid(image_size, patch))
+  # Two squares differ by neither 1 nor 2.
+  return math.isqrt(rows) ** 2 != rows
 
 
 def _block_of(name: str) -> re.Match | None:
@@ -139,10 +175,17 @@ def _resnet(shapes: _Shapes) -> tuple[tuple[int, ...], float]:
   return counts, int(width) if width.is_integer() else width
 
 
-def _image_size(shapes: _Shapes, model: vit.ViT) -> tuple[int, int]:
-  """Returns the image size of the position embeddings, in whole patches."""
-  prefix = sum(name in shapes for name in (families.CLS, families.DIST))
-  patches = shapes[families.POSITION][1] - prefix
+def patches_size(
+  arrays: Mapping[str, np.ndarray], model: vit.ViT
+) -> tuple[int, int]:
+  """Returns the image size of the position embeddings, in whole patches.
+
+  Raises:
+    ValueError: the patches form no square grid.
+  """
+  prefix = sum(name in arrays for name in (families.CLS, families.DIST))
+  rows = arrays[families.POSITION].shape[1]
+  patches = rows - prefix * model.class_position
   side = math.isqrt(max(0, patches))
   if side == 0 or side**2 != patches:
     raise ValueError(

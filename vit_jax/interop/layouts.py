@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -18,6 +18,7 @@ import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
 
+_HEADS = 'head/kernel', 'head_dist/kernel'
 _TRANSFORMER = r'((?:decoder/)?Transformer/encoderblock)'
 
 
@@ -32,11 +33,60 @@ class Rule(NamedTuple):
       words in braces for any text; they have the same values in `ours`.
     ours: our name.
     operation: what changes the array, a name in `OPERATIONS`.
+    needs: writing uses the rule only if one of our names contains this text.
   """
 
   theirs: str
   ours: str
   operation: str = 'same'
+  needs: str = ''
+
+
+class Fused(NamedTuple):
+  """Arrays of the same shape that a file keeps as one, along its first axis.
+
+  Attributes:
+    theirs: the name in the file, with words in braces as in `Rule`.
+    parts: names for the parts, which rules have as `theirs`.
+    reader: name of the array that multiplies one of the parts' outputs. The
+      parts are fused if it has as many columns as one of them has rows. '' if
+      they always are.
+  """
+
+  theirs: str
+  parts: tuple[str, ...]
+  reader: str = ''
+
+  def split(self, arrays: dict[str, np.ndarray]) -> None:
+    """Replaces fused arrays by their parts; others keep an unknown name."""
+    for name, array in list(arrays.items()):
+      found = _pattern(self.theirs).fullmatch(name)
+      count = len(self.parts)
+      if not found or not array.ndim or len(array) % count:
+        continue
+      if self.reader:
+        reader = arrays.get(_filled(self.reader, found))
+        if reader is None or count * reader.shape[-1] != len(array):
+          continue
+      parts = np.split(array, count)
+      names = (_filled(part, found) for part in self.parts)
+      arrays |= dict(zip(names, parts, strict=True))
+      del arrays[name]
+
+  def join(self, arrays: dict[str, np.ndarray]) -> None:
+    """Inverts `split`; ValueError if only some of the parts are there."""
+    for name, part in itertools.product(list(arrays), self.parts):
+      found = _pattern(part).fullmatch(name)
+      if not found or name not in arrays:
+        continue
+      names = [_filled(part, found) for part in self.parts]
+      if lacking := {*names} - arrays.keys():
+        raise ValueError(
+          f'The layout keeps {", ".join(names)} together, but the model has no'
+          f' {", ".join(sorted(lacking))}: choose another layout.'
+        )
+      parts = [arrays.pop(part) for part in names]
+      arrays[_filled(self.theirs, found)] = np.concatenate(parts)
 
 
 # Name -> from the file's array and the number H of heads to ours, and back. An
@@ -66,6 +116,10 @@ OPERATIONS = {
     lambda x, heads: x[0, 0] if x.shape[:-2] == (1, 1) else x,
     lambda x: x[None, None],
   ),
+  # [D] <-> [1, 1, D]
+  'token': (lambda x, heads: x[None, None], lambda x: x[0, 0]),
+  # [N, D] <-> [1, N, D]
+  'table': (lambda x, heads: x[None], lambda x: x[0]),
   # [1, 1, 1, C], in some files, -> [C]
   'vector': (
     lambda x, heads: x[0, 0, 0] if x.shape[:-1] == (1, 1, 1) else x,
@@ -85,17 +139,23 @@ _OPERATION_OF = {
 }
 
 
-def of_pytorch(modules: Mapping[str, str]) -> Iterator[Rule]:
+def of_pytorch(
+  modules: Mapping[str, str], *, within: str = '', ours: str = '', needs=''
+) -> Iterator[Rule]:
   """Yields the rules of modules with a `weight` and a `bias`.
 
   Args:
     modules: PyTorch's name -> ours.
+    within: what PyTorch's names begin with.
+    ours: what our names begin with.
+    needs: see `Rule`.
   """
+  modules = {within + k: ours + v for k, v in modules.items()}
   for theirs, ours in modules.items():
     operation = _OPERATION_OF.get(ours.rpartition('/')[2], 'same')
     kernel = 'scale' if operation == 'same' else 'kernel'
     for leaf, our_leaf in (('weight', kernel), ('bias', 'bias')):
-      yield Rule(f'{theirs}.{leaf}', f'{ours}/{our_leaf}', operation)
+      yield Rule(f'{theirs}.{leaf}', f'{ours}/{our_leaf}', operation, needs)
 
 
 class Key(NamedTuple):
@@ -104,13 +164,14 @@ class Key(NamedTuple):
   Attributes:
     theirs: the key.
     ours: the attribute.
-    default: what a file means that leaves the key out.
+    default: what a file means that leaves the key out; None for a key that
+      only repeats what the arrays show.
     values: their value -> ours, if they differ.
   """
 
   theirs: str
   ours: str
-  default: Any
+  default: Any = None
   values: Mapping[Any, Any] | None = None
 
 
@@ -119,36 +180,68 @@ class Family:
   """Models whose weights others keep in one layout.
 
   Attributes:
-    rules: the names; the first that fits a name counts.
+    rules: the names, without `prefix`; the first that fits a name counts.
+    fused: arrays that are several ones here.
     aliases: (pattern, replacement) of names that some files have instead;
       applied in this order before the rules.
-    unused: names of arrays, without aliases, that change no output.
+    prefix: what names begin with, but for the head's, in a file with a head.
+    unused: patterns of names, without aliases, that change no output.
     unused_with_head: the same for files that have a head.
+    no_bias: our modules whose bias the layout lacks: it is 0.
     keys: how `config.json` maps to the options of `models.build`.
-    fixed: attribute -> the only value that the family's models have.
-    config: further entries of a `config.json` that is written.
-    processor: the image processor of these models, if a folder names none: a
-      key of `families.PROCESSORS`.
+    check: raises ValueError for a model, as read, that its `config.json`
+      describes in another way.
+    fixed: attribute -> the only value that the family's models have, or a
+      function that tells whether a value is one of theirs.
+    pooling: what models without and with a head pool, or a function as in
+      `fixed`; '' if there are none.
+    config: further entries of a `config.json` that is written; a function gets
+      the model. `architectures` has the names without and with a head.
+    composite: `model_type` of files with a head, if they keep the keys in a
+      section `vision_config`.
+    processor: the image processor of these models, if a folder names none.
+    resize: how their code brings positions to another grid, see
+      `position.resize`.
   """
 
   rules: tuple[Rule, ...]
+  fused: tuple[Fused, ...] = ()
   aliases: tuple[tuple[str, str], ...] = ()
+  prefix: str = ''
   unused: tuple[str, ...] = ()
   unused_with_head: tuple[str, ...] = ()
+  no_bias: tuple[str, ...] = ()
   keys: tuple[Key, ...] = ()
+  check: Callable[[nn.Module, Mapping[str, Any]], None] | None = None
   fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  pooling: tuple[Any, Any] = ('token', 'token')
   config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  composite: str = ''
   processor: str = ''
+  resize: str = 'bilinear'
 
   def knows(self, names: Iterable[str]) -> bool:
     """Returns whether a rule fits one of the names in a file."""
-    return any(self._rule(self.plain(name), 'theirs')[0] for name in names)
+    fused = [_pattern(fused.theirs) for fused in self.fused]
+    return any(
+      self._rule(plain, 'theirs')[0] or any(p.fullmatch(plain) for p in fused)
+      for plain in map(self.plain, names)
+    )
 
   def plain(self, name: str) -> str:
-    """Returns a name of a file without aliases."""
+    """Returns a name of a file without aliases and prefix."""
     for pattern, replacement in self.aliases:
       name = re.sub(pattern, replacement, name)
-    return name
+    return name.removeprefix(self.prefix)
+
+  def drops(self, names: Iterable[str], *, has_head: bool) -> set[str]:
+    """Returns the names in a file that change no output."""
+    unused = self.unused + self.unused_with_head * has_head
+    return {
+      name
+      for name in names
+      if any(re.fullmatch(pattern, self.plain(name)) for pattern in unused)
+    }
 
   def read(self, arrays: Arrays, heads: int = 1) -> dict[str, np.ndarray]:
     """Renames and changes a file's arrays to ours.
@@ -164,32 +257,58 @@ class Family:
     Raises:
       ValueError: two names of the file mean the same array.
     """
-    params, origin = {}, {}
+    plain, params = {}, {}
     for name, array in arrays.items():
-      rule, found = self._rule(self.plain(name), 'theirs')
+      if self.plain(name) in plain:
+        raise ValueError(_twice(name, self.plain(name)))
+      plain[self.plain(name)] = array
+    for fused in self.fused:
+      fused.split(plain)
+    for name, array in plain.items():
+      rule, found = self._rule(name, 'theirs')
       new = _filled(rule.ours, found) if rule else name
       if new in params:
-        raise ValueError(
-          f'{origin[new]} and {name} are both {new}: the file mixes two'
-          ' naming schemes.'
-        )
+        raise ValueError(_twice(name, new))
       if rule:
         change, _ = OPERATIONS[rule.operation]
         with contextlib.suppress(ValueError):  # Of an unexpected shape.
           array = change(array, heads)
-      params[new], origin[new] = array, name
+      params[new] = array
+    for module in self.no_bias:
+      if f'{module}/kernel' in params:
+        zeros = np.zeros(params[f'{module}/kernel'].shape[-1], np.float32)
+        params.setdefault(f'{module}/bias', zeros)
     return params
 
   def write(self, params: Arrays) -> dict[str, np.ndarray]:
-    """Inverts `read`; names that no rule has stay."""
-    arrays = {}
+    """Inverts `read`; names that no rule has stay.
+
+    Raises:
+      ValueError: a bias that the layout lacks is not 0.
+    """
+    arrays, prefix = {}, self.prefix * ('head/kernel' in params)
     for name, array in params.items():
-      rule, found = self._rule(name, 'ours')
+      module = name.rpartition('/')[0]
+      if name.endswith('/bias') and module in self.no_bias:
+        if np.any(array):
+          raise ValueError(
+            f'{name} is not 0, but this layout has no such array: choose'
+            ' another --layout.'
+          )
+        continue
+      rule, found = self._rule(name, 'ours', params)
       if rule:
         _, change = OPERATIONS[rule.operation]
         name, array = _filled(rule.theirs, found), change(array)
       arrays[name] = array
-    return arrays
+    for fused in self.fused:
+      fused.join(arrays)
+    kernels = [rule for rule in self.rules if rule.ours in _HEADS]
+    bare = tuple(rule.theirs.rpartition('.')[0] for rule in kernels)
+    return {
+      ('' if name.startswith(bare) else prefix) + name: array
+      for name, array in arrays.items()
+    }
 
   def options(self, config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options of `models.build` that a `config.json` sets."""
@@ -201,31 +320,52 @@ class Family:
           f'{key.theirs}={value!r} is unknown; known are'
           f' {", ".join(key.values)}.'
         )
-      found[key.ours] = key.values[value] if key.values else value
+      if value is not None:
+        found[key.ours] = key.values[value] if key.values else value
     return found
 
-  def configured(self, model: nn.Module) -> dict[str, Any]:
+  def configured(self, model: nn.Module, *, has_head: bool) -> dict[str, Any]:
     """Inverts `options`: returns the `config.json` of a model."""
-    found = dict(self.config)
+    found = {
+      key: value(model) if callable(value) else value
+      for key, value in self.config.items()
+    }
     for key in self.keys:
-      value = getattr(model, key.ours)
-      back = {ours: theirs for theirs, ours in (key.values or {}).items()}
-      found[key.theirs] = side(back.get(value, value))
-    return found
+      if key.theirs not in found:
+        value = getattr(model, key.ours)
+        back = {ours: theirs for theirs, ours in (key.values or {}).items()}
+        found[key.theirs] = side(back.get(value, value))
+    architectures = [found.pop('architectures')[has_head]]
+    if has_head and self.composite:
+      found = {'vision_config': found, 'model_type': self.composite}
+    return found | {'architectures': architectures}
 
-  def unlike(self, model: nn.Module) -> list[str]:
+  def unlike(self, model: nn.Module, *, has_head: bool = True) -> list[str]:
     """Returns the attributes of a model that no model of the family has."""
-    return [
-      f'{key}={getattr(model, key, None)!r}'
-      for key, value in self.fixed.items()
-      if getattr(model, key, None) != value
-    ]
+    fixed = {**self.fixed, 'pooling': self.pooling[has_head]}
+    if not has_head and any(r.ours == 'pre_logits/kernel' for r in self.rules):
+      del fixed['representation_size']
+    values = {key: getattr(model, key, None) for key in fixed}
 
-  def _rule(self, name, side):
+    def differs(key, value):
+      right = fixed[key]
+      return not right(value) if callable(right) else value != right
+
+    return [f'{key}={v!r}' for key, v in values.items() if differs(key, v)]
+
+  def _rule(self, name, side, present=('/gate/',)):
     for rule in self.rules:
-      if found := _pattern(getattr(rule, side)).fullmatch(name):
+      found = _pattern(getattr(rule, side)).fullmatch(name)
+      if found and any(rule.needs in other for other in present):
         return rule, found
     return None, None
+
+
+def _twice(name: str, other: str) -> str:
+  return (
+    f'{name} and another name are both {other}: the file mixes two naming'
+    ' schemes.'
+  )
 
 
 def side(size: Any) -> Any:

@@ -11,7 +11,6 @@ from vit_jax.interop import (
   fitting,
   huggingface,
   inference,
-  layouts,
   weight_files,
 )
 from vit_jax.interop.weight_files import ImageSize, Weights, pair
@@ -28,7 +27,9 @@ def _checked(
       parameters do not fit the model or are not finite.
   """
   size = image_size and pair(image_size)
-  weights = Weights('', inference.flatten(params), model, size, **described)
+  flat = inference.flatten(params)
+  channels = inference.channels(flat)
+  weights = Weights('', flat, model, size, channels, **described)
   weight_files.check_class_names(weights.class_names, model.num_classes)
   fitting.check_params(weights)
   return weights
@@ -89,65 +90,30 @@ def save_huggingface(
   params: Any,
   model: nn.Module,
   image_size: ImageSize,
+  *,
+  layout: str = '',
   **described: Any,
 ) -> None:
-  """Writes a folder that `transformers` loads as ViTForImageClassification.
+  """Writes a folder that `transformers` or `timm` loads.
 
   Args:
     folder: created if it does not exist; files of the same names are replaced.
-    params: the model's parameters, a tree of arrays, blocks stacked or not.
+    params: the model's parameters, a tree of arrays, blocks stacked or not;
+      with or without a head.
     model: a `vit.ViT`, for the config.
     image_size: side or (height, width) that the position embeddings are for.
-    **described: see `save_npz`. The class names become `id2label`. The others
-      are kept for information only: transformers just resizes to the image
-      size.
+    layout: a key of `families.OTHERS`; '' for the first that has the model.
+    **described: see `save_npz`. The class names become `id2label`. The loss,
+      and operations that the library lacks, are kept for information only.
 
   Raises:
-    ValueError: `transformers` lacks the model, for the listed reasons; the
-      number of names is not that of the classes; or the parameters do not fit
-      the model or are not finite.
+    ValueError: the layout is unknown or lacks the model, for the listed
+      reasons; the number of names is not that of the classes; or the parameters
+      do not fit the model or are not finite.
   """
-  huggingface.check_savable(model)
-  weights = _checked(params, model, image_size, described)
-  height, width = weights.image_size
-  channels = inference.channels(weights.params)
-  names = weights.class_names or [
-    f'LABEL_{i}' for i in range(model.num_classes)
-  ]
-  folder = files.absolute(folder)
-  folder.mkdir(parents=True, exist_ok=True)
-  family = families.VIT
-  arrays.write_safetensors(
-    folder / huggingface.WEIGHTS, family.write(weights.params)
-  )
-  weight_files.write_json(
-    folder / huggingface.CONFIG,
-    {
-      **family.configured(model),
-      'image_size': layouts.side(weights.image_size),
-      'num_channels': channels,
-      'id2label': {str(i): name for i, name in enumerate(names)},
-      # The first of classes with the same name.
-      'label2id': {name: i for i, name in reversed([*enumerate(names)])},
-    },
-  )
-  own = {
-    huggingface.OWN + key: value
-    for key, value in weights.described.items()
-    if key != 'class_names'
-  }
-  weight_files.write_json(
-    folder / huggingface.PROCESSOR,
-    {
-      'image_processor_type': family.processor,
-      'do_resize': True,
-      'size': {'height': height, 'width': width},
-      'resample': 2,  # Bilinear.
-      'do_rescale': True,
-      'rescale_factor': 1 / 255,
-      'do_normalize': True,
-      'image_mean': [0.5] * channels,
-      'image_std': [0.5] * channels,
-      **own,
-    },
-  )
+  flat = inference.flatten(params)
+  has_head = 'head/kernel' in flat
+  layout = layout or families.layout_of(model, has_head=has_head)
+  families.check(layout, model, has_head=has_head)
+  weights = _checked(params, model, image_size, described | {'layout': layout})
+  huggingface.write(files.absolute(folder), weights)

@@ -56,10 +56,7 @@ def locate(path: epath.PathLike) -> epath.Path:
   if found.suffix in ('.npz', '.safetensors') and not found.is_dir():
     return weight_files.existing_file(found)
   if found.suffix in _PICKLES:
-    raise ValueError(
-      f'{found} is a pickle, which is not read, because it can run code. Give'
-      ' a .npz file, or a Hugging Face folder with model.safetensors.'
-    )
+    raise ValueError(weight_files.pickle_refused(found))
   if huggingface.is_folder(found):
     return found
   if not found.exists() and (names := catalog.similar(given)):

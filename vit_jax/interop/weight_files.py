@@ -36,6 +36,10 @@ class Weights:
     loss: the loss that the head was trained with, such as 'sigmoid'; '' if
       unknown.
     dropped: names of the file's arrays that are not parameters.
+    layout: a key of `families.OTHERS` if the file is a folder of Hugging
+      Face's, else ''.
+    resize: how position embeddings are brought to another grid, see
+      `position.resize`.
     notes: notes for the report of loading.
   """
 
@@ -49,6 +53,8 @@ class Weights:
   decoding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   loss: str = ''
   dropped: tuple[str, ...] = ()
+  layout: str = ''
+  resize: str = 'bilinear'
   notes: tuple[str, ...] = ()
 
   def __post_init__(self):
@@ -111,6 +117,19 @@ def check_class_names(names: Sequence[str] | None, num_classes: int) -> None:
       f'There are {len(names)} class names for {num_classes} classes: give one'
       ' name per class.'
     )
+
+
+def pickle_refused(path: epath.PathLike) -> str:
+  """Returns why a pickle, or a folder of one, is not read, and what to do."""
+  return (
+    f'{path} holds its weights as a pickle only, which is not read, because it'
+    ' can run code. If you trust its source, and have torch, convert it once.'
+    ' A folder: python -c "import transformers as t;'
+    " t.AutoModel.from_pretrained('FOLDER').save_pretrained('NEW')\" (or"
+    ' t.AutoModelForImageClassification, to keep its classifier). A file:'
+    ' python -c "import torch, safetensors.torch as s; s.save_file('
+    "torch.load('FILE', weights_only=True), 'NEW.safetensors')\"."
+  )
 
 
 # ---- Paths -------------------------------------------------------------------

@@ -295,7 +295,8 @@ class MultiHeadDotProductAttention(nn.Module):
 
     def projection(name):  # Of [B, L, D] to [B, L, H, K].
       shape = options.heads, head_width(width, options.heads)
-      layers = [dense(shape, use_bias=options.qkv_bias, name=name)]
+      bias = options.qkv_bias and (options.key_bias or name != 'key')
+      layers = [dense(shape, use_bias=bias, name=name)]
       if options.qk_norm and name != 'value':
         layers.append(norm(options, f'{name}_norm'))
 

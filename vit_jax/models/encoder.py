@@ -73,6 +73,8 @@ class MlpBlock(nn.Module):
       for name in (('Dense_0', 'gate') if gated else ('Dense_0',))
     ]  # [B, L, mlp_dim] each.
     activation = functools.partial(nn.gelu, approximate=options.gelu == 'tanh')
+    if options.gelu == 'quick':
+      activation = _quick_gelu
     if gated:
       activation = _swiglu
     recompute = options.attention_implementation == 'cudnn'
@@ -80,6 +82,10 @@ class MlpBlock(nn.Module):
     x = dropout()(x)
     x = dense(width, name='Dense_1')(x)  # [B, L, D]
     return dropout()(x)
+
+
+def _quick_gelu(x: jax.Array) -> jax.Array:
+  return x * nn.sigmoid(1.702 * x)
 
 
 def _swiglu(x: jax.Array, gate: jax.Array) -> jax.Array:
@@ -192,20 +198,21 @@ def position_table(
     tokens: see `EncoderBlock`.
 
   Returns:
-    [1, L, D] in the tokens' dtype; zeros for registers, and for rows after the
-    tokens.
+    [1, L, D] in the tokens' dtype; zeros for tokens without a position, and for
+    rows after the tokens.
   """
   _, length, width = x.shape
-  before = (tokens or length) - math.prod(grid) - options.registers
+  others = (tokens or length) - math.prod(grid)
+  before = others - options.registers if options.class_position else 0
   table = position.Table(
     options.position_embedding,
     options.position_stddev,
     options.position_grid,
     name='posembed_input',
   )(grid=grid, num_prefix_tokens=before, width=width)
-  if options.registers:
+  if others > before:
     own, patches = jnp.split(table, [before], axis=1)
-    own = _with_rows(own, before + options.registers)
+    own = _with_rows(own, others)
     table = jnp.concatenate([own, patches], axis=1)
   return _with_rows(table.astype(x.dtype), length)
 
@@ -282,6 +289,8 @@ class Encoder(nn.Module):
     # Dropout directly follows the position embedding (B.1). If every layer adds
     # one, the paper leaves the place open; dropout then stays here, once.
     x = Dropout(options.dropout_rate, deterministic=not train)(x)
+    if options.embedding_norm:
+      x = layer_norm(options, 'embedding_norm')(x)
     out = {'embedded': x}
     x = self._run_blocks(x, at_every_input, grid=grid, train=train)
     if (options.norm_position, options.final_norm) == ('pre', 'tokens'):

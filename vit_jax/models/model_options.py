@@ -145,8 +145,22 @@ OPTIONS = {
     within('[-1, 16777216]'),
   ),
   'pooling': Key(
-    str, 'What the head reads.', one_of('token', 'gap', 'map', 'gap_patches')
+    str,
+    'What the head reads.',
+    one_of('token', 'gap', 'map', 'gap_patches', 'token_gap'),
   ),
+  'image_mean': Key(
+    tuple,
+    'Of each channel, in [0, 1]: the model subtracts it from images, and'
+    ' divides by `image_std`. Unset: it takes images in [-1, 1] as they are.',
+    Check(lambda x: all(0 <= v <= 1 for v in x), 'numbers in [0, 1]'),
+  ),
+  'image_std': Key(
+    tuple,
+    'The standard deviation of each channel, see `image_mean`.',
+    Check(lambda x: all(0 < v < math.inf for v in x), 'numbers above 0'),
+  ),
+  'patch_bias': Key(bool, 'Whether the embedding of patches has a bias.'),
   'registers': Key(int, 'Learned tokens without a position. Unset: 0.'),
   'final_norm': Key(
     str, 'Before pooling, or after it.', one_of('tokens', 'pooled')
@@ -164,6 +178,9 @@ OPTIONS = {
     'Where position embeddings are added.',
     one_of('stem', 'every_layer', 'every_layer_shared'),
   ),
+  'class_position': Key(
+    bool, 'Whether the class token has a position embedding, too.'
+  ),
   'position_stddev': Key(
     float,
     'Of initial position embeddings: 0.02.',
@@ -178,7 +195,7 @@ OPTIONS = {
     ' platform.',
     one_of('plain', 'lanes', 'cudnn'),
   ),
-  'gelu': Key(str, 'Of the MLPs.', one_of('tanh', 'exact')),
+  'gelu': Key(str, 'Of the MLPs.', one_of('tanh', 'exact', 'quick')),
   'norm_epsilon': Key(
     float,
     "Added to LayerNorm's variance.",
@@ -197,6 +214,8 @@ OPTIONS = {
   ),
   'qk_norm': Key(bool, 'Whether queries and keys are normalised.'),
   'qkv_bias': Key(bool, 'Whether queries, keys and values have a bias.'),
+  'key_bias': Key(bool, 'Whether keys have one, if queries and values do.'),
+  'embedding_norm': Key(bool, "A norm before the first block, as CLIP's."),
   'norm_bias': Key(bool, 'Whether LayerNorms have a bias.'),
   'norm': Key(str, 'LayerNorm or RMSNorm.', one_of('layer', 'rms')),
   'mlp': Key(str, 'Its activation.', one_of('gelu', 'swiglu')),
@@ -286,6 +305,8 @@ class Options:
       `attention.relative_scores`.
     position_site: where the position embedding is added (§D.4): 'stem',
       'every_layer' (each layer learns its own) or 'every_layer_shared'.
+    class_position: whether there is a position embedding for the class and the
+      distillation token, too. It is not in DeiT III (arXiv:2204.07118).
     position_stddev: standard deviation of a learned position embedding's
       initial values.
     position_grid: (rows, columns) of the position embedding that is stored;
@@ -297,8 +318,9 @@ class Options:
     attention: 'full', or 'axial', in which each block attends within the rows
       of the patches, then within the columns (§D.6).
     attention_implementation: 'plain', 'lanes' or 'cudnn', see `attention`.
-    gelu: 'tanh', the approximation of the released code and weights, or
-      'exact'.
+    gelu: 'tanh', the approximation of the released code and weights, 'exact',
+      or 'quick', which is x * sigmoid(1.702 x), as in CLIP (openai/CLIP,
+      clip/model.py).
     norm_epsilon: epsilon of every LayerNorm.
     norm_position: 'pre', the paper's: a LayerNorm before attention, before the
       MLP and after the last block. 'post' is the original Transformer's
@@ -309,6 +331,10 @@ class Options:
       three are options for large models, from arXiv:2302.05442, §2.
     qk_norm: whether LayerNorms, without a bias, normalise queries and keys.
     qkv_bias: whether the blocks' queries, keys and values have biases.
+    key_bias: whether the keys have one if `qkv_bias` is set. In DINOv3 and EVA
+      (arXiv:2211.07636), they have none.
+    embedding_norm: whether a norm of the tokens precedes the first block, as in
+      CLIP (arXiv:2103.00020, §2.4).
     norm_bias: whether the encoder's LayerNorms have biases.
     norm: 'layer', or 'rms': RMSNorm (arXiv:1910.07467) in the blocks, after
       the last one, and on queries and keys if `qk_norm` is set. It has no bias.
@@ -341,6 +367,7 @@ class Options:
   mlp_dim: int
   position_embedding: str = '1d'
   position_site: str = 'stem'
+  class_position: bool = True
   position_stddev: float = position.STDDEV
   position_grid: tuple[int, int] | None = None
   registers: int = 0
@@ -353,6 +380,8 @@ class Options:
   parallel: bool = False
   qk_norm: bool = False
   qkv_bias: bool = True
+  key_bias: bool = True
+  embedding_norm: bool = False
   norm_bias: bool = True
   norm: str = 'layer'
   mlp: str = 'gelu'

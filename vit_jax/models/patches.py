@@ -93,12 +93,14 @@ class PatchEmbedding(nn.Module):
     dtype: compute dtype; parameters are float32.
     kernel_size: that of the stored kernel, which `resize_kernel` brings to
       `patch_size` at each call; None: it has the patches' size.
+    use_bias: whether there is a bias.
   """
 
   width: int
   patch_size: tuple[int, int]
   dtype: jax.typing.DTypeLike = jnp.float32
   kernel_size: tuple[int, int] | None = None
+  use_bias: bool = True
 
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
@@ -109,7 +111,9 @@ class PatchEmbedding(nn.Module):
       (*(self.kernel_size or self.patch_size), images.shape[-1], self.width),
     )
     kernel = resize_kernel(kernel, self.patch_size)
-    bias = self.param('bias', nn.initializers.zeros, (self.width,))
+    bias = jnp.zeros(self.width)
+    if self.use_bias:
+      bias = self.param('bias', nn.initializers.zeros, (self.width,))
     images, kernel, bias = (
       jnp.asarray(a, self.dtype) for a in (images, kernel, bias)
     )

@@ -8,6 +8,7 @@ are those of §D.4, except the relative one, which is a part of attention.
 Axes: B batch, L tokens, D width.
 """
 
+import functools
 import math
 
 import flax.linen as nn
@@ -178,10 +179,11 @@ def resize(
   old_grid: tuple[int, int] | None = None,
   new_grid: tuple[int, int],
   num_prefix_tokens: int,
+  method: str = 'bilinear',
 ) -> np.ndarray:
   """Interpolates a position embedding to another token grid.
 
-  The interpolation is bilinear, with aligned corner samples and no
+  The paper's interpolation is bilinear, with aligned corner samples and no
   antialiasing, like `scipy.ndimage.zoom(grid, ..., order=1)`, with which the
   released checkpoints were fine-tuned. One case differs: SciPy returns zeros
   where rounding puts its last sample outside the grid, as in 15 -> 26.
@@ -193,6 +195,9 @@ def resize(
     new_grid: the (rows, columns) to interpolate to.
     num_prefix_tokens: S, the number of leading rows without a location, which
       are kept: 1 with a class token, else 0.
+    method: 'bilinear' is the paper's. 'bicubic' is that of PyTorch without
+      antialiasing (transformers, DINOv2), 'bicubic_antialias' with it (timm);
+      both align pixel borders.
 
   Returns:
     [1, S + new rows * new columns, D], same dtype, computed in float64.
@@ -226,10 +231,13 @@ def resize(
   if tuple(old_grid) == tuple(new_grid):
     return table
   prefix, patches = np.split(table[0], [num_prefix_tokens])
+  weights = _bilinear
+  if method != 'bilinear':
+    weights = functools.partial(_bicubic, antialias='antialias' in method)
   patches = np.einsum(
     'ih,jw,hwd->ijd',
-    _bilinear(old_grid[0], new_grid[0]),
-    _bilinear(old_grid[1], new_grid[1]),
+    weights(old_grid[0], new_grid[0]),
+    weights(old_grid[1], new_grid[1]),
     patches.reshape(*old_grid, -1),  # [rows, columns, D]
     optimize=True,
   ).reshape(math.prod(new_grid), -1)  # [new rows * new columns, D]
@@ -280,6 +288,27 @@ def _bilinear(old: int, new: int) -> np.ndarray:
   """Returns weights [new, old], float64; the end samples coincide."""
   position = np.linspace(0, old - 1, new)  # New samples in old coordinates.
   return np.maximum(0, 1 - np.abs(position[:, None] - np.arange(old)))
+
+
+def _bicubic(old: int, new: int, antialias: bool) -> np.ndarray:
+  """Returns weights [new, old], float64, of `torch.nn.functional.interpolate`.
+
+  They are Keys' (https://doi.org/10.1109/TASSP.1981.1163711) with a = -0.75 and
+  repeated borders, or with antialiasing a = -0.5, without what lies beyond.
+  """
+  a = -0.5 if antialias else -0.75
+  width = max(1, old / new) if antialias else 1
+  margin = 0 if antialias else 3
+  places = (np.arange(new) + 0.5) * old / new - 0.5
+  samples = np.arange(-margin, old + margin)
+  x = np.abs(places[:, None] - samples) / width  # [new, samples]
+  near = (a + 2) * x**3 - (a + 3) * x**2 + 1
+  far = a * (x**3 - 5 * x**2 + 8 * x - 4)
+  weights = np.where(x < 1, near, np.where(x < 2, far, 0))
+  weights /= weights.sum(axis=1, keepdims=True)
+  result = np.zeros((old, new))
+  np.add.at(result, np.clip(samples, 0, old - 1), weights.T)
+  return result.T
 
 
 def _by(sizes: tuple[int, int]) -> str:

@@ -39,6 +39,33 @@ def normalize(images: jax.Array) -> jax.Array:
   return (images.astype(jnp.float32) - 127.5) / 127.5
 
 
+def standardize(
+  images: jax.Array,
+  mean: tuple[float, ...] | None,
+  std: tuple[float, ...] | None,
+) -> jax.Array:
+  """Maps images in [-1, 1] to those of weights with a mean and a deviation.
+
+  Args:
+    images: [B, height, width, channels].
+    mean: of each channel, of images in [0, 1]; None returns the images.
+    std: the standard deviation of each channel, likewise.
+
+  Raises:
+    ValueError: the images have another number of channels.
+  """
+  if mean is None:
+    return images
+  if not len(mean) == len(std) == images.shape[-1]:
+    raise ValueError(
+      f'image_mean={mean} and image_std={std} are not for images of'
+      f' {images.shape[-1]} channels: set one number of each per channel.'
+    )
+  # 2 mean - 1 is the mean in [-1, 1].
+  mean, std = (np.asarray(v, np.float64) for v in (mean, std))
+  return (images - np.float32(2 * mean - 1)) * np.float32(0.5 / std)
+
+
 def check_images(images: jax.Array) -> None:
   """Checks the rank and the dtype of a batch of images.
 

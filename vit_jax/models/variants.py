@@ -423,6 +423,16 @@ _REFUSED = (
     ' norm_position="post", which has no last norm: leave it at "tokens".',
   ),
   (
+    lambda m: (m.image_mean is None) != (m.image_std is None),
+    'image_mean={0.image_mean} and image_std={0.image_std} belong together: set'
+    ' both, or leave both unset.',
+  ),
+  (
+    lambda m: m.final_norm == 'pooled' and m.pooling == 'token_gap',
+    'final_norm="pooled" is not for pooling="token_gap", which is twice as'
+    ' wide: leave it at "tokens".',
+  ),
+  (
     lambda m: m.position_grid and m.position_embedding not in position.ADDED,
     'position_grid={0.position_grid} is of an embedding that is added, which'
     ' position_embedding={0.position_embedding!r} is not: leave it unset.',

@@ -21,7 +21,12 @@ from vit_jax.models.model_options import Options, options_of
 from vit_jax.models.patches import MASK as MASK
 from vit_jax.models.patches import PatchEmbedding, replace_embeddings
 from vit_jax.models.patches import cut_patches as cut_patches
-from vit_jax.models.shared import FLOAT32_SUMS, check_images, classify
+from vit_jax.models.shared import (
+  FLOAT32_SUMS,
+  check_images,
+  classify,
+  standardize,
+)
 
 
 class MAPHead(nn.Module):
@@ -48,6 +53,7 @@ class MAPHead(nn.Module):
       position_embedding='none',
       qk_norm=False,
       qkv_bias=True,
+      key_bias=True,
       mlp='gelu',
       rotary=None,
     )
@@ -65,11 +71,19 @@ class MAPHead(nn.Module):
 def pool(
   model: nn.Module, tokens: jax.Array, head: Callable[[jax.Array], jax.Array]
 ) -> jax.Array:
-  """Maps tokens [B, L, D] to [B, D] as a ViT pools; `head` pools for 'map'."""
+  """Maps tokens [B, L, D] to [B, D] as a ViT pools; `head` pools for 'map'.
+
+  With 'token_gap' it returns [B, 2 D].
+  """
   if model.pooling == 'token':
     return tokens[:, 0]
-  tokens = tokens[:, model.num_prefix_tokens :]
-  return head(tokens) if model.pooling == 'map' else tokens.mean(axis=1)
+  patches = tokens[:, model.num_prefix_tokens :]
+  if model.pooling == 'map':
+    return head(patches)
+  mean = patches.mean(axis=1)
+  if model.pooling == 'token_gap':
+    return jnp.concatenate([tokens[:, 0], mean], axis=-1)
+  return mean
 
 
 class ViT(Options, nn.Module, kw_only=True):
@@ -94,7 +108,13 @@ class ViT(Options, nn.Module, kw_only=True):
     pooling: 'token' adds a class token. Others are of the patch tokens: 'gap'
       is their mean (§D.3), 'map' is attention pooling, and 'gap_patches' is the
       mean again, but a class token runs along, as in the fine-tuning of MAE
-      (arXiv:2111.06377).
+      (arXiv:2111.06377). 'token_gap' has the class token and that mean, one
+      after the other, as the linear head of DINOv2 (arXiv:2304.07193).
+    image_mean: of each channel, of images in [0, 1]. The model itself subtracts
+      it from its inputs, which stay in [-1, 1], and divides them by
+      `image_std`. None: it takes them as they are.
+    image_std: the standard deviation of each channel, likewise.
+    patch_bias: whether the embedding of patches has a bias.
     distillation_token: whether a second token follows the class token, with a
       second head, for the labels of a teacher (DeiT, arXiv:2012.12877, §4).
     head_bias: initial value of the head's bias.
@@ -114,6 +134,9 @@ class ViT(Options, nn.Module, kw_only=True):
   resnet_width: float = 1
   representation_size: int | None = None
   pooling: str = 'token'
+  image_mean: tuple[float, ...] | None = None
+  image_std: tuple[float, ...] | None = None
+  patch_bias: bool = True
   distillation_token: bool = False
   head_bias: float = 0.0
   head_stddev: float = 0.0
@@ -129,7 +152,7 @@ class ViT(Options, nn.Module, kw_only=True):
     the class token, the rows are added to the tokens, or are zeros.
     """
     counts = {
-      'cls': int(self.pooling in ('token', 'gap_patches')),
+      'cls': int(self.pooling in ('token', 'gap_patches', 'token_gap')),
       'dist': int(self.distillation_token),
       'registers': self.registers,
     }
@@ -192,6 +215,7 @@ class ViT(Options, nn.Module, kw_only=True):
     check_images(images)
     grid = self.token_grid(images.shape[1:3])
     features = {}
+    images = standardize(images, self.image_mean, self.image_std)
     x = images
     if self.resnet_blocks is not None:
       x = resnet.backbone(
@@ -204,6 +228,7 @@ class ViT(Options, nn.Module, kw_only=True):
       features['features'] = x
     x = PatchEmbedding(
       *(self.width, self.patch_size, self.dtype, self.kernel_size),
+      use_bias=self.patch_bias,
       name='embedding',
     )(x)
     hidden = visible = None

@@ -1,0 +1,300 @@
+"""The layouts of timm: those of its VisionTransformer, and of DINOv3 in it.
+
+timm's `config.json` names an architecture, and the arguments that differ from
+it. What neither arguments nor arrays show follows from the name.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+
+from vit_jax.interop import transformers_layouts as common
+from vit_jax.interop.layouts import Family, Fused, Rule, of_pytorch
+from vit_jax.interop.transformers_layouts import ATTENTION, BLOCK, MAP
+
+_GELU = {'gelu': 'exact', 'gelu_tanh': 'tanh', 'quick_gelu': 'quick'}
+# timm's name of a pooling -> ours, for models with a class token or without.
+_POOLING = {
+  'token': ('token', 'token'),
+  'avg': ('gap_patches', 'gap'),
+  'map': ('map', 'map'),
+}
+# Pattern of architectures -> the width of a head, where it is not 64.
+_HEAD_WIDTHS = (
+  (r'test_vit', 32),
+  (r'vit_base_patch16_gap_', 48),
+  (r'giantopt', 96),
+  (r'7b', 128),
+  (r'so400m', 72),
+  (r'huge_(?!plus)', 80),
+  (r'giant_(?!.*(dinov2|tips))', 88),
+  (r'gigantic', 104),
+)
+_TANH = (
+  r'patch32_siglip|giantopt|so400m_patch16_siglip|large_patch16_siglip.*512'
+)
+# They have the names of a VisionTransformer, but compute something else.
+_REFUSED = r'aimv2|_rpn_|rope|eva|radio'
+
+
+def _modules(name: str) -> dict[str, str]:
+  """Returns the modules of a block, with `name` for those of its MLP."""
+  first = f'mlp.{name}'
+  gate = {'mlp.fc1_g': 'MlpBlock_0/gate'} if name == 'fc1_x' else {}
+  return {first: 'MlpBlock_0/Dense_0', 'mlp.fc2': 'MlpBlock_0/Dense_1', **gate}
+
+
+def _rules(*layer_scale: str, bias: tuple[Rule, ...] = ()) -> tuple[Rule, ...]:
+  attention = {'q': 'query', 'k': 'key', 'v': 'value'}
+  return (
+    Rule('cls_token', common.CLS),
+    Rule('dist_token', common.DIST),
+    Rule('reg_token', common.REGISTERS),
+    Rule('pos_embed', common.POSITION),
+    *bias,
+    *(
+      Rule(f'blocks.{{i}}.{name}', f'{BLOCK}layer_scale_{n}')
+      for n, name in enumerate(layer_scale)
+    ),
+    *of_pytorch(
+      {
+        'patch_embed.proj': 'embedding',
+        'norm_pre': 'Transformer/embedding_norm',
+        'norm': 'Transformer/encoder_norm',
+        'fc_norm': 'fc_norm',
+        'head': 'head',
+        'head_dist': 'head_dist',
+      }
+    ),
+    *of_pytorch(
+      {
+        'norm1': 'LayerNorm_0',
+        'norm2': 'LayerNorm_1',
+        **{
+          f'attn.{theirs}': ATTENTION.removeprefix(BLOCK) + ours
+          for theirs, ours in (attention | {'proj': 'out'}).items()
+        },
+      },
+      within='blocks.{i}.',
+      ours=BLOCK,
+    ),
+    *of_pytorch(
+      _modules('fc1_x'), within='blocks.{i}.', ours=BLOCK, needs='/gate/'
+    ),
+    *of_pytorch(_modules('fc1'), within='blocks.{i}.', ours=BLOCK),
+    Rule('attn_pool.latent', f'{MAP}probe'),
+    *of_pytorch(
+      {
+        'norm': 'LayerNorm_0',
+        'mlp.fc1': 'MlpBlock_0/Dense_0',
+        'mlp.fc2': 'MlpBlock_0/Dense_1',
+        **{
+          theirs: f'MultiHeadDotProductAttention_0/{ours}'
+          for theirs, ours in (attention | {'proj': 'out'}).items()
+        },
+      },
+      within='attn_pool.',
+      ours=MAP,
+    ),
+  )
+
+
+_QKV = Fused(
+  'blocks.{i}.attn.qkv.{leaf}',
+  tuple(f'blocks.{{i}}.attn.{n}.{{leaf}}' for n in 'qkv'),
+)
+
+
+def _one_of(*values: Any) -> Callable[[Any], bool]:
+  return lambda value: value in values
+
+
+_ANY_POOLING = (_one_of(*itertools.chain(*_POOLING.values())),) * 2
+_FIXED = {
+  **common.PLAIN,
+  'embedding_norm': common.anything,
+  'class_position': common.anything,
+  'distillation_token': common.anything,
+  'final_norm': common.anything,
+  'registers': common.anything,
+  'patch_bias': common.anything,
+  'layer_scale': common.anything,
+  'mlp': common.anything,
+}
+VISION_TRANSFORMER = Family(
+  rules=_rules('ls1.gamma', 'ls2.gamma'),
+  fused=(
+    _QKV,
+    Fused('attn_pool.kv.{leaf}', ('attn_pool.k.{leaf}', 'attn_pool.v.{leaf}')),
+    Fused(
+      'blocks.{i}.mlp.fc1.{leaf}',
+      ('blocks.{i}.mlp.fc1_g.{leaf}', 'blocks.{i}.mlp.fc1_x.{leaf}'),
+      reader='blocks.{i}.mlp.fc2.weight',
+    ),
+  ),
+  aliases=(common.WRAPPERS,),
+  fixed=_FIXED | {'norm_epsilon': _one_of(1e-6, 1e-5)},
+  pooling=_ANY_POOLING,
+  resize='bicubic_antialias',
+)
+EVA = Family(
+  rules=_rules(
+    'gamma_1',
+    'gamma_2',
+    bias=tuple(
+      Rule(f'blocks.{{i}}.attn.{n}_bias', f'{ATTENTION}{ours}/bias', 'to_heads')
+      for n, ours in (('q', 'query'), ('v', 'value'))
+    ),
+  ),
+  fused=(_QKV,),
+  aliases=(common.WRAPPERS,),
+  fixed=_FIXED
+  | {
+    'position_embedding': 'none',
+    'rotary': 'dinov3',
+    'rotary_registers': None,
+    'embedding_norm': False,
+    'distillation_token': False,
+    'patch_bias': True,
+    'layer_scale': common.is_set,
+    'gelu': 'exact',
+    'norm_epsilon': 1e-5,
+    'key_bias': common.anything,
+  },
+  pooling=_ANY_POOLING,
+)
+FAMILIES = {'timm': VISION_TRANSFORMER, 'timm_dinov3': EVA}
+
+
+def family_of(config: Mapping[str, Any]) -> str:
+  """Returns the family of a `config.json` of timm, which may be empty.
+
+  Raises:
+    ValueError: the architecture is not one that is read.
+  """
+  name = config.get('architecture', '')
+  if 'dinov3' in name:
+    return 'timm_dinov3'
+  if re.search(_REFUSED, name):
+    raise ValueError(
+      f"timm's {name!r} is not read: expected one of its plain Vision"
+      ' Transformers, or of its DINOv3 models.'
+    )
+  return 'timm'
+
+
+def options(config: Mapping[str, Any], found: Mapping[str, Any]) -> dict:
+  """Returns the options of `models.build` that the arrays do not show.
+
+  Args:
+    config: timm's `config.json`, or {}.
+    found: the options that the arrays show.
+  """
+  name, given = config.get('architecture', ''), config.get('model_args') or {}
+  width = found['width']
+  heads = next((w for key, w in _HEAD_WIDTHS if re.search(key, name)), 64)
+  act = given.get('act_layer') or (
+    'quick_gelu'
+    if 'quickgelu' in name
+    else 'gelu_tanh'
+    if re.search(_TANH, name)
+    else 'gelu'
+  )
+  if act == 'silu':  # Of the gate, which the arrays show.
+    act = 'gelu'
+  if act not in _GELU:
+    raise ValueError(f'act_layer={act!r}: known are {", ".join(_GELU)}.')
+  changed = {
+    'heads': given.get('num_heads', max(1, width // heads)),
+    'gelu': _GELU[act],
+    # CLIP's and DINOv3's.
+    'norm_epsilon': 1e-5 if 'clip' in name or 'dinov3' in name else 1e-6,
+  }
+  if found.get('embedding_norm'):
+    changed['norm_epsilon'] = 1e-5
+  pool = given.get('global_pool') or config.get('global_pool')
+  if pool in _POOLING and found['pooling'] != 'map':
+    changed['pooling'] = _POOLING[pool][found['pooling'] == 'gap']
+  if 'dinov3' in name:
+    changed |= {'rotary': 'dinov3', 'position_embedding': 'none'}
+  return changed
+
+
+def configured(
+  model: nn.Module,
+  image_size: tuple[int, int],
+  channels: int,
+  *,
+  has_head: bool,
+) -> dict[str, Any]:
+  """Inverts `options`: returns a `config.json` without `pretrained_cfg`."""
+  pool, has_token = next(
+    (theirs, model.pooling == pair[0])
+    for theirs, pair in _POOLING.items()
+    if model.pooling in pair
+  )
+  arguments = {
+    'img_size': list(image_size),
+    'patch_size': list(model.patch_size),
+    'in_chans': channels,
+    'embed_dim': model.width,
+    'depth': model.depth,
+    'num_heads': model.heads,
+    'mlp_ratio': _ratio(model),
+    'qkv_bias': model.qkv_bias,
+    'init_values': model.layer_scale,
+    'global_pool': pool,
+  }
+  if model.rotary:
+    plus = 'plus_' if model.mlp == 'swiglu' else ''
+    name = f'vit_small_{plus}patch16_dinov3'
+    arguments |= {
+      'num_reg_tokens': model.registers,
+      'use_fc_norm': model.final_norm == 'pooled',
+      'rope_temperature': model.rotary_base or 100.0,
+    }
+  else:
+    name = _architecture(model)
+    arguments |= {
+      'reg_tokens': model.registers,
+      'pre_norm': model.embedding_norm,
+      'class_token': has_token and pool != 'map',
+      'no_embed_class': not model.class_position,
+      'fc_norm': model.final_norm == 'pooled',
+    }
+    if model.mlp == 'gelu':
+      names = {ours: theirs for theirs, ours in _GELU.items()}
+      arguments['act_layer'] = names[model.gelu]
+  if model.distillation_token:  # This class has not all the arguments.
+    for key in ('reg_tokens', 'class_token', 'no_embed_class'):
+      del arguments[key]
+  return {
+    'architecture': name,
+    'num_classes': model.num_classes if has_head else 0,
+    'num_features': model.width,
+    'global_pool': pool,
+    'model_args': arguments,
+  }
+
+
+def _architecture(model: nn.Module) -> str:
+  """Returns an architecture with what `model_args` cannot say."""
+  if model.distillation_token:
+    return 'deit_base_distilled_patch16_224'
+  if model.mlp == 'swiglu':
+    return 'vit_giant_patch14_dinov2'
+  clip = model.norm_epsilon == 1e-5
+  return f'vit_base_patch16_{"clip_" if clip else ""}224'
+
+
+def _ratio(model: nn.Module) -> float:
+  """Returns the ratio from which timm gets mlp_dim: it truncates a product."""
+  fused = 2 if model.mlp == 'swiglu' and not model.rotary else 1
+  hidden = fused * model.mlp_dim
+  ratio = hidden / model.width
+  exact = int(model.width * ratio) == hidden
+  return ratio if exact else math.nextafter(ratio, math.inf)
