@@ -107,6 +107,7 @@ def fit(
   old_head, new = _new_head(loaded, target) if new_head else ((), ())
   kept = {k: v for k, v in loaded.items() if k not in old_head}
   kept |= {k: target[k] for k in new}
+  notes = _renormalize(kept, weights.model, model)
   (resized, hint), problem = _resize_kernel(kept, target, model), ''
   try:
     resized += _resize_positions(
@@ -135,7 +136,7 @@ def fit(
     resized=tuple(resized),
     dropped=tuple(sorted((*weights.dropped, *old_head))),
     new=tuple(sorted(new)),
-    notes=weights.remarks(model),
+    notes=notes + weights.remarks(model),
   )
 
 
@@ -156,6 +157,48 @@ def _new_head(
   return (
     tuple(k for k in loaded if k.startswith(parts)),
     tuple(k for k in target if k.startswith(parts)),
+  )
+
+
+def _renormalize(
+  loaded: dict[str, Any], old: nn.Module | None, new: nn.Module
+) -> tuple[str, ...]:
+  """Changes the embedding in `loaded` for another mean and deviation.
+
+  An image x in [0, 1] became (x - m) / s in the old model, and becomes
+  z = (x - m') / s' in the new one. So the old input is z s' / s + (m' - m) / s.
+  This is linear, and the embedding has no padding, so that the outputs stay the
+  same.
+
+  Returns:
+    A note for the report, if anything changed.
+
+  Raises:
+    ValueError: the embedding has no bias that could take the difference.
+  """
+  names = 'image_mean', 'image_std'
+  given = [[getattr(m, name, None) for name in names] for m in (old, new)]
+  if old is None or given[0] == given[1] or _KERNEL not in loaded:
+    return ()
+  (mean, std), (new_mean, new_std) = (
+    (np.asarray(v or 0.5, np.float64) for v in values) for values in given
+  )
+  if 'embedding/bias' not in loaded:
+    set_ = ' and '.join(map('model.{}={}'.format, names, given[0]))
+    raise ValueError(
+      f'these weights are for images normalised with {given[0]}, and their'
+      f' embedding has no bias: set {set_}, or use model.name=auto.'
+    )
+  kernel = np.asarray(loaded[_KERNEL], np.float64)  # [h, w, channels, D]
+  shift = np.broadcast_to((new_mean - mean) / std, kernel.shape[2])
+  bias = loaded['embedding/bias'] + np.einsum('hwcd,c->d', kernel, shift)
+  scale = np.broadcast_to(new_std / std, kernel.shape[2])
+  loaded[_KERNEL] = np.float32(kernel * scale[:, None])
+  loaded['embedding/bias'] = np.float32(bias)
+  return (
+    f'these weights are for images normalised with {given[0]}, this model'
+    f' normalises with {given[1]}; the embedding is changed so that outputs are'
+    ' the same',
   )
 
 

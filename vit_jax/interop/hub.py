@@ -16,8 +16,14 @@ SCHEME = 'hf://'
 _ADDRESS = re.compile(
   r'hf://(?P<repository>[\w.-]+/[\w.-]+)(?P<file>(/[^/@]+)*)(@(?P<revision>\S+))?'
 )
-_JSON = ('config.json', 'preprocessor_config.json')
+_JSON = (
+  'config.json',
+  'preprocessor_config.json',
+  'processor_config.json',
+  'model.safetensors.index.json',
+)
 _WEIGHTS = 'model.safetensors'
+_PARTS = 'model-*-of-*.safetensors'
 _READ = ('.npz', '.safetensors')
 
 
@@ -57,7 +63,7 @@ def download(text: str) -> epath.Path:
   import huggingface_hub
   from huggingface_hub import errors
 
-  patterns = [*_JSON, _WEIGHTS]
+  patterns = [*_JSON, _WEIGHTS, _PARTS]
   if file:
     beside = os.path.dirname(file)
     patterns = [file, f'{file}.json']
@@ -71,7 +77,7 @@ def download(text: str) -> epath.Path:
     raise ValueError(f'{text}: {error}') from error
   folder = epath.Path(found)
   wanted = file or _WEIGHTS
-  if not (folder / wanted).exists():
+  if not any((folder / name).exists() for name in (wanted, file or _JSON[-1])):
     raise ValueError(
       f'{text}: the repository has no {wanted}. Another file is'
       f' named as in {SCHEME}{match["repository"]}/FILE.npz. Pickles, such as'

@@ -75,7 +75,8 @@ def infer_model(
       return model, image_size or (224, 224)  # It takes any size.
     if families.POSITION not in shapes:
       raise KeyError(families.POSITION)
-    found = fields(arrays, image_size)
+    # Released files without a row for the class token get zeros.
+    found = fields(arrays, image_size) | {'class_position': True}
   except KeyError as error:
     raise ValueError(
       'These are not the weights of a ViT, a hybrid or a BiT with the released'

@@ -259,11 +259,16 @@ def configured(
     }
   else:
     name = _architecture(model)
+    if model.registers and has_token and model.class_position:
+      raise ValueError(
+        "timm's models with registers have positions of patches alone, but"
+        ' class_position=True: choose another layout.'
+      )
     arguments |= {
       'reg_tokens': model.registers,
       'pre_norm': model.embedding_norm,
       'class_token': has_token and pool != 'map',
-      'no_embed_class': not model.class_position,
+      'no_embed_class': not model.class_position or model.registers > 0,
       'fc_norm': model.final_norm == 'pooled',
     }
     if model.mlp == 'gelu':
