@@ -8,8 +8,8 @@ from etils import epath
 from vit_jax import interop
 from vit_jax.export import card
 from vit_jax.export.program import Program
-from vit_jax.interop import huggingface
-from vit_jax.models.shared import normalize
+from vit_jax.interop import families, transformers_layouts
+from vit_jax.models.shared import normalize, standardize
 from vit_jax.runtime import installed
 
 PATH, TOLERANCE = 'huggingface', 1e-4  # See `forms`.
@@ -18,7 +18,7 @@ PATH, TOLERANCE = 'huggingface', 1e-4  # See `forms`.
 def check(program: Program) -> None:
   """Raises ValueError if transformers lacks the model."""
   installed.require('transformers', 'torch', extra='hf')
-  huggingface.check_savable(program.loaded.model)
+  families.layout_of(program.loaded.model, among=transformers_layouts.FAMILIES)
   if program.dtype != 'float32':
     raise ValueError(
       f'--dtype={program.dtype}: Hugging Face folders and what is made of them'
@@ -40,18 +40,28 @@ def load(folder: epath.Path) -> Any:
   """Returns the model of transformers, for float images [B, C, H, W]."""
   import transformers
 
-  return transformers.ViTForImageClassification.from_pretrained(folder / PATH)
+  return transformers.AutoModelForImageClassification.from_pretrained(
+    folder / PATH
+  )
 
 
 def logits(folder: epath.Path, images: np.ndarray) -> np.ndarray:
   """Returns the logits of uint8 images, float32 [B, K], by transformers."""
-  return run(load(folder), images).logits.numpy()
+  return run(load(folder), folder / PATH, images).logits.numpy()
 
 
-def run(model: Any, images: np.ndarray) -> Any:
-  """Returns what a model of PyTorch makes of uint8 images [B, H, W, C]."""
+def run(model: Any, folder: epath.Path, images: np.ndarray) -> Any:
+  """Returns what a model of PyTorch makes of uint8 images [B, H, W, C].
+
+  Args:
+    model: the model in the folder.
+    folder: says how images are normalised.
+    images: the images.
+  """
   import torch
 
-  pixels = np.asarray(normalize(images)).transpose(0, 3, 1, 2)
+  of = interop.read(folder).model
+  pixels = standardize(normalize(images), of.image_mean, of.image_std)
+  pixels = np.array(pixels).transpose(0, 3, 1, 2)
   with torch.no_grad():
     return model.eval()(torch.tensor(pixels))

@@ -29,6 +29,11 @@ def write(program: Program, folder: epath.Path) -> None:
   """Writes the file, its weights inside."""
   import torch
 
+  of = program.loaded.model
+  mean, std = (
+    torch.tensor(values or [0.5]) for values in (of.image_mean, of.image_std)
+  )
+
   class Whole(torch.nn.Module):
     """Takes the same images as the other programs."""
 
@@ -37,7 +42,7 @@ def write(program: Program, folder: epath.Path) -> None:
       self.model = model
 
     def forward(self, images):
-      pixels = (images.to(torch.float32) - 127.5) / 127.5
+      pixels = (images.to(torch.float32) / 255 - mean) / std
       return self.model(pixels.permute(0, 3, 1, 2)).logits
 
   with tempfile.TemporaryDirectory() as temporary:

@@ -5,6 +5,8 @@ work both ways; how its `config.json` maps to `models.build`; and how images
 were prepared for it. See `layouts.Family`.
 """
 
+from collections.abc import Mapping
+
 import flax.linen as nn
 import numpy as np
 
@@ -71,21 +73,31 @@ BIT = Family(
 OTHERS = transformers_layouts.FAMILIES | timm_layouts.FAMILIES
 
 
-def layout_of(model: nn.Module, *, has_head: bool) -> str:
-  """Returns the first of `OTHERS` that has a model.
+def layout_of(
+  model: nn.Module,
+  *,
+  has_head: bool = True,
+  among: Mapping[str, Family] = OTHERS,
+) -> str:
+  """Returns the first layout that has a model.
+
+  Args:
+    model: from `models.build`.
+    has_head: whether its head is to be written, too.
+    among: the layouts, some of `OTHERS`.
 
   Raises:
     ValueError: there is none. The message says what is closest.
   """
   unlike = {
     name: family.unlike(model, has_head=has_head)
-    for name, family in OTHERS.items()
+    for name, family in among.items()
   }
   closest = min(unlike, key=lambda name: len(unlike[name]))
   if unlike[closest]:
     raise ValueError(
-      'Neither transformers nor timm can express this model; the closest'
-      f' layout, {closest}, has none with {", ".join(unlike[closest])}. Save it'
+      'No layout of others can express this model; the closest one,'
+      f' {closest}, has none with {", ".join(unlike[closest])}. Save it'
       ' as .npz instead.'
     )
   return closest
