@@ -136,7 +136,9 @@ def _weights(
   else:
     found['pooling'] = family.pooling[has_head]
   found |= {
-    key: family.fixed[key] for key in ('position_embedding', 'rotary')
+    key: family.fixed[key]
+    for key in ('position_embedding', 'rotary')
+    if key in family.fixed
   } | family.options(section)
   params = family.read(used, found['heads'])
   model = models.build(

@@ -14,22 +14,6 @@ from vit_jax import models
 from vit_jax.interop import families, layouts
 from vit_jax.models import position, variants, vit
 
-# Attributes that change how a model is trained or computed, not its function.
-_NOT_DESCRIBED = (
-  'num_classes',
-  'dropout_rate',
-  'stochastic_depth',
-  'stochastic_depth_rule',
-  'head_bias',
-  'head_stddev',
-  'dtype',
-  'remat',
-  'scan',
-  'patch_outputs',
-  'decoder',
-  'parent',
-  'name',
-)
 _VIT_SIZES = (
   *('width', 'depth', 'heads', 'mlp_dim', 'patch_size', 'resnet_blocks'),
   *('resnet_width', 'representation_size'),
@@ -228,7 +212,7 @@ def describe(model: nn.Module) -> tuple[str, dict[str, Any]]:
     overrides = {
       field: getattr(model, field)
       for field in fields
-      if field not in _NOT_DESCRIBED
+      if field not in layouts.NOT_DESCRIBED
       and getattr(model, field) != getattr(named, field)
     }
     # `models.build` takes None as no override.

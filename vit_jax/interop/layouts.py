@@ -16,8 +16,22 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import numpy as np
 
+from vit_jax.models import vit
+
 Arrays = Mapping[str, np.ndarray]
 
+# Attributes that change how a model is trained or computed, not its function.
+NOT_DESCRIBED = (
+  *('num_classes', 'dropout_rate', 'stochastic_depth', 'stochastic_depth_rule'),
+  *('head_bias', 'head_stddev', 'dtype', 'remat', 'scan', 'patch_outputs'),
+  *('decoder', 'parent', 'name'),
+)
+# Those, and others that every layout of a ViT can express or does not need.
+_FREE = (
+  *NOT_DESCRIBED,
+  *('attention_implementation', 'position_stddev', 'resnet_width'),
+  *('image_mean', 'image_std'),
+)
 _HEADS = 'head/kernel', 'head_dist/kernel'
 _TRANSFORMER = r'((?:decoder/)?Transformer/encoderblock)'
 
@@ -192,7 +206,9 @@ class Family:
     check: raises ValueError for a model, as read, that its `config.json`
       describes in another way.
     fixed: attribute -> the only value that the family's models have, or a
-      function that tells whether a value is one of theirs.
+      function that tells whether a value is one of theirs. Attributes that are
+      neither here nor in `keys` or `free` have their default.
+    free: attributes that the arrays show, or that `config` knows.
     pooling: what models without and with a head pool, or a function as in
       `fixed`; '' if there are none.
     config: further entries of a `config.json` that is written; a function gets
@@ -214,6 +230,7 @@ class Family:
   keys: tuple[Key, ...] = ()
   check: Callable[[nn.Module, Mapping[str, Any]], None] | None = None
   fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  free: tuple[str, ...] = ()
   pooling: tuple[Any, Any] = ('token', 'token')
   config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   composite: str = ''
@@ -342,16 +359,20 @@ class Family:
 
   def unlike(self, model: nn.Module, *, has_head: bool = True) -> list[str]:
     """Returns the attributes of a model that no model of the family has."""
-    fixed = {**self.fixed, 'pooling': self.pooling[has_head]}
+    free = {*_FREE, *self.free, *(key.ours for key in self.keys)}
     if not has_head and any(r.ours == 'pre_logits/kernel' for r in self.rules):
-      del fixed['representation_size']
-    values = {key: getattr(model, key, None) for key in fixed}
+      free.add('representation_size')
+    fixed = {
+      field.name: field.default
+      for field in dataclasses.fields(vit.ViT)
+      if field.name not in free and field.default is not dataclasses.MISSING
+    } | {**self.fixed, 'pooling': self.pooling[has_head]}
 
-    def differs(key, value):
-      right = fixed[key]
+    def differs(right, value):
       return not right(value) if callable(right) else value != right
 
-    return [f'{key}={v!r}' for key, v in values.items() if differs(key, v)]
+    values = {name: getattr(model, name, None) for name in fixed}
+    return [f'{k}={v!r}' for k, v in values.items() if differs(fixed[k], v)]
 
   def _rule(self, name, side, present=('/gate/',)):
     for rule in self.rules:

@@ -114,17 +114,7 @@ def _one_of(*values: Any) -> Callable[[Any], bool]:
 
 
 _ANY_POOLING = (_one_of(*itertools.chain(*_POOLING.values())),) * 2
-_FIXED = {
-  **common.PLAIN,
-  'embedding_norm': common.anything,
-  'class_position': common.anything,
-  'distillation_token': common.anything,
-  'final_norm': common.anything,
-  'registers': common.anything,
-  'patch_bias': common.anything,
-  'layer_scale': common.anything,
-  'mlp': common.anything,
-}
+_FREE = 'registers', 'final_norm', 'qkv_bias', 'mlp'
 VISION_TRANSFORMER = Family(
   rules=_rules('ls1.gamma', 'ls2.gamma'),
   fused=(
@@ -137,7 +127,11 @@ VISION_TRANSFORMER = Family(
     ),
   ),
   aliases=(common.WRAPPERS,),
-  fixed=_FIXED | {'norm_epsilon': _one_of(1e-6, 1e-5)},
+  fixed={'norm_epsilon': _one_of(1e-6, 1e-5)},
+  free=(
+    *(*_FREE, 'gelu', 'embedding_norm', 'class_position', 'patch_bias'),
+    *('distillation_token', 'layer_scale'),
+  ),
   pooling=_ANY_POOLING,
   resize='bicubic_antialias',
 )
@@ -152,19 +146,14 @@ EVA = Family(
   ),
   fused=(_QKV,),
   aliases=(common.WRAPPERS,),
-  fixed=_FIXED
-  | {
+  fixed={
     'position_embedding': 'none',
     'rotary': 'dinov3',
-    'rotary_registers': None,
-    'embedding_norm': False,
-    'distillation_token': False,
-    'patch_bias': True,
     'layer_scale': common.is_set,
     'gelu': 'exact',
     'norm_epsilon': 1e-5,
-    'key_bias': common.anything,
   },
+  free=(*_FREE, 'key_bias', 'rotary_base'),
   pooling=_ANY_POOLING,
 )
 FAMILIES = {'timm': VISION_TRANSFORMER, 'timm_dinov3': EVA}

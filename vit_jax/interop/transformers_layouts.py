@@ -102,38 +102,10 @@ def _keys(
 _HIDDEN = Key('intermediate_size', 'mlp_dim')
 _DROPOUT = Key('hidden_dropout_prob', 'dropout_rate', 0.0)
 _QKV_BIAS = Key('qkv_bias', 'qkv_bias')
-PLAIN = {
-  'resnet_blocks': None,
-  'representation_size': None,
-  'registers': 0,
-  'distillation_token': False,
-  'final_norm': 'tokens',
-  'kernel_size': None,
-  'position_grid': None,
-  'attention': 'full',
-  'position_embedding': '1d',
-  'position_site': 'stem',
-  'class_position': True,
-  'norm_position': 'pre',
-  'embedding_norm': False,
-  'parallel': False,
-  'qk_norm': False,
-  'key_bias': True,
-  'patch_bias': True,
-  'norm_bias': True,
-  'norm': 'layer',
-  'mlp': 'gelu',
-  'layer_scale': None,
-  'rotary': None,
-}
 
 
 def is_set(value: Any) -> bool:
   return value is not None
-
-
-def anything(value: Any) -> bool:
-  return True
 
 
 def _check_pooler(model: nn.Module, config: Mapping[str, Any]) -> None:
@@ -183,7 +155,6 @@ VIT = Family(
   unused_with_head=(r'pooler\..*',),
   keys=(*_keys(1e-12), _HIDDEN, _DROPOUT, _QKV_BIAS),
   check=_check_pooler,
-  fixed=PLAIN,
   config=_config('vit', 'ViTModel', 'ViTForImageClassification'),
   processor='ViTImageProcessor',
   resize='bicubic',
@@ -202,7 +173,7 @@ DEIT = dataclasses.replace(
   aliases=(*VIT.aliases, (r'^classifier\.', 'cls_classifier.')),
   prefix='deit.',
   unused=VIT.unused + VIT.unused_with_head,
-  fixed=PLAIN | {'distillation_token': True},
+  fixed={'distillation_token': True},
   processor='DeiTImageProcessor',
   config=_config('deit', 'DeiTModel', 'DeiTForImageClassificationWithTeacher'),
 )
@@ -276,7 +247,8 @@ DINOV2 = Family(
   prefix='dinov2.',
   unused=(r'embeddings\.mask_token',),
   keys=(*_keys(1e-6, patch=14), _DROPOUT, _QKV_BIAS),
-  fixed=PLAIN | {'layer_scale': is_set, 'mlp': anything},
+  fixed={'layer_scale': is_set},
+  free=('mlp',),
   pooling=('token', 'token_gap'),
   config=_config(
     'dinov2',
@@ -332,16 +304,12 @@ DINOV3 = Family(
     Key('rope_theta', 'rotary_base', 100.0),
   ),
   check=_check_gate,
-  fixed=PLAIN
-  | {
+  fixed={
     'position_embedding': 'none',
     'rotary': 'dinov3',
-    'rotary_registers': None,
-    'registers': anything,
-    'key_bias': anything,
     'layer_scale': is_set,
-    'mlp': anything,
   },
+  free=('registers', 'qkv_bias', 'key_bias', 'mlp'),
   pooling=('token', ''),
   config=_config(
     'dinov3_vit',
@@ -415,7 +383,6 @@ SIGLIP = Family(
   unused=_TEXT,
   unused_with_head=(r'head\..*',),
   keys=(*_keys(1e-6, act='gelu_pytorch_tanh'), _HIDDEN),
-  fixed=PLAIN,
   pooling=('map', 'gap'),
   config=_config(
     'siglip_vision_model',
@@ -445,7 +412,7 @@ CLIP = Family(
   unused=(*_TEXT, r'classifier\..*'),
   no_bias=('head',),
   keys=(*_keys(1e-5, act='quick_gelu', patch=32), _HIDDEN),
-  fixed=PLAIN | {'embedding_norm': True, 'patch_bias': False},
+  fixed={'embedding_norm': True, 'patch_bias': False},
   config=_config(
     'clip_vision_model',
     'CLIPVisionModel',
