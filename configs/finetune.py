@@ -5,10 +5,13 @@
         --config.init.checkpoint=PRETRAINED_WORKDIR
 
 MODEL is the name of the pre-trained model, such as `ViT-B/16`; `auto` takes it
-from the checkpoint. DATASET is `imagenet2012`, `cifar10`, `cifar100`, `pets`,
-`flowers`, or any data spec with a split `train` (`folder:/data/birds`). SGD
-with momentum 0.9, batch 512, cosine decay, gradients clipped at norm 1, no
-weight decay.
+from the checkpoint. From a folder of transformers or timm (`hf://OWNER/NAME`),
+`auto` also takes the image size and the preparation of images, unless
+`resolution` or `preprocess` is given.
+
+DATASET is `imagenet2012`, `cifar10`, `cifar100`, `pets`, `flowers`, or any data
+spec with a split `train` (`folder:/data/birds`). SGD with momentum 0.9, batch
+512, cosine decay, gradients clipped at norm 1, no weight decay.
 
 `resolution=384` is the default. On ImageNet, a higher one (512 for L/16, 518
 for H/14) also turns on Polyak averaging with 0.9999, as for Table 2.
@@ -262,6 +265,11 @@ def _set_data(config, args, row, resolution):
   config.data.preprocess, preprocess = (
     text.format(larger=larger) for text in PREPROCESSING[chosen]
   )
+  if (
+    config.model.name == config_lib.AUTO
+    and not {*('resolution', 'preprocess')} & args.keys()
+  ):
+    config.init.preprocess = config_lib.AUTO
   config.data.dataset = exclusion.join(row.spec, args['excluded'])
   if args['train'] == 'selection':
     # Files in class folders are sorted by class, so a slice needs a shuffle.

@@ -258,6 +258,12 @@ KEYS = {
     'Whether to replace their head; False needs equal classes. A hidden layer'
     ' before the head is kept if the model has one of the same size.',
   ),
+  'init.preprocess': Key(
+    '',
+    "'auto': image size and preparation are those of the weights, if they are a"
+    ' folder of transformers or timm that says them. The run records the'
+    ' operations here.',
+  ),
   'distill.teacher': Key(
     '',
     'A frozen model to learn from, besides labels: its weights, named as those'

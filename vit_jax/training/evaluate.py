@@ -108,16 +108,13 @@ def _prepare_as_weights_say(
     return  # A run's own config was the user's choice.
   weights = interop.read(path)
   default = config_lib.evaluation('').preprocess
-  names = [k for k, v in config.evals.items() if v.preprocess == default]
-  if not names or weights.preprocessing in ('', default):
+  if weights.preprocessing in ('', default):
     return
   if weights.image_size != tuple(config.image_size):
     return  # `warm_start.load` logs how they prepare theirs.
-  for name in names:
-    config.evals[name].preprocess = weights.preprocessing
-  config.data.update(
-    {k: v for k, v in weights.decoding.items() if k in config.data}
-  )
+  names = warm_start.prepare_as(config, weights.preprocessing, weights.decoding)
+  if not names:
+    return
   logging.info(
     'evals %s prepare images as %s do: %s, %s.',
     *(', '.join(names), weights.origin, weights.preprocessing),

@@ -6,6 +6,7 @@ grid of patches, and everything else must fit: see `interop.fitting`.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import flax.traverse_util
@@ -123,13 +124,15 @@ def with_model(
     A copy of the config. If the model's name was `auto`, the copy names the
     model of the weights, with its fine-tuning dropout rate if the config sets
     none. If the name was `auto`, or if the weights are of a run of the same
-    model, the keys in `SIZES` that the config leaves open are taken over.
+    model, the keys in `SIZES` that the config leaves open are taken over. If
+    `init.preprocess` was `auto`, so are the image size and the preparation of
+    images.
 
   Raises:
     ValueError: the name is `auto`, and there are no weights, or they do not
       tell their model.
   """
-  config = config.copy_and_resolve_references()
+  config = _with_images(config.copy_and_resolve_references(), workdir)
   named = config.model.name != config_lib.AUTO
   if not config.init.checkpoint:
     if not named:
@@ -170,6 +173,60 @@ def with_model(
     listed = ', '.join(f'{key}={value}' for key, value in taken.items())
     logging.info('Taken over from %s: %s.', path, listed)
   return config
+
+
+def _with_images(
+  config: ml_collections.ConfigDict, workdir: epath.PathLike
+) -> ml_collections.ConfigDict:
+  """Resolves `init.preprocess`; changes the config."""
+  if config.init.preprocess != config_lib.AUTO:
+    return config
+  config.init.preprocess = ''
+  if not config.init.checkpoint:
+    return config
+  own = config_lib.load(workdir) or {}
+  if own.get('init', {}).get('checkpoint') == config.init.checkpoint:
+    # The weights may be gone by now.
+    operations, size = own['init'].get('preprocess', ''), own['image_size']
+    decoding = own['data']
+  else:
+    weights = interop.read(resolve_path(config.init.checkpoint, workdir))
+    operations = weights.preprocessing if weights.layout else ''
+    size, decoding = weights.image_size, weights.decoding
+  if not operations:
+    return config
+  config.init.preprocess, config.image_size = operations, tuple(size)
+  prepare_as(config, operations, decoding)
+  # They were trained on crops of torchvision, with this interpolation.
+  if config.data.preprocess == 'inception_crop|flip':
+    method = re.search(r"method='(\w+)'", operations)
+    words = f'method={method[1]!r}' if method else ''
+    config.data.preprocess = f'random_resized_crop({words})|flip'
+  return config
+
+
+def prepare_as(
+  config: ml_collections.ConfigDict,
+  operations: str,
+  decoding: Mapping[str, Any],
+) -> tuple[str, ...]:
+  """Lets the default preprocessing of evaluations give way to another one.
+
+  Args:
+    config: changed.
+    operations: see `data/ops`.
+    decoding: how images are decoded before; keys of `config.data` count.
+
+  Returns:
+    The names of the evaluations that change.
+  """
+  default = config_lib.evaluation('').preprocess
+  names = [k for k, v in config.evals.items() if v.preprocess == default]
+  for name in names:
+    config.evals[name].preprocess = operations
+  if names:
+    config.data.jpeg_dct = decoding.get('jpeg_dct', config.data.jpeg_dct)
+  return tuple(names)
 
 
 def model_of(path: epath.PathLike) -> dict[str, Any]:
