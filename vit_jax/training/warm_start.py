@@ -184,13 +184,16 @@ def _with_images(
   config.init.preprocess = ''
   if not config.init.checkpoint:
     return config
+  path = resolve_path(config.init.checkpoint, workdir)
+  if checkpoint_lib.workdir_of(path):
+    return config
   own = config_lib.load(workdir) or {}
   if own.get('init', {}).get('checkpoint') == config.init.checkpoint:
     # The weights may be gone by now.
     operations, size = own['init'].get('preprocess', ''), own['image_size']
     decoding = own['data']
   else:
-    weights = interop.read(resolve_path(config.init.checkpoint, workdir))
+    weights = interop.read(path)
     operations = weights.preprocessing if weights.layout else ''
     size, decoding = weights.image_size, weights.decoding
   if not operations:
