@@ -147,7 +147,9 @@ def _weights(
   if family.check:
     family.check(model, section)
   names = ()
-  if has_head:
+  if 'head' in family.no_bias and has_head:  # A projection, no classifier.
+    names = tuple(f'dimension {i}' for i in range(model.num_classes))
+  elif has_head:
     labels = config.get('id2label') or _timm_labels(config)
     names = _class_names(labels, model.num_classes)
   if size is None:
@@ -264,7 +266,7 @@ def write(folder: epath.Path, weights: Weights) -> None:
     section = config.get('vision_config', config)
     section['image_size'] = layouts.side(weights.image_size)
     section['num_channels'] = weights.channels
-    if has_head:
+    if has_head and 'head' not in family.no_bias:
       names = weights.class_names or [
         f'LABEL_{i}' for i in range(model.num_classes)
       ]
