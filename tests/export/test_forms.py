@@ -18,6 +18,7 @@ from vit_jax.export import forms, parity
 from vit_jax.export.program import Program
 from vit_jax.runtime import installed
 
+STATISTICS = {'image_mean': (0.4, 0.5, 0.6), 'image_std': (0.2, 0.3, 0.4)}
 ALL = ('stablehlo', 'onnx', 'huggingface', 'timm')
 
 
@@ -46,6 +47,7 @@ def _rows(program, to, names):
   [
     (dict(), (8, 12), 3),
     (dict(gelu='exact', patch_size=(4, 2)), (8, 8), 1),
+    (dict(pooling='gap', **STATISTICS), (8, 8), 3),  # SigLIP's, for others.
   ],
 )
 def test_all_forms_agree(tmp_path, options, size, channels):
@@ -76,6 +78,25 @@ def test_all_forms_agree(tmp_path, options, size, channels):
     dict(),
     dict(pooling='gap', gelu='exact'),
     dict(width=56, mlp_dim=488, depth=1),  # 56 * (488 / 56) < 488.
+    dict(layer_scale=1e-4, class_position=False, registers=2, **STATISTICS),
+    dict(
+      embedding_norm=True, patch_bias=False, gelu='quick', norm_epsilon=1e-5
+    ),
+    dict(mlp='swiglu', layer_scale=1e-4, qkv_bias=False),
+    dict(pooling='map'),
+    dict(pooling='gap_patches', final_norm='pooled', gelu='exact'),
+    dict(distillation_token=True),
+    dict(
+      rotary='dinov3',
+      position_embedding='none',
+      norm_epsilon=1e-5,
+      registers=1,
+      gelu='exact',
+      layer_scale=1e-4,
+      key_bias=False,
+      mlp='swiglu',
+      mlp_dim=64,
+    ),
   ],
 )
 def test_timm_builds_the_model_of_the_folder(tmp_path, options):
@@ -91,13 +112,13 @@ def test_models_that_others_lack_are_refused(tmp_path, monkeypatch):
   program = _program(tmp_path, tiny.vit(), (8, 8))
   monkeypatch.setattr(installed, 'require', lambda *_, **__: None)
   for form, options in (
-    ('timm', dict(pooling='map')),
-    ('timm', dict(norm_epsilon=1e-5)),
-    ('onnx', dict(pooling='gap')),
+    ('timm', dict(pooling='token_gap')),
+    ('timm', dict(norm_epsilon=1e-12)),
+    ('onnx', dict(pooling='map')),
     ('huggingface', dict(position_embedding='2d')),
     ('huggingface', dict(parallel=True)),
-    ('timm', dict(qkv_bias=False)),
-    ('timm', dict(layer_scale=1e-4)),
+    ('timm', dict(qk_norm=True)),
+    ('huggingface', dict(norm_bias=False)),
   ):
     forms.FORMS[form].check(program)
     other = dataclasses.replace(program.loaded, model=tiny.vit(**options))
