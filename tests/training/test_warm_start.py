@@ -11,6 +11,7 @@ from scipy import ndimage
 
 from tests import tiny_step
 from tests.checkpoint import states
+from tests.interop import tiny
 from tests.interop.tiny import params_of_4_pixels as _params
 from tests.interop.tiny import unstacked as _flat
 from tests.tiny_run import assert_same_but
@@ -270,6 +271,43 @@ def test_the_model_of_a_file(tmp_path, kind, monkeypatch):
   )
   for key in ('width', 'depth', 'heads', 'mlp_dim', 'gelu'):
     assert getattr(built, key) == (SIZES | {'gelu': 'exact'})[key]
+
+
+def test_images_are_prepared_as_a_folder_says(tmp_path):
+  model = tiny.vit(image_mean=(0.4, 0.5, 0.6), image_std=(0.2, 0.3, 0.4))
+  operations = "eval_crop(0.5, method='pillow_bicubic')"
+  interop.save_huggingface(
+    *(tmp_path / 'folder', tiny.params(model, (8, 12)), model, (8, 12)),
+    preprocessing=operations,
+    decoding={'jpeg_dct': 'accurate'},
+  )
+  config = config_lib.default()
+  config.model.name = config.init.preprocess = 'auto'
+  config.init.checkpoint = str(tmp_path / 'folder')
+  config.data.preprocess = 'inception_crop|flip'
+  for name, text in (('test', 'resize'), ('own', 'resize(9)')):
+    config.evals[name] = config_lib.evaluation('test', preprocess=text)
+  found = warm_start.with_model(config, tmp_path / 'new')
+  assert found.init.preprocess == found.evals.test.preprocess == operations
+  assert found.evals.own.preprocess == 'resize(9)'
+  assert found.data.preprocess == (
+    "random_resized_crop(method='pillow_bicubic')|flip"
+  )
+  assert found.data.jpeg_dct == 'accurate'
+  assert found.image_size == (8, 12)
+  assert (found.model.image_mean, found.model.image_std) == (
+    *((0.4, 0.5, 0.6), (0.2, 0.3, 0.4)),
+  )
+  # A run that goes on does not need the folder, but for its model.
+  (tmp_path / 'new').mkdir()
+  config_lib.save(found, tmp_path / 'new')
+  (tmp_path / 'folder/preprocessor_config.json').unlink()
+  again = warm_start.with_model(config, tmp_path / 'new')
+  assert again.to_dict() == found.to_dict()
+  config.init.preprocess = ''
+  assert warm_start.with_model(config, tmp_path / 'other').image_size == (
+    *(224, 224),
+  )
 
 
 def test_sizes_stay_when_the_run_that_it_started_from_is_gone(tmp_path):
