@@ -54,14 +54,19 @@ def read(path: epath.PathLike) -> Weights:
   folder = path if path.is_dir() else path.parent
   tensors = _tensors(path)
   config = {}
-  if (folder / CONFIG).exists() or 'cls_token' not in tensors:
+  # timm's files do without it.
+  plain = families.OTHERS['timm'].plain
+  if (folder / CONFIG).exists() or not {*map(plain, tensors)} >= {
+    'patch_embed.proj.weight'
+  }:
     config = weight_files.read_json(folder / CONFIG)
   try:
     layout = _layout(config, tensors)
     weights = _weights(path, layout, config, tensors)
   except (AttributeError, KeyError, TypeError, ValueError) as error:
+    missing = ' is missing' if isinstance(error, KeyError) else ''
     raise ValueError(
-      f'{folder / CONFIG} describes no model of these weights: {error}'
+      f'{folder / CONFIG} describes no model of these weights: {error}{missing}'
     ) from error
   return _prepared(weights, folder, config)
 
@@ -231,6 +236,12 @@ def _prepared(
   values = vars(found)
   statistics = {k: values[k] for k in ('image_mean', 'image_std')}
   own = {k: v for k, v in values.items() if k not in statistics}
+  if not found.preprocessing:
+    own['notes'] = (
+      f'{folder} does not say how images were prepared for these weights, so'
+      ' inputs in [-1, 1] are assumed: set model.image_mean and'
+      ' model.image_std if they are for others',
+    )
   return dataclasses.replace(
     weights, model=weights.model.clone(**statistics), **own
   )

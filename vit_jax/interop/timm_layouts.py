@@ -126,7 +126,14 @@ VISION_TRANSFORMER = Family(
       reader='blocks.{i}.mlp.fc2.weight',
     ),
   ),
-  aliases=(common.WRAPPERS,),
+  aliases=(
+    common.WRAPPERS,
+    # Names in the files of DINOv2's authors.
+    (r'^register_tokens$', 'reg_token'),
+    (r'\.mlp\.w12\.', '.mlp.fc1.'),
+    (r'\.mlp\.w3\.', '.mlp.fc2.'),
+  ),
+  unused=('mask_token',),
   fixed={'norm_epsilon': _one_of(1e-6, 1e-5)},
   free=(
     *(*_FREE, 'gelu', 'embedding_norm', 'class_position', 'patch_bias'),

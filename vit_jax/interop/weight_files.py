@@ -127,8 +127,9 @@ def pickle_refused(path: epath.PathLike) -> str:
     ' A folder: python -c "import transformers as t;'
     " t.AutoModel.from_pretrained('FOLDER').save_pretrained('NEW')\" (or"
     ' t.AutoModelForImageClassification, to keep its classifier). A file:'
-    ' python -c "import torch, safetensors.torch as s; s.save_file('
-    "torch.load('FILE', weights_only=True), 'NEW.safetensors')\"."
+    ' python -c "import torch, safetensors.torch as s;'
+    " w = torch.load('FILE', weights_only=True);"
+    " s.save_file(w.get('model', w), 'NEW.safetensors')\"."
   )
 
 
