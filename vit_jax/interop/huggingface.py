@@ -55,10 +55,8 @@ def read(path: epath.PathLike) -> Weights:
   tensors = _tensors(path)
   config = {}
   # timm's files do without it.
-  plain = families.OTHERS['timm'].plain
-  if (folder / CONFIG).exists() or not {*map(plain, tensors)} >= {
-    'patch_embed.proj.weight'
-  }:
+  is_timm = any(name.endswith('patch_embed.proj.weight') for name in tensors)
+  if (folder / CONFIG).exists() or not is_timm:
     config = weight_files.read_json(folder / CONFIG)
   try:
     layout = _layout(config, tensors)
