@@ -200,20 +200,31 @@ class EvalCrop(geometry.Sized):
   The side is truncated to whole pixels and the resize is pillow_bicubic, as in
   the evaluations of DeiT (`datasets.py` of facebookresearch/deit) and timm. A
   middle between two pixels is rounded as torchvision does, to the even one.
-  For a pair, see `ResizeSmall`.
+  For a pair, see `ResizeSmall`. For other methods, see `Resize`. With `squash`,
+  both sides become `size` / `ratio` and the aspect is not kept, as in timm's
+  crop mode of this name.
   """
 
   size: geometry.Size = dataclasses.field(kw_only=True)
   ratio: float = 0.875
+  method: str = 'pillow_bicubic'
+  squash: bool = False
 
   def __post_init__(self):
     super().__post_init__()
     if type(self.ratio) not in (int, float) or not 0 < self.ratio <= 1:
       raise ValueError(f'ratio must lie in (0, 1], got {self.ratio!r}')
+    geometry.check_method(self.method)
+
+  @property
+  def resize(self) -> geometry.Resize | geometry.ResizeSmall:
+    """What is done before the crop."""
+    kind = geometry.Resize if self.squash else geometry.ResizeSmall
+    sides = tuple(int(n / self.ratio) for n in self.size)
+    return kind(sides, method=self.method)
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    side = int(max(self.size) / self.ratio)
-    image = geometry.ResizeSmall(side, method='pillow_bicubic')(image, rng)
+    image = self.resize(image, rng)
     (height, width), (rows, columns) = image.shape[:2], self.size
     top, left = round((height - rows) / 2), round((width - columns) / 2)
     return image[top : top + rows, left : left + columns]
