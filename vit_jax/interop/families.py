@@ -170,24 +170,6 @@ HUGGINGFACE = {
   'deit': dataclasses.replace(VIT, processor='DeiTImageProcessor'),
 }
 
-# Image processor -> its defaults in transformers, which files may leave out.
-_VIT_IMAGES = {
-  'do_resize': True,
-  'size': 224,
-  'resample': 2,
-  'do_center_crop': False,
-  'do_rescale': True,
-  'rescale_factor': 1 / 255,
-  'do_normalize': True,
-  'image_mean': 0.5,
-  'image_std': 0.5,
-}
-PROCESSORS = {
-  'ViTImageProcessor': _VIT_IMAGES,
-  'DeiTImageProcessor': _VIT_IMAGES
-  | {'size': 256, 'resample': 3, 'do_center_crop': True, 'crop_size': 224},
-}
-
 
 # ---- Released files ----------------------------------------------------------
 

@@ -128,7 +128,7 @@ class Family:
     fixed: attribute -> the only value that the family's models have.
     config: further entries of a `config.json` that is written.
     processor: the image processor of these models, if a folder names none: a
-      key of `families.PROCESSORS`.
+      key of `processors.PROCESSORS`.
   """
 
   rules: tuple[Rule, ...]

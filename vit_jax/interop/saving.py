@@ -12,6 +12,7 @@ from vit_jax.interop import (
   huggingface,
   inference,
   layouts,
+  processors,
   weight_files,
 )
 from vit_jax.interop.weight_files import ImageSize, Weights, pair
@@ -98,9 +99,9 @@ def save_huggingface(
     params: the model's parameters, a tree of arrays, blocks stacked or not.
     model: a `vit.ViT`, for the config.
     image_size: side or (height, width) that the position embeddings are for.
-    **described: see `save_npz`. The class names become `id2label`. The others
-      are kept for information only: transformers just resizes to the image
-      size.
+    **described: see `save_npz`. The class names become `id2label`. Of the
+      others, transformers follows the operations that it has, see
+      `processors.to_transformers`.
 
   Raises:
     ValueError: `transformers` lacks the model, for the listed reasons; the
@@ -109,7 +110,6 @@ def save_huggingface(
   """
   huggingface.check_savable(model)
   weights = _checked(params, model, image_size, described)
-  height, width = weights.image_size
   channels = inference.channels(weights.params)
   names = weights.class_names or [
     f'LABEL_{i}' for i in range(model.num_classes)
@@ -131,23 +131,11 @@ def save_huggingface(
       'label2id': {name: i for i, name in reversed([*enumerate(names)])},
     },
   )
-  own = {
-    huggingface.OWN + key: value
-    for key, value in weights.described.items()
-    if key != 'class_names'
-  }
-  weight_files.write_json(
-    folder / huggingface.PROCESSOR,
-    {
-      'image_processor_type': family.processor,
-      'do_resize': True,
-      'size': {'height': height, 'width': width},
-      'resample': 2,  # Bilinear.
-      'do_rescale': True,
-      'rescale_factor': 1 / 255,
-      'do_normalize': True,
-      'image_mean': [0.5] * channels,
-      'image_std': [0.5] * channels,
-      **own,
-    },
+  described = {k: v for k, v in described.items() if k != 'class_names'}
+  content = processors.to_transformers(
+    processors.Prepared(**described),
+    processor=family.processor,
+    image_size=weights.image_size,
+    channels=channels,
   )
+  weight_files.write_json(folder / huggingface.PROCESSORS[-1], content)
