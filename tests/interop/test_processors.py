@@ -23,7 +23,7 @@ def _read(content, **options):
 
 def _write(prepared, **options):
   content = processors.to_transformers(
-    prepared, processor='DeiTImageProcessor', image_size=SIZE, **options
+    prepared, processor='SiglipImageProcessor', image_size=SIZE, **options
   )
   return json.loads(json.dumps(content))
 
@@ -40,6 +40,7 @@ def _check_written(prepared):
   """What is written says the same to us and to others."""
   written = _write(prepared)
   assert _read(written) == _read(_theirs(written)) == prepared
+  return written
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,11 @@ def test_fields_and_defaults_of_transformers(content, operations):
   # Pillow decodes accurately.
   assert prepared.decoding == {'jpeg_dct': 'accurate'}
   assert _read(dict(image_processor=content, tokenizer={})) == prepared
-  _check_written(prepared)
+  # The processor that is written crops as it does by default.
+  kind = _check_written(prepared)['image_processor_type']
+  crops = {'resize': ('Siglip', 'DeiT'), 'resize_small': ('Siglip', 'Bit')}
+  name = crops[operations.split('(')[0]]['central_crop' in operations]
+  assert kind == f'{name}ImageProcessor'
 
 
 @pytest.mark.parametrize(

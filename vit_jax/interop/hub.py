@@ -16,7 +16,7 @@ SCHEME = 'hf://'
 _ADDRESS = re.compile(
   r'hf://(?P<repository>[\w.-]+/[\w.-]+)(?P<file>(/[^/@]+)*)(@(?P<revision>\S+))?'
 )
-_JSON = ('config.json', 'preprocessor_config.json')
+_JSON = ('config.json', 'preprocessor_config.json', 'processor_config.json')
 _WEIGHTS = 'model.safetensors'
 _READ = ('.npz', '.safetensors')
 

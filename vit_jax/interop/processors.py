@@ -47,7 +47,9 @@ _CLIP = _CENTRE | {
 # Image processor -> its defaults in transformers, which files may leave out.
 PROCESSORS = {
   'ViTImageProcessor': _USUAL,
-  'DeiTImageProcessor': _USUAL | _CENTRE | {'size': 256},
+  'DeiTImageProcessor': _USUAL
+  | _CENTRE
+  | {'size': dict(height=256, width=256)},
   'BitImageProcessor': _USUAL | _CLIP,
   'CLIPImageProcessor': _USUAL | _CLIP,
   'SiglipImageProcessor': _USUAL | {'resample': 3, 'default_to_square': False},
@@ -157,7 +159,10 @@ def from_transformers(
   """Returns what an image processor of transformers does.
 
   The operations do what the processors on Pillow do, bit by bit. Those on
-  torchvision, the default since transformers 5, round in other places.
+  torchvision, the default since transformers 5, round in other places: bilinear
+  by 1 grey level at most, bicubic by 2 (8 beside hard edges in small images),
+  by 0.02 on average. DINOv3's has no Pillow; it rounds only at the end, which
+  is less than 1 grey level from here, 0.3 on average.
 
   Args:
     content: of `preprocessor_config.json`, or of a `processor_config.json`
@@ -245,7 +250,9 @@ def to_transformers(
 
   Args:
     prepared: how images are prepared.
-    processor: the name of the image processor, a key of `PROCESSORS`.
+    processor: the image processor of such models, a key of `PROCESSORS`. If it
+      does not resize or crop like this, the first that does takes its place:
+      before transformers 5, they accept no other sizes.
     image_size: (height, width) of the model's images, in pixels.
     channels: of these images.
   """
@@ -253,8 +260,13 @@ def to_transformers(
   size = {'shortest_edge': max(resize.size)}
   if isinstance(resize, Resize):
     size = dict(zip(_SIDES, resize.size, strict=True))
+  for kind in (processor, *PROCESSORS):
+    usual = PROCESSORS[kind]
+    same = usual['size'].keys() == size.keys()
+    if same and usual['do_center_crop'] == bool(crop):
+      break
   return {
-    'image_processor_type': processor,
+    'image_processor_type': kind,
     **_USUAL,
     'size': size,
     'resample': int(PILLOW.get(resize.method, _LINEAR)),
