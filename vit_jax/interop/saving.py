@@ -114,9 +114,16 @@ def save_huggingface(
   names = weights.class_names or [
     f'LABEL_{i}' for i in range(model.num_classes)
   ]
+  family = families.VIT
+  described = {k: v for k, v in described.items() if k != 'class_names'}
+  content = processors.to_transformers(
+    processors.Prepared(**described),
+    processor=family.processor,
+    image_size=weights.image_size,
+    channels=channels,
+  )
   folder = files.absolute(folder)
   folder.mkdir(parents=True, exist_ok=True)
-  family = families.VIT
   arrays.write_safetensors(
     folder / huggingface.WEIGHTS, family.write(weights.params)
   )
@@ -130,12 +137,5 @@ def save_huggingface(
       # The first of classes with the same name.
       'label2id': {name: i for i, name in reversed([*enumerate(names)])},
     },
-  )
-  described = {k: v for k, v in described.items() if k != 'class_names'}
-  content = processors.to_transformers(
-    processors.Prepared(**described),
-    processor=family.processor,
-    image_size=weights.image_size,
-    channels=channels,
   )
   weight_files.write_json(folder / huggingface.PROCESSORS[-1], content)
