@@ -37,6 +37,14 @@ def test_eval_crops_are_pillows_calls(shape, ratio, channels):
   np.testing.assert_array_equal(preprocess(image, None), expected)
 
 
+def test_an_eval_crop_may_squash_images():
+  image = noise(50, 37, 3)
+  op = crops.EvalCrop(0.8, 'pillow_bilinear', True, size=(28, 20))
+  whole = resized_by_pillow(image, (35, 25), BILINEAR)
+  # Halves become even: 3.5 and 2.5.
+  np.testing.assert_array_equal(op(image, None), whole[4:32, 2:22])
+
+
 def test_the_size_of_an_eval_crop_may_be_given():
   preprocess = ops.parse(
     'eval_crop(0.5, size=8)|resize', image_size=(5, 6), channels=3

@@ -231,18 +231,17 @@ def _prepared(
       f'{path} is refused: {error}. Correct the file to how images were'
       ' prepared for these weights.'
     ) from error
-  values = vars(found)
-  statistics = {k: values[k] for k in ('image_mean', 'image_std')}
-  own = {k: v for k, v in values.items() if k not in statistics}
+  own = dict(found.described)
   if not found.preprocessing:
     own['notes'] = (
       f'{folder} does not say how images were prepared for these weights, so'
       ' inputs in [-1, 1] are assumed: set model.image_mean and'
       ' model.image_std if they are for others',
     )
-  return dataclasses.replace(
-    weights, model=weights.model.clone(**statistics), **own
+  model = weights.model.clone(
+    image_mean=found.image_mean, image_std=found.image_std
   )
+  return dataclasses.replace(weights, model=model, **own)
 
 
 # ---- Writing -----------------------------------------------------------------

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from vit_jax.data import ops
-from vit_jax.data.ops import crops, geometry, resizing
+from vit_jax.data.ops.crops import CentralCrop, EvalCrop
+from vit_jax.data.ops.geometry import Resize, ResizeSmall
+from vit_jax.data.ops.resizing import PILLOW
 from vit_jax.interop.weight_files import pair
 
 # What our own keys in a file of transformers begin with.
@@ -46,7 +47,9 @@ _CLIP = _CENTRE | {
 # Image processor -> its defaults in transformers, which files may leave out.
 PROCESSORS = {
   'ViTImageProcessor': _USUAL,
-  'DeiTImageProcessor': _USUAL | _CENTRE | {'size': 256},
+  'DeiTImageProcessor': _USUAL
+  | _CENTRE
+  | {'size': dict(height=256, width=256)},
   'BitImageProcessor': _USUAL | _CLIP,
   'CLIPImageProcessor': _USUAL | _CLIP,
   'SiglipImageProcessor': _USUAL | {'resample': 3, 'default_to_square': False},
@@ -59,7 +62,8 @@ _NO_EFFECT = {
   *('return_tensors', 'device', 'disable_grouping'),
 }
 # Of PIL.Image.Resampling.
-_METHODS = {n: name for name, n in resizing.PILLOW.items() if n in range(6)}
+_METHODS = {n: name for name, n in PILLOW.items() if n in range(6)}
+_LINEAR = PILLOW['pillow_bilinear']
 
 _TIMM = {
   'interpolation': 'bicubic',
@@ -88,6 +92,11 @@ class Prepared:
   image_mean: tuple[float, ...] | None = None
   image_std: tuple[float, ...] | None = None
 
+  @property
+  def described(self) -> dict[str, Any]:
+    """All but `image_mean` and `image_std`."""
+    return {key: getattr(self, key) for key in _DESCRIBED}
+
 
 def _normalized(mean: Any, std: Any, channels: int) -> dict[str, Any]:
   """Returns `image_mean` and `image_std` of `Prepared`, as far as needed.
@@ -113,14 +122,9 @@ def _normalized(mean: Any, std: Any, channels: int) -> dict[str, Any]:
   return {'image_mean': mean, 'image_std': std}
 
 
-def _steps(preprocessing: str, size: tuple[int, int]) -> tuple[ops.Op, ...]:
-  """Returns the operations for images of a size; () if they are unknown."""
-  return ops.parse(preprocessing, image_size=size, channels=3).ops
-
-
 def _nearest(
   preprocessing: str, size: tuple[int, int]
-) -> tuple[geometry.Resize | geometry.ResizeSmall, Sequence[int], float]:
+) -> tuple[Resize | ResizeSmall, Sequence[int], float]:
   """Returns what both libraries can do that is nearest to operations.
 
   Args:
@@ -128,26 +132,18 @@ def _nearest(
     size: (height, width) of the model's images, in pixels.
 
   Returns:
-    The resize, the size of the crop of its middle, or () if there is none, and
-    the part of the resized image that stays. For unlike operations, that is a
+    The resize; the size of the crop of its middle, () if there is none; and the
+    part of the resized image that stays. For unlike operations, that is a
     bilinear resize to the size.
   """
-  match _steps(preprocessing, size):
-    case (crops.EvalCrop() as op,):
+  match ops.parse(preprocessing, image_size=size, channels=3).ops:
+    case (EvalCrop() as op,):
       return op.resize, op.size, op.ratio
-    case (
-      geometry.Resize() | geometry.ResizeSmall() as op,
-      crops.CentralCrop(size=crop),
-    ):
+    case (Resize() | ResizeSmall() as op, CentralCrop(size=crop)):
       return op, crop, max(crop) / max(op.size)
-    case (geometry.Resize() as op,):
+    case (Resize() as op,):
       return op, (), 1.0
-  return geometry.Resize(size), (), 1.0
-
-
-def _filter(method: str) -> Image.Resampling:
-  """Returns Pillow's filter of a method; for other methods, bilinear."""
-  return resizing.PILLOW.get(method, Image.Resampling.BILINEAR)
+  return Resize(size), (), 1.0
 
 
 # ---- transformers ------------------------------------------------------------
@@ -163,7 +159,10 @@ def from_transformers(
   """Returns what an image processor of transformers does.
 
   The operations do what the processors on Pillow do, bit by bit. Those on
-  torchvision, the default since transformers 5, round in other places.
+  torchvision, the default since transformers 5, round in other places: bilinear
+  by 1 grey level at most, bicubic by 2 (8 beside hard edges in small images),
+  by 0.02 on average. DINOv3's has no Pillow; it rounds only at the end, which
+  is less than 1 grey level from here, 0.3 on average.
 
   Args:
     content: of `preprocessor_config.json`, or of a `processor_config.json`
@@ -180,22 +179,20 @@ def from_transformers(
   # For transformers, None means its default, like a missing key.
   found = content.get('image_processor', content).items()
   content = {k: v for k, v in found if v is not None}
-  described = {
-    key: content.pop(OWN + key) for key in _DESCRIBED if OWN + key in content
-  }
+  own = {k: content.pop(OWN + k) for k in _DESCRIBED if OWN + k in content}
   kind = content.get('feature_extractor_type', processor)
   kind = content.get('image_processor_type', kind)
   kind = kind.removesuffix('Fast').replace('FeatureExtractor', 'ImageProcessor')
   given = PROCESSORS.get(kind, PROCESSORS[processor]) | content
   if reasons := [*_refused(given, kind)]:
     raise ValueError('; '.join(reasons))
-  if 'preprocessing' not in described:
+  if 'preprocessing' not in own:
     operations = _operations(given, image_size)
-    described = _DECODED | described | {'preprocessing': operations}
+    own = _DECODED | own | {'preprocessing': operations}
   mean, std = given['image_mean'], given['image_std']
   if not given['do_normalize']:
     mean, std = 0, 1
-  return Prepared(**described, **_normalized(mean, std, channels))
+  return Prepared(**own, **_normalized(mean, std, channels))
 
 
 def _refused(given: Mapping[str, Any], kind: str) -> Iterator[str]:
@@ -253,25 +250,31 @@ def to_transformers(
 
   Args:
     prepared: how images are prepared.
-    processor: the name of the image processor, a key of `PROCESSORS`.
+    processor: the image processor of such models, a key of `PROCESSORS`. If it
+      does not resize or crop like this, the first that does takes its place:
+      before transformers 5, they accept no other sizes.
     image_size: (height, width) of the model's images, in pixels.
     channels: of these images.
   """
   resize, crop, _ = _nearest(prepared.preprocessing, image_size)
   size = {'shortest_edge': max(resize.size)}
-  if isinstance(resize, geometry.Resize):
+  if isinstance(resize, Resize):
     size = dict(zip(_SIDES, resize.size, strict=True))
-  own = {key: getattr(prepared, key) for key in _DESCRIBED}
+  for kind in (processor, *PROCESSORS):
+    usual = PROCESSORS[kind]
+    same = usual['size'].keys() == size.keys()
+    if same and usual['do_center_crop'] == bool(crop):
+      break
   return {
-    'image_processor_type': processor,
+    'image_processor_type': kind,
     **_USUAL,
     'size': size,
-    'resample': int(_filter(resize.method)),
+    'resample': int(PILLOW.get(resize.method, _LINEAR)),
     'do_center_crop': bool(crop),
     'crop_size': dict(zip(_SIDES, crop, strict=False)) or None,
     'image_mean': [*(prepared.image_mean or [0.5] * channels)],
     'image_std': [*(prepared.image_std or [0.5] * channels)],
-    **{OWN + key: value for key, value in own.items() if value},
+    **{OWN + key: v for key, v in prepared.described.items() if v},
   }
 
 
@@ -295,18 +298,15 @@ def from_timm(
     return Prepared()
   # For timm, 0 and None mean its default, like a missing key.
   given = _TIMM | {k: v for k, v in pretrained_cfg.items() if v}
-  known = ('squash', 'center') if len({*image_size}) == 1 else ('squash',)
-  if given['crop_mode'] not in known:
+  mode, method = given['crop_mode'], f'pillow_{given["interpolation"]}'
+  if mode != 'squash' and (mode, len({*image_size})) != ('center', 1):
     raise ValueError(
-      f'crop_mode={given["crop_mode"]!r}, expected {" or ".join(known)} for'
-      f' images of {image_size} (height, width) pixels'
+      f"crop_mode={mode!r}, expected 'squash', or 'center' for square images"
     )
-  method = f'pillow_{given["interpolation"]}'
-  words = f'{given["crop_pct"]}, method={method!r}'
-  if given['crop_mode'] == 'squash':
-    words += ', squash=True'
-  operations = f'eval_crop({words})'
-  _steps(operations, image_size)  # Raises ValueError for other values.
+  squash = ', squash=True' if mode == 'squash' else ''
+  operations = f'eval_crop({given["crop_pct"]}, method={method!r}{squash})'
+  # Raises ValueError for other values.
+  ops.parse(operations, image_size=image_size, channels=3)
   mean, std = given['mean'], given['std']
   return Prepared(operations, **_DECODED, **_normalized(mean, std, len(mean)))
 
@@ -325,12 +325,11 @@ def to_timm(
     channels: of these images.
   """
   resize, _, ratio = _nearest(prepared.preprocessing, image_size)
-  is_squash = isinstance(resize, geometry.Resize)
   return {
     'input_size': [channels, *image_size],
-    'interpolation': _filter(resize.method).name.lower(),
+    'interpolation': PILLOW.get(resize.method, _LINEAR).name.lower(),
     'crop_pct': ratio,
-    'crop_mode': 'squash' if is_squash else 'center',
+    'crop_mode': 'squash' if isinstance(resize, Resize) else 'center',
     'mean': [*(prepared.image_mean or [0.5] * channels)],
     'std': [*(prepared.image_std or [0.5] * channels)],
   }

@@ -220,9 +220,8 @@ class EvalCrop(geometry.Sized):
   def resize(self) -> geometry.Resize | geometry.ResizeSmall:
     """What is done before the crop."""
     kind = geometry.Resize if self.squash else geometry.ResizeSmall
-    return kind(
-      tuple(int(n / self.ratio) for n in self.size), method=self.method
-    )
+    sides = tuple(int(n / self.ratio) for n in self.size)
+    return kind(sides, method=self.method)
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     image = self.resize(image, rng)
