@@ -44,7 +44,7 @@ def test_round_trips_between_all_formats(tmp_path, npz, capsys):
   assert lines[:2] == [
     f'Read {source}: 40 arrays loaded.',
     f'Wrote {tmp_path}/hf: ViT-Ti/4 with width=16, depth=2, heads=2,'
-    ' mlp_dim=24, gelu=exact; 5 classes, named; 8x8 px.',
+    ' mlp_dim=24, gelu=exact; 5 classes, named; 8x8 px; layout vit.',
   ]
   assert "Only b.npz.json says that the model has {'gelu': 'exact'}" in (
     '\n'.join(lines)
@@ -138,13 +138,75 @@ def test_models_that_the_format_cannot_store_are_refused(tmp_path):
   with pytest.raises(ValueError, match='representation_size=8'):
     convert.convert(f'{tmp_path}/a.npz', f'{tmp_path}/hf')
   assert not (tmp_path / 'hf').exists()
-  file = dict(np.load(tmp_path / 'a.npz'))
-  del file['head/bias'], file['head/kernel']
-  np.savez(tmp_path / 'b.npz', **file)
-  with pytest.raises(ValueError, match='has no head'):
-    convert.convert(f'{tmp_path}/b.npz', f'{tmp_path}/c.npz')
   with pytest.raises(ValueError, match='hf upload me/birds'):
     convert.convert(f'{tmp_path}/a.npz', 'hf://me/birds')
+
+
+@pytest.mark.parametrize(
+  'options, layout, given, written',
+  [
+    ({'representation_size': 16}, '', '', 'vit'),
+    ({}, 'timm', '', 'timm'),
+    ({}, 'vit_mae', '', 'vit_mae'),
+    ({}, 'timm', 'vit_msn', 'vit_msn'),
+    ({'distillation_token': True}, '', '', 'deit'),
+    ({'pooling': 'map'}, '', 'timm', 'timm'),
+    (
+      {'registers': 2, 'layer_scale': 1.0, 'mlp_dim': 32},
+      '',
+      '',
+      'dinov2_with_registers',
+    ),
+  ],
+)
+def test_weights_without_a_head_keep_their_layout(
+  tmp_path, capsys, options, layout, given, written
+):
+  """By way of a folder in `layout`, if any; `given` is that of the last."""
+  model = tiny.vit(1, gelu='exact', norm_epsilon=1e-6, **options)
+  params = tiny.flat(tiny.params(model, (8, 12)))
+  params = {k: v for k, v in params.items() if not k.startswith('head')}
+  path = f'{tmp_path}/a.npz'
+  interop.save_npz(path, tiny.unflat(params), model, image_size=(8, 12))
+  if layout:
+    convert.convert(path, f'{tmp_path}/b', layout=layout)
+    path = f'{tmp_path}/b'
+  convert.convert(path, f'{tmp_path}/c', layout=given)
+  out = capsys.readouterr().out
+  assert out.endswith(f'no head; 8x12 px; layout {written}.\n')
+  assert 'new' not in out
+  assert interop.read(f'{tmp_path}/c').layout == written
+  card = (tmp_path / 'c/README.md').read_text()
+  assert ('timm.create_model' in card) == (written == 'timm')
+  assert 'image-feature-extraction' in card
+  # Back to a file: nothing has changed.
+  convert.convert(f'{tmp_path}/c', f'{tmp_path}/d.npz')
+  weights = interop.read(f'{tmp_path}/d.npz')
+  tiny.assert_equal(weights.params, params)
+  assert (weights.model, weights.image_size) == (model, (8, 12))
+
+
+def test_layouts_and_missing_arrays_that_are_refused(tmp_path, npz):
+  source, _ = npz
+  for target, layout, message in (
+    ('b.npz', 'vit', '--layout=vit is for folders'),
+    ('b', 'vit_base', "layout='vit_base' is unknown; known are vit, deit"),
+    ('b', 'dinov2', 'dinov2 cannot express this model.*layer_scale=None'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      convert.convert(str(source), f'{tmp_path}/{target}', layout=layout)
+  # Only a head may be missing.
+  file = {k: v for k, v in np.load(source).items() if 'head' not in k}
+  np.savez(source, **file)
+  sizes = ','.join(f'{k}={v}' for k, v in tiny.SIZES.items())
+  with pytest.raises(ValueError, match='lack pre_logits/bias, pre_logits/kern'):
+    convert.convert(
+      str(source),
+      f'{tmp_path}/b',
+      model_name=f'ViT-Ti/4:{sizes},representation_size=16',
+    )
+  assert not (tmp_path / 'b').exists()
+  assert not (tmp_path / 'b.npz').exists()
 
 
 @pytest.mark.gate

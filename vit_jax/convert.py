@@ -9,8 +9,14 @@
                                              if the file names its own size
   --from=hf://google/vit-base-patch16-224 --to=b16.npz
                                              downloads from there
+  --from=birds.npz --to=birds_timm --layout=timm
+                                             for timm
 
---to is a .npz file if it ends with .npz, and otherwise a Hugging Face folder.
+--to is a .npz file if it ends with .npz, and otherwise a Hugging Face folder,
+for transformers or timm. --layout says whose names its arrays have: without it,
+those of --from if that is such a folder, or else the first ones that can
+express the model. Weights without a head are converted, too, and get none.
+
 --from is a run's directory or one of its checkpoints, a .npz file, a Hugging
 Face folder, hf://OWNER/NAME[/FILE][@REVISION], or one of the names in
 vit_jax/interop/catalog.py, whose file must be on this machine. The model and
@@ -21,6 +27,7 @@ the wrong shape or not finite is an error.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import flax.linen as nn
 from absl import flags
@@ -28,6 +35,8 @@ from absl import flags
 from vit_jax import interop, loaded, models
 from vit_jax.export import card
 from vit_jax.interop import (
+  families,
+  fitting,
   hub,
   huggingface,
   inference,
@@ -75,6 +84,13 @@ _LICENSE = flags.DEFINE_string(
   'The licence of the weights, such as apache-2.0, for the model card of a'
   ' Hugging Face folder.',
 )
+_LAYOUT = flags.DEFINE_string(
+  'layout',
+  '',
+  'The layout of a Hugging Face folder, such as vit, dinov2 or timm: a key of'
+  ' vit_jax/interop/families.OTHERS. By default that of --from, or the first'
+  ' that can express the model.',
+)
 _OVERWRITE = flags.DEFINE_bool(
   'overwrite', False, 'Replace the existing file or directory --to.'
 )
@@ -94,6 +110,7 @@ def main():
     class_names=names,
     overwrite=_OVERWRITE.value,
     license_=_LICENSE.value,
+    layout=_LAYOUT.value,
   )
 
 
@@ -108,13 +125,14 @@ def convert(
   class_names: Sequence[str] | None = None,
   overwrite: bool = False,
   license_: str = '',
+  layout: str = '',
 ) -> None:
   """Reads, checks and writes weights; see the flags. Prints a summary.
 
   Raises:
     ValueError: the source cannot be read or fits no model, its operations give
-      images of another size, the target exists, or its format cannot express
-      the model.
+      images of another size, the target exists, its format or layout cannot
+      express the model, or a layout is given for a file.
   """
   if hub.is_address(target):
     raise ValueError(
@@ -127,17 +145,20 @@ def convert(
     kind, is_same = 'Hugging Face folder', huggingface.is_folder(to)
   else:
     kind, is_same = '.npz file', not to.is_dir()
+    if layout:
+      raise ValueError(f'--layout={layout} is for folders, but --to is {to}.')
   weight_files.check_target(to, overwrite, kind, is_same)
   read = interop.read(source)
-  if 'head/bias' not in read.params:
-    raise ValueError(
-      f'{read.origin} has no head, and only models with a head are converted.'
-    )
   model, old_size = sources.model_and_size(
     read, model_name and _named(model_name, read), image_size
   )
+  has_head = 'head/kernel' in read.params
+  described = {}
   if is_folder:
-    huggingface.check_savable(model)
+    layout = layout or read.layout
+    layout = layout or families.layout_of(model, has_head=has_head)
+    families.check(layout, model, has_head=has_head)
+    described['layout'] = layout
   size = resolution or old_size
   read = dataclasses.replace(
     read,
@@ -145,26 +166,51 @@ def convert(
     image_size=old_size,
     class_names=tuple(class_names or read.class_names),
     preprocessing=preprocess or read.preprocessing,
+    layout=layout,
   )
   if read.preprocessing and (preprocess or resolution):
     loaded.prepared(read, read.preprocessing, size)
-  params, report = interop.fit_weights(read, model, size)
+  params, report = interop.fit_weights(read, model, size, new_head=not has_head)
+  if not has_head:
+    params, report = _without_head(params, report)
   save = saving.save_huggingface if is_folder else saving.save_npz
-  save(to, params, model, image_size=size, **read.described)
+  described |= read.described
+  save(to, params, model, image_size=size, **described)
   written = dataclasses.replace(read, image_size=size)
   if is_folder:
     card.write(to, written, license_)
   _print_summary(written, to, report)
 
 
+def _without_head(
+  params: dict[str, Any], report: fitting.Report
+) -> tuple[dict[str, Any], fitting.Report]:
+  """Takes a new head away from parameters and from the report on them.
+
+  Raises:
+    ValueError: other parameters are new, too.
+  """
+  heads = ('head', 'head_dist')
+  if new := [k for k in report.new if k.partition('/')[0] not in heads]:
+    raise ValueError(
+      f'The weights lack {", ".join(new)}, which the model has: name another'
+      ' --model.'
+    )
+  params = {k: v for k, v in params.items() if k not in heads}
+  return params, dataclasses.replace(report, new=())
+
+
 def _print_summary(read, to, report) -> None:
   height, width = read.image_size
+  head = 'no head'
+  if 'head/kernel' in read.params:
+    names = 'named' if read.class_names else 'without names'
+    head = f'{read.model.num_classes} classes, {names}'
   # The report has names from the file, which may hold control characters.
   print(printable.text(f'Read {read.origin}: {report}.'))
   print(
-    f'Wrote {to}: {inference.title(read.model)}; {read.model.num_classes}'
-    f' classes, {"named" if read.class_names else "without names"};'
-    f' {height}x{width} px.'
+    f'Wrote {to}: {inference.title(read.model)}; {head}; {height}x{width} px'
+    + (f'; layout {read.layout}.' if read.layout else '.')
   )
   assumed = {'gelu': 'tanh', 'norm_epsilon': 1e-6, 'rotary': None}
   differing = {k: v for k, v in read.settings.items() if assumed.get(k, v) != v}
@@ -177,7 +223,7 @@ def _print_summary(read, to, report) -> None:
 
 def _named(spec: str, read: interop.Weights) -> nn.Module:
   """Returns the model of --model, with the source's options as defaults."""
-  sizes = {'num_classes': read.params['head/bias'].size}
+  sizes = {'num_classes': inference.num_classes(read.params)}
   if 'pre_logits/bias' in read.params:
     sizes['representation_size'] = read.params['pre_logits/bias'].size
   known = models.options(spec.partition(':')[0])

@@ -289,7 +289,7 @@ def test_paths_without_weights_are_errors(tmp_path):
   for name, message in (
     ('a.npz', r'There is no file .*a\.npz'),
     ('model.safetensors', 'There is no file'),
-    ('a.pth', 'is a pickle, which is not read'),
+    ('a.pth', r'a\.pth .* pickle only, which is not read'),
     ('nothing', 'No checkpoint at .*nothing: the path does not exist'),
   ):
     with pytest.raises(ValueError, match=message):

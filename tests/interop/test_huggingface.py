@@ -1,5 +1,6 @@
 """Guards reading and writing of Hugging Face folders, without transformers."""
 
+import functools
 import io
 import json
 
@@ -125,28 +126,21 @@ def test_labels_become_class_names(tmp_path, labels, names):
   assert ','.join(interop.read(tmp_path).class_names) == names
 
 
-@pytest.mark.parametrize(
-  'name', ['pytorch_model.bin', 'model.safetensors.index.json']
-)
-def test_pickles_and_weights_in_several_files_are_refused(tmp_path, name):
-  _folder(tmp_path)
-  (tmp_path / 'model.safetensors').rename(tmp_path / name)
-  with pytest.raises(ValueError, match=r'can run code.*save_pretrained\(NEW_F'):
-    interop.load(tmp_path, tiny.vit(), 8)
-
-
 def test_arrays_and_models_that_are_refused(tmp_path):
   _folder(tmp_path)
   tensors = _tensors(tmp_path)
-  for name in ('vit.mask', 'deit.embeddings.distillation_token'):
-    _rewrite(tmp_path, tensors | {name: np.ones(1, 'f')})
-    with pytest.raises(ValueError, match=rf'extra \(1\):\n    {name} \(1,\)'):
+  for name, ours in (
+    ('mask', 'mask'),
+    ('embeddings.distillation_token', 'dist'),
+  ):
+    _rewrite(tmp_path, tensors | {f'vit.{name}': np.ones(1, 'f')})
+    with pytest.raises(ValueError, match=rf'extra \(1\):\n    {ours} \(1,\)'):
       interop.load(tmp_path, tiny.vit(), 8)
   _rewrite(tmp_path, {'blocks.0.attn.qkv.weight': np.ones((2, 2), 'f')})
   with pytest.raises(ValueError, match=r'arrays called blocks\.0\.attn'):
     interop.read(tmp_path)
   _configure(tmp_path, model_type='swin')
-  with pytest.raises(ValueError, match=r"of type 'swin'.*'vit' or 'deit'"):
+  with pytest.raises(ValueError, match=r"of type 'swin'.* vit, deit, vit_mae"):
     interop.read(tmp_path)
 
 
@@ -181,14 +175,23 @@ def test_values_of_the_config_that_are_refused(tmp_path, changes, message):
   ],
 )
 def test_models_that_cannot_be_written(tmp_path, options):
-  model = tiny.vit(**options)
-  with pytest.raises(ValueError, match="Hugging Face's ViT cannot") as error:
-    interop.save_huggingface(tmp_path / 'x', {}, model, 8)
+  model, size = tiny.vit(**options), (32, 32)
+  params = tiny.params(model, size)
+  save = functools.partial(interop.save_huggingface, tmp_path / 'x')
+  with pytest.raises(ValueError, match='layout vit cannot express') as error:
+    save(params, model, size, layout='vit')
   for name in options.keys() - {'patch_size'}:
     assert f'{name}=' in str(error.value)
+  with pytest.raises(ValueError, match=r'No layout .*npz') as error:
+    save(params, model, size)
+  assert any(f'{name}=' in str(error.value) for name in options)
+  with pytest.raises(ValueError, match='No layout'):
+    save(tiny.params(tiny.bit(), size), tiny.bit(), size)
+  with pytest.raises(
+    ValueError, match="'swin' is unknown; known are vit, deit"
+  ):
+    save(params, model, size, layout='swin')
   assert not (tmp_path / 'x').exists()
-  with pytest.raises(ValueError, match="Hugging Face's ViT cannot"):
-    interop.save_huggingface(tmp_path / 'x', {}, tiny.bit(), 8)
 
 
 # Images ----------------------------------------------------------------------

@@ -149,7 +149,7 @@ LAYER = {
 
 def test_names_and_shapes_of_transformers():
   params = tiny.flat(tiny.params(tiny.vit()))
-  tensors = families.VIT.write(params)
+  tensors = families.OTHERS['vit'].write(params)
   assert _shapes(tensors) == {
     f'vit.encoder.layer.{i}.{k}': v for i in range(2) for k, v in LAYER.items()
   } | {
@@ -175,7 +175,7 @@ def test_names_and_shapes_of_transformers():
 
 
 def test_rules_of_pytorch_work_both_ways():
-  family = families.VIT
+  family = families.OTHERS['vit']
   params = tiny.flat(tiny.params(tiny.vit()))
   tensors = family.write(params)
   assert family.knows(tensors)

@@ -77,10 +77,10 @@ def ours_of(state, heads, decoder_heads):
     for name in [*arrays]
     if name.startswith(theirs)
   }
-  for name, x in families.VIT.read(decoder, decoder_heads).items():
+  for name, x in families.OTHERS['vit'].read(decoder, decoder_heads).items():
     first, _, rest = name.partition('/')
     ours[f'decoder/{OURS.get(first, first)}/{rest}'] = x
-  ours |= families.VIT.read(arrays, heads)
+  ours |= families.OTHERS['vit'].read(arrays, heads)
   return flax.traverse_util.unflatten_dict(ours, sep='/')
 
 

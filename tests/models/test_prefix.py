@@ -13,7 +13,7 @@ from tests.models import naive
 from vit_jax import config as config_lib
 from vit_jax import interop
 from vit_jax.inspection import attention_maps, capture
-from vit_jax.interop import fitting, huggingface, inference
+from vit_jax.interop import families, fitting, inference
 from vit_jax.losses import masked_patch
 from vit_jax.models import encoder, layers, model_options, position
 
@@ -243,6 +243,6 @@ def test_masked_patch_prediction_trains_no_such_layer(options):
 
 
 @pytest.mark.parametrize('options', KINDS, ids=str)
-def test_files_of_others_do_not_hold_them(options):
+def test_the_first_layout_of_others_does_not_hold_them(options):
   with pytest.raises(ValueError, match=next(iter(options))):
-    huggingface.check_savable(tiny.vit(**options))
+    families.check('vit', tiny.vit(**options), has_head=True)

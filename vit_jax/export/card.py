@@ -12,7 +12,7 @@ from etils import epath
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import pages
-from vit_jax.interop import inference
+from vit_jax.interop import inference, timm_layouts
 from vit_jax.interop.weight_files import Weights
 from vit_jax.workdir import files, metrics
 
@@ -36,18 +36,21 @@ def write(folder: epath.Path, weights: Weights, license_: str = '') -> None:
 
   Args:
     folder: an existing folder.
-    weights: as written there. If their origin is a checkpoint of a run, the
-      card tells of the run's data, results and settings.
+    weights: as written there, with the layout. If their origin is a checkpoint
+      of a run, the card tells of the run's data, results and settings.
     license_: an identifier of Hugging Face, such as apache-2.0; '' says
       nothing.
   """
   height, width = weights.image_size
+  has_head = any(key.startswith('head') for key in weights.params)
+  is_timm = weights.layout in timm_layouts.FAMILIES
   text = pages.render(
     pathlib.Path(__file__).with_name('card.md'),
     name=inference.describe(weights.model)[0],
     height=height,
     width=width,
-    classes=weights.model.num_classes,
+    classes=has_head and weights.model.num_classes,
+    library='timm' if is_timm else 'transformers',
     preprocessing=weights.preprocessing or 'resize',
     run=_run(weights.origin),
     license=license_,

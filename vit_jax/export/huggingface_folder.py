@@ -1,5 +1,6 @@
 """A folder that transformers loads, with a model card."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ def check(program: Program) -> None:
 
 def write(program: Program, folder: epath.Path) -> None:
   """Writes the folder."""
-  loaded = program.loaded
+  # Not in timm's, which the weights may come from.
+  loaded = dataclasses.replace(program.loaded, layout='')
   interop.save_huggingface(
     *(folder / PATH, loaded.params, loaded.model, loaded.image_size),
     **loaded.described,

@@ -61,7 +61,7 @@ def read(path: epath.PathLike) -> Weights:
   try:
     layout = _layout(config, tensors)
     weights = _weights(path, layout, config, tensors)
-  except (AttributeError, KeyError, TypeError, ValueError) as error:
+  except (AttributeError, LookupError, TypeError, ValueError) as error:
     missing = ' is missing' if isinstance(error, KeyError) else ''
     raise ValueError(
       f'{folder / CONFIG} describes no model of these weights: {error}{missing}'

@@ -155,7 +155,12 @@ VIT = Family(
   unused_with_head=(r'pooler\..*',),
   keys=(*_keys(1e-12), _HIDDEN, _DROPOUT, _QKV_BIAS),
   check=_check_pooler,
-  config=_config('vit', 'ViTModel', 'ViTForImageClassification'),
+  config=_config(
+    'vit',
+    'ViTModel',
+    'ViTForImageClassification',
+    pooler_output_size=lambda model: model.representation_size or model.width,
+  ),
   processor='ViTImageProcessor',
   resize='bicubic',
 )
