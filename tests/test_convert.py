@@ -152,7 +152,7 @@ def test_models_that_the_format_cannot_store_are_refused(tmp_path):
     ({'distillation_token': True}, '', '', 'deit'),
     ({'pooling': 'map'}, '', 'timm', 'timm'),
     (
-      {'registers': 2, 'layer_scale': 1.0, 'mlp_dim': 32},
+      {'registers': 2, 'layer_scale': 1e-4, 'mlp_dim': 32},
       '',
       '',
       'dinov2_with_registers',
