@@ -127,41 +127,9 @@ def test_names_and_shapes_of_the_bit_file():
   assert _count(shapes) == (153, 68_256_659)
 
 
-LAYER = {
-  'attention.attention.key.bias': (16,),
-  'attention.attention.key.weight': (16, 16),
-  'attention.attention.query.bias': (16,),
-  'attention.attention.query.weight': (16, 16),
-  'attention.attention.value.bias': (16,),
-  'attention.attention.value.weight': (16, 16),
-  'attention.output.dense.bias': (16,),
-  'attention.output.dense.weight': (16, 16),
-  'intermediate.dense.bias': (24,),
-  'intermediate.dense.weight': (24, 16),
-  'layernorm_after.bias': (16,),
-  'layernorm_after.weight': (16,),
-  'layernorm_before.bias': (16,),
-  'layernorm_before.weight': (16,),
-  'output.dense.bias': (16,),
-  'output.dense.weight': (16, 24),
-}
-
-
-def test_names_and_shapes_of_transformers():
+def test_slices_of_arrays_of_transformers():
   params = tiny.flat(tiny.params(tiny.vit()))
   tensors = families.OTHERS['vit'].write(params)
-  assert _shapes(tensors) == {
-    f'vit.encoder.layer.{i}.{k}': v for i in range(2) for k, v in LAYER.items()
-  } | {
-    'classifier.bias': (5,),
-    'classifier.weight': (5, 16),
-    'vit.embeddings.cls_token': (1, 1, 16),
-    'vit.embeddings.patch_embeddings.projection.bias': (16,),
-    'vit.embeddings.patch_embeddings.projection.weight': (16, 3, 4, 4),
-    'vit.embeddings.position_embeddings': (1, 5, 16),
-    'vit.layernorm.bias': (16,),
-    'vit.layernorm.weight': (16,),
-  }
   # Two slices: one row of the second head's queries, and one pixel's weights.
   attention = 'Transformer/encoderblock_1/MultiHeadDotProductAttention_0'
   np.testing.assert_array_equal(
@@ -174,17 +142,10 @@ def test_names_and_shapes_of_transformers():
   )
 
 
-def test_rules_of_pytorch_work_both_ways():
+def test_names_and_shapes_that_no_rule_expects_stay():
   family = families.OTHERS['vit']
-  params = tiny.flat(tiny.params(tiny.vit()))
-  tensors = family.write(params)
-  assert family.knows(tensors)
   assert not family.knows(['layer1.weight', 'head/kernel'])
-  assert not tensors.keys() & params.keys()
-  loaded = family.read(tensors, heads=2)
-  tiny.assert_equal(loaded, params)
-  tiny.assert_equal(family.write(loaded), tensors)
-  # What a rule does not expect stays, for an error that lists it.
+  # They are for an error that lists them.
   query = 'vit.encoder.layer.0.attention.attention.query.weight'
   odd = {query: np.ones((5, 3)), 'more': np.ones(2)}
   read = family.read(odd, heads=2)

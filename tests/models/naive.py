@@ -69,6 +69,7 @@ GELUS = {
   'tanh': lambda x: (
     x / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3)))
   ),
+  'quick': lambda x: x / (1 + np.exp(-1.702 * x)),
 }
 
 

@@ -39,6 +39,11 @@ OPTIONS = {
     **dict(distillation_token=True, registers=4, rotary='axial'),
     **dict(rotary_registers=9.0, position_site='every_layer_shared'),
   ),
+  'later': dict(
+    **dict(embedding_norm=True, patch_bias=False, key_bias=False, gelu='quick'),
+    **dict(pooling='token_gap', class_position=False, registers=2),
+    **dict(image_mean=(0.4, 0.5, 0.7), image_std=(0.2, 0.3, 2.0)),
+  ),
   'axial attention': dict(rotary='axial', attention='axial', pooling='gap'),
 }
 ALL = dict(

@@ -184,6 +184,51 @@ def test_resize_equals_scipy_on_the_papers_grids(old):
     )
 
 
+def _interpolated(row, size, antialias):
+  """Returns [size, D] of [n, D], by the loops of PyTorch's bicubic formulas."""
+  scale = len(row) / size
+  wide, a = (max(scale, 1), -0.5) if antialias else (1, -0.75)
+  out = []
+  for i in range(size):
+    centre = (i + 0.5) * scale - 0.5
+    first, last = math.floor(centre) - 1, math.floor(centre) + 2
+    if antialias:  # Only samples that exist count.
+      first = max(0, math.floor(centre - 2 * wide))
+      last = min(len(row) - 1, math.ceil(centre + 2 * wide))
+    total = whole = 0
+    for j in range(first, last + 1):
+      x = abs(j - centre) / wide
+      weight = ((a + 2) * x - (a + 3)) * x * x + 1
+      if x >= 1:
+        weight = (((x - 5) * x + 8) * x - 4) * a if x < 2 else 0
+      whole += weight
+      total += weight * row[min(max(j, 0), len(row) - 1)]  # Borders repeat.
+    out.append(total / whole)
+  return np.stack(out)
+
+
+@pytest.mark.parametrize('method', ['bicubic', 'bicubic_antialias'])
+@pytest.mark.parametrize(
+  'old, new', [((4, 6), (9, 6)), ((5, 7), (2, 3)), ((3, 2), (1, 8))]
+)
+def test_other_methods_are_pytorchs(method, old, new):
+  table = _table(2 + math.prod(old))
+  resized = position.resize(
+    table, old_grid=old, new_grid=new, num_prefix_tokens=2, method=method
+  )
+  patches = table[0, 2:].reshape(*old, 2)
+  for n in new:  # Rows, then columns.
+    patches = _interpolated(patches, n, 'antialias' in method).swapaxes(0, 1)
+  np.testing.assert_array_equal(resized[:, :2], table[:, :2])
+  np.testing.assert_allclose(
+    resized[0, 2:].reshape(*new, 2), patches, atol=1e-12
+  )
+  same = position.resize(
+    table, old_grid=old, new_grid=old, num_prefix_tokens=2, method=method
+  )
+  assert same is table
+
+
 def test_resize_rejects():
   for shape, old_grid, message in (
     (

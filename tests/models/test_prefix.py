@@ -29,36 +29,61 @@ KINDS = [
   DISTILLED,
   MEAN | {'registers': 1},
 ]
+STATISTICS = {'image_mean': (0.4, 0.5, 0.7), 'image_std': (0.2, 0.3, 2.0)}
+# As in CLIP, DeiT III, and DINOv2 with a head.
+LATER = [
+  {'embedding_norm': True, 'patch_bias': False, 'gelu': 'quick', **STATISTICS},
+  DISTILLED | {'class_position': False, 'gelu': 'exact'},
+  {'pooling': 'token_gap', 'registers': 2, 'key_bias': False},
+]
 
 
 def _params(model, size=SIZE):
   return jax.tree.map(lambda a: 0.3 * a, tiny.params(model, size))
 
 
+def _pooled(model, x):
+  token, mean = x[:, 0], x[:, -6:].mean(axis=1)
+  if model.pooling == 'token_gap':
+    return np.concatenate([token, mean], axis=1)
+  return token if model.pooling == 'token' else mean
+
+
 def _forward(model, p, images):
   """Returns the logits of the heads, and the tokens before each block."""
+  if model.image_mean:  # Of images in [0, 1].
+    images = ((images + 1) / 2 - model.image_mean) / model.image_std
   x = images.reshape(2, 2, 4, 3, 4, 3).swapaxes(2, 3).reshape(2, 6, 48)
-  x = x @ p['embedding']['kernel'].reshape(48, 16) + p['embedding']['bias']
+  kernel = p['embedding']['kernel'].reshape(48, 16)
+  x = x @ kernel + p['embedding'].get('bias', 0)
   names = [name for name in ('cls', 'dist') if name in p]
+  table = p['Transformer']['posembed_input']['pos_embedding']
+  if not model.class_position:
+    x = x + table
   x = np.concatenate([*(np.tile(p[n], (2, 1, 1)) for n in names), x], axis=1)
-  x = x + p['Transformer']['posembed_input']['pos_embedding']
+  if model.class_position:
+    x = x + table
   own = np.tile(p.get('registers', np.zeros((1, 0, 16))), (2, 1, 1))
   x = np.concatenate([x[:, : len(names)], own, x[:, len(names) :]], axis=1)
+  if model.embedding_norm:
+    x = naive.layer_norm(x, p['Transformer']['embedding_norm'])
   inputs = [x]
   for i in range(model.depth):
-    x, _ = naive.block(x, p['Transformer'][f'encoderblock_{i}'], False, 'tanh')
+    x, _ = naive.block(
+      x, p['Transformer'][f'encoderblock_{i}'], False, model.gelu
+    )
     inputs.append(x)
   norm = p.get('fc_norm') or p['Transformer']['encoder_norm']
   if model.final_norm == 'tokens':
     x = naive.layer_norm(x, norm)
-  pooled = x[:, 0] if model.pooling == 'token' else x[:, -6:].mean(axis=1)
+  pooled = _pooled(model, x)
   if model.final_norm == 'pooled':
     pooled = naive.layer_norm(pooled, norm)
-  second = naive.dense(x[:, 1], p.get('head_dist', p['head']))
+  second = 'head_dist' in p and naive.dense(x[:, 1], p['head_dist'])
   return naive.dense(pooled, p['head']), second, inputs
 
 
-@pytest.mark.parametrize('options', KINDS, ids=str)
+@pytest.mark.parametrize('options', [*KINDS, *LATER], ids=str)
 def test_the_model_is_that_of_numpy(options):
   model = tiny.vit(**options)
   params = _params(model)
@@ -76,8 +101,7 @@ def test_the_model_is_that_of_numpy(options):
     np.testing.assert_allclose(out['distilled'], second, atol=1e-4)
   # The features of a layer are pooled like the model's.
   found = layers.represent(model, params, PIXELS, 'block_0')
-  token = model.pooling == 'token'
-  expected = inputs[1][:, 0] if token else inputs[1][:, -6:].mean(axis=1)
+  expected = _pooled(model, inputs[1])
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -225,12 +249,20 @@ def test_arrays_show_their_tokens_and_norm(options):
     (DISTILLED | {'representation_size': 8}, 'representation_size=8'),
     (DISTILLED | {'final_norm': 'pooled'}, 'final_norm="pooled"'),
     ({'final_norm': 'pooled', 'norm_position': 'post'}, 'norm_position="post"'),
+    ({'image_mean': (0.5,) * 3}, 'image_std=None belong together'),
+    (MEAN | {'pooling': 'token_gap'}, 'twice as wide'),
     ({'position_grid': 2, 'position_embedding': 'none'}, r'\(2, 2\)'),
   ],
 )
 def test_options_that_do_not_go_together(options, named):
   with pytest.raises(ValueError, match=named):
     tiny.vit(**options)
+
+
+def test_a_mean_is_for_images_of_as_many_channels():
+  model = tiny.vit(**STATISTICS)
+  with pytest.raises(ValueError, match='images of 1 channels'):
+    model.init(jax.random.key(0), IMAGES[..., :1])
 
 
 @pytest.mark.parametrize('options', [MEAN, {'distillation_token': True}])

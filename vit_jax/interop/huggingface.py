@@ -128,7 +128,7 @@ def _weights(
   """Returns the weights, without how images are prepared for them."""
   family, section = families.OTHERS[layout], config.get('vision_config', config)
   sized = _timm_images(config) or section
-  size = sized.get('image_size', None if 'architecture' in config else 224)
+  size = sized.get('image_size', 224 if 'model_type' in config else None)
   size = size and pair(size)
   has_head = 'head/kernel' in family.read(tensors)
   dropped = family.drops(tensors, has_head=has_head)
