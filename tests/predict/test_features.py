@@ -165,7 +165,6 @@ def test_patches_have_the_shape_that_the_folder_tells(suffix, model, tmp_path):
   view = data.View(data.open_source(SPEC), 'train[:9]')
   expected = model.features([record.image for record in view], layer)
   assert list(expected.shape) == [9, *found.facts['shape']]
-  assert found.facts['shape'][:2] == [2, 2]
   assert found.facts['shard_size'] == 25_000
   np.testing.assert_allclose(found[0], expected, rtol=1e-5, atol=1e-6)
   if suffix == 'parquet':
