@@ -78,7 +78,7 @@ def beside(
     left, *others = panels[row, group * column : group * (column + 1)]
     left.imshow(_colours(image), aspect='auto')
     for axes, picture in zip(others, drawn, strict=True):
-      axes.imshow(picture, aspect='auto')
+      axes.imshow(picture, aspect='auto', cmap='viridis')
     if row == 0:
       for axes, title in zip((left, *others), ('Input', *titles), strict=True):
         axes.set_title(title, pad=3, fontsize=8)
