@@ -4,6 +4,7 @@
   --checkpoint=augreg/B_16 --data=tfds:cifar10 --split=train --to=features/train
   --checkpoint=... --data=folder:/data/birds --split=train --to=gs://b/features
   ... --layer=block_5                                      an inner block
+  ... --layer=block_11/norm/patches                        all of its patches
   ... --format=npz --dtype=float16 --shard_size=50000
 
 The files are features-00000-of-00010.parquet and so on, with the columns index,
@@ -15,8 +16,19 @@ and refuses a directory with features of other weights, images or settings.
 --checkpoint is a run's directory or one of its checkpoints, a .npz file, a
 Hugging Face folder, or a name from vit_jax/interop/catalog.py. Layers are
 pre_logits (the head's input), encoded, logits, and block_0, block_1, ... of a
-ViT or stage_1, ... of a ResNet; tokens are pooled as the model pools them.
-Parquet needs pyarrow: pip install "vit-paper-jax[parquet]".
+ViT or stage_1, ... of a ResNet; tokens are pooled as the model pools them. What
+may follow a layer changes that:
+
+  block_11/cls          the class token, without registers and the like
+  block_11/patches      all patches, rows and columns of vectors
+  block_11/norm/patches, block_11/norm/cls, block_11/norm
+                        the same, or pooled, after the model's last norm
+
+encoded is after that norm: encoded/patches and encoded/cls are the features of
+DINOv2's papers. Patches are [rows, columns, D] in .npz files; in Parquet, which
+has one list per image, np.stack(table.features).reshape(-1, *shape) gives them,
+with the shape of _metadata.json. Neighbours and probes need vectors: a layer
+without /patches. Parquet needs pyarrow: pip install "vit-paper-jax[parquet]".
 
 Exit codes: 0 all images have features; 1 an error; 3 some images could not be
 read. They are named in _metadata.json, and the others are written.
@@ -49,15 +61,20 @@ def _define_flags() -> None:
     'split', 'train', 'Split expression of --data, as in vit_jax.data.'
   )
   flags.DEFINE_string('to', None, 'Directory for the features.')
-  flags.DEFINE_string('layer', layers.DEFAULT, 'Layer whose output is written.')
+  flags.DEFINE_string(
+    'layer',
+    layers.DEFAULT,
+    'Layer whose output is written, with /norm, /cls or /patches after it.',
+  )
   flags.DEFINE_enum('format', 'parquet', store.FORMATS, 'Kind of the files.')
   flags.DEFINE_enum(
     'dtype', 'float32', extraction.DTYPES, 'Dtype in the files.'
   )
   flags.DEFINE_integer(
     'shard_size',
-    100_000,
-    'Images of a file; the memory holds the features of one.',
+    None,
+    'Images of a file, whose features the memory holds; by default 100,000, or'
+    ' fewer with 100,000 patches.',
     lower_bound=1,
   )
   # Also defined only here.

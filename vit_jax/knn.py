@@ -113,7 +113,7 @@ def _neighbours() -> ml_collections.ConfigDict:
 
 def _labelled(stored: Stored) -> Features:
   labels = stored.labels()  # Before the features, which take longer.
-  return Features(np.concatenate(list(stored)), labels)
+  return Features(stored.vectors(), labels)
 
 
 def _list_neighbours(train: Stored, words: Sequence[str]) -> None:
@@ -134,7 +134,7 @@ def _list_neighbours(train: Stored, words: Sequence[str]) -> None:
     )
   found = images.find(words)
   queries = model.features(found, facts['layer'])
-  near = knn.nearest(np.concatenate(list(train)), queries, k)
+  near = knn.nearest(train.vectors(), queries, k)
   names = train.column('name')
   classes = np.full(len(names), '', object)
   if facts['labels'] == 'one':

@@ -28,6 +28,7 @@ COMMANDS = (
 FUNCTIONS = {
   'vit_jax.models.build': ('name', 'num_classes'),
   'vit_jax.models.names': (),
+  'vit_jax.models.layers.tokens': ('model', 'params', 'images', 'names'),
   'vit_jax.interop.load': ('path', 'model', 'image_size', 'new_head'),
   'vit_jax.interop.load_huggingface': ('folder', 'model', 'image_size'),
   'vit_jax.interop.load_npz': ('path', 'model', 'image_size'),

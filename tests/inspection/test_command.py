@@ -14,7 +14,10 @@ from vit_jax.data import ops
 from vit_jax.inspection import gallery, views
 from vit_jax.training import train
 
-ALL = ('attention_distance', 'filters', 'position_similarity', 'rollout')
+ALL = (
+  *('attention_distance', 'filters', 'patch_pca', 'position_similarity'),
+  'rollout',
+)
 
 
 def _files(*names):
@@ -50,12 +53,14 @@ def test_all_figures_of_a_run_without_the_unreadable_image(tmp_path, command):
   assert rollouts['image'].unique().tolist() == [1, 2, 3, 4]
   names = [name for name in chosen.names if name != str(bad)]
   assert len(problems) == 1
-  assert rollouts['path'].unique().tolist() == names[:4]
+  for found in (rollouts, pd.read_csv(out / 'patch_pca.csv')):
+    assert found['path'].unique().tolist() == names[:4]
   for name, column, expected in (
     ('rollout', 'rollout', views.rollout(of, images[:4])),
     ('attention_distance', 'pixels', views.attention_distance(of, images)),
     ('position_similarity', 'cosine', views.position_similarity(of)),
     ('filters', 'value', views.filters(of)),
+    ('patch_pca', 'value', views.patch_pca(of, images[:4])),
   ):
     found = pd.read_csv(out / f'{name}.csv')[column]
     np.testing.assert_allclose(found, expected.ravel(), rtol=1e-4, atol=1e-6)
@@ -88,7 +93,7 @@ def _draw(model, tmp_path, size=(16, 16)):
       tiny.vit(attention='axial', pooling='gap'),
       ['attention_distance', 'rollout'],
     ),
-    (tiny.vit(position_site='every_layer', scan=True), []),
+    (tiny.vit(position_site='every_layer', scan=True, registers=2), []),
   ],
   ids=['hybrid', 'relative', 'axial', 'every layer'],
 )
@@ -96,6 +101,7 @@ def test_a_model_is_drawn_as_far_as_it_has_what_is_drawn(
   model, missing, tmp_path, capsys
 ):
   names = [name for name in ALL if name not in missing]
+  names += ['registers'] if model.registers else []
   assert _draw(model, tmp_path) == _files(*names)
   printed = capsys.readouterr().out
   assert [name for name in ALL if f'No {name}: ' in printed] == missing

@@ -48,6 +48,15 @@ def test_rollout_has_each_image_beside_its_overlay():
   assert len({y for y, _ in places}) == 3
 
 
+def test_pictures_are_beside_their_image():
+  pictures = np.random.default_rng(1).random((2, 3, 2, 4))
+  axes = figures.beside(_images(2), pictures, ['a', 'b', 'c']).axes
+  assert [each.get_title() for each in axes[:4]] == ['Input', *'abc']
+  for group, expected in zip((axes[1:4], axes[5:]), pictures, strict=True):
+    found = [each.images[0].get_array() for each in group]
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_position_similarity_has_a_map_for_each_patch_at_its_place():
   similarity = np.random.default_rng(0).uniform(-1, 1, (2, 3, 2, 3))
   axes = figures.position_similarity(similarity).axes[0]

@@ -1,4 +1,7 @@
-"""Guards: filters and similarities of known embeddings are as expected."""
+"""Guards: filters and similarities of known embeddings are as expected.
+
+And components of patches, and attention of registers.
+"""
 
 import types
 
@@ -7,7 +10,11 @@ import pytest
 
 from tests.interop import tiny
 from tests.models import stacking
-from vit_jax.inspection import views
+from vit_jax.inspection import capture, views
+from vit_jax.models import layers
+from vit_jax.models.shared import normalize
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (3, 8, 12, 3), np.uint8)
 
 
 def _filters(kernel):
@@ -92,3 +99,40 @@ def test_of_blocks_with_their_own_tables_the_first_counts(scan):
 def test_models_without_learned_positions_are_refused(kind):
   with pytest.raises(ValueError, match='no learned position embeddings'):
     _similarity(tiny.params(tiny.vit(position_embedding=kind)))
+
+
+def _random(**options):
+  model = tiny.vit(**options)
+  params = tiny.params(model, (8, 12))
+  return types.SimpleNamespace(model=model, params=params, image_size=(8, 12))
+
+
+@pytest.mark.parametrize('options', [{'registers': 2}, {'pooling': 'gap'}])
+def test_components_of_patches_are_those_of_an_svd(options):
+  of = _random(**options)
+  x = layers.tokens(of.model, of.params, PIXELS, ['encoded'])[0].patches
+  x = np.float64(x).reshape(18, 16)
+  x -= x.mean(axis=0)
+  found = views.patch_pca(of, PIXELS)
+  assert found.shape == (3, 2, 3, 3)
+  for i, direction in enumerate(np.linalg.svd(x)[2][:3]):
+    values = x @ direction * np.sign(direction[np.abs(direction).argmax()])
+    expected = (values - values.min()) / (values.max() - values.min())
+    np.testing.assert_allclose(found[..., i].ravel(), expected, atol=1e-5)
+
+
+def test_two_kinds_of_patches_have_one_component():
+  images = np.zeros_like(PIXELS)
+  images[:, :, 4:] = 200
+  found = views.patch_pca(_random(position_embedding='none'), images)
+  first = np.abs(found[..., 0] - found[0, 0, 0, 0])
+  np.testing.assert_allclose(first, [[[0, 1, 1]] * 2] * 3, atol=1e-4)
+  np.testing.assert_array_equal(found[..., 1:], 0.5)
+
+
+def test_registers_show_their_rows_of_the_last_block():
+  of = _random(registers=2, distillation_token=True)
+  weights = capture.attention_weights(of.model, of.params, normalize(PIXELS))
+  expected = np.asarray(weights[-1]).mean(axis=1)[:, 2:4, 4:]
+  found = views.registers(of, PIXELS)
+  np.testing.assert_allclose(found, expected.reshape(3, 2, 2, 3), atol=1e-6)

@@ -210,10 +210,11 @@ def test_layers_and_attention_have_no_extra_rows(lengths):
   plain = tiny.vit(pooling='gap', depth=1)
   params = tiny.params(plain, (8, 12))
   model = plain.clone(attention_implementation='cudnn')
-  _assert_close(
-    layers.represent(model, params, PIXELS, 'block_0'),
-    layers.represent(plain, params, PIXELS, 'block_0'),
-  )
+  for layer in ('block_0', 'block_0/norm/patches'):
+    _assert_close(
+      layers.represent(model, params, PIXELS, layer),
+      layers.represent(plain, params, PIXELS, layer),
+    )
   weights = functools.partial(
     inspect.attention_weights, params=params, images=IMAGES[:2]
   )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.interop import tiny
-from tests.models import naive
+from tests.models import naive, stacking
 from vit_jax import models, sharding
 from vit_jax.inspection import capture
 from vit_jax.models import attention, encoder, layers, model_options
@@ -21,6 +21,7 @@ LARGE = dict(qk_norm=True, qkv_bias=False, norm_bias=False)
 SIZE, GRID = (8, 12), (2, 3)
 RNG = np.random.default_rng(0)
 IMAGES = RNG.uniform(-1, 1, (2, *SIZE, 3)).astype('f')
+CLOSE = dict(rtol=1e-4, atol=1e-5)
 
 
 def _params(model):
@@ -146,6 +147,57 @@ def test_layers_of_a_vit_are_pooled_as_the_model_pools(pooling):
 
 
 @pytest.mark.gate
+@pytest.mark.parametrize(
+  'options',
+  [
+    {'registers': 2, 'distillation_token': True},
+    {'registers': 1, 'pooling': 'gap', 'norm': 'rms'},
+    {'pooling': 'map', 'norm_bias': False},
+    {'pooling': 'gap_patches', 'final_norm': 'pooled'},
+    {'norm_position': 'post'},
+    {'attention': 'axial', 'pooling': 'gap'},
+    {'resnet_blocks': (1,), 'patch_size': 1},
+  ],
+  ids=str,
+)
+def test_tokens_are_slices_of_blocks_and_their_norms(options):
+  model = tiny.vit(**options)
+  params = _params(model)
+  stacked = stacking.stack_blocks(params)
+  given = model.clone(scan=True, remat='full'), stacked, PIXELS[:2]
+
+  @jax.jit
+  def run(params):
+    _, kept = model.apply(
+      {'params': params},
+      normalize(PIXELS[:2]),
+      capture_intermediates=lambda module, _: 'block_' in (module.name or ''),
+    )
+    names = 'block_1/norm', 'encoded', 'block_0/norm/patches'
+    return (
+      kept['intermediates']['Transformer'],
+      layers.tokens(*given, ['block_1', 'block_0'], norm=False)[::-1],
+      layers.tokens(*given, 2),
+      [layers.represent(*given, name) for name in names],
+    )
+
+  kept, plain, normed, (last, encoded, first) = run(params)
+  norm = params['Transformer'].get('encoder_norm')
+  for i, (found, other) in enumerate(zip(plain, normed, strict=True)):
+    (out,) = np.float64(kept[f'encoderblock_{i}']['__call__'])
+    after = naive.layer_norm(out, norm, model.norm == 'rms') if norm else out
+    for (patches, cls), x in ((found, out), (other, np.asarray(after))):
+      expected = x[:, -6:].reshape(2, *GRID, 16)
+      np.testing.assert_allclose(patches, expected, **CLOSE)
+      assert (cls is None) == ('cls' not in params)
+      if cls is not None:
+        np.testing.assert_allclose(cls, x[:, 0], **CLOSE)
+  np.testing.assert_allclose(first, normed[0].patches, **CLOSE)
+  # The norm comes before pooling, as in the model.
+  np.testing.assert_allclose(last, encoded, **CLOSE)
+
+
+@pytest.mark.gate
 def test_layers_of_a_resnet_are_means_of_feature_maps():
   model = models.build(
     'BiT-R50x1', num_classes=5, blocks=(1, 1), width_factor=0.25
@@ -154,7 +206,11 @@ def test_layers_of_a_resnet_are_means_of_feature_maps():
   assert layers.names(model) == (
     ['pre_logits', 'stage_1', 'stage_2', 'encoded', 'logits']
   )
-  assert _features(model, params, 'stage_1').shape == (8, 64)
+  means = _features(model, params, 'stage_1')
+  assert means.shape == (8, 64)
+  [(maps, cls)] = layers.tokens(model, params, PIXELS, ['stage_1'])
+  np.testing.assert_allclose(maps.mean(axis=(1, 2)), means, rtol=1e-4)
+  assert cls is None
   np.testing.assert_allclose(
     _features(model, params, 'encoded'),
     _features(model, params, 'pre_logits'),
@@ -170,3 +226,6 @@ def test_an_unknown_layer_is_refused():
   model = tiny.vit().clone(patch_outputs=3)
   with pytest.raises(ValueError, match=r"no layer 'logits'; .*, encoded\.$"):
     layers.check(model, 'logits')
+  for layer in ('encoded/cls', 'encoded/norm', 'pre_logits/patches'):
+    with pytest.raises(ValueError, match=f"no layer '{layer}'; choose"):
+      layers.check(tiny.vit(pooling='gap'), layer)

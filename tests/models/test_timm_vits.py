@@ -18,7 +18,7 @@ from timm.optim import param_groups_layer_decay  # noqa: E402
 from tests.interop import tiny  # noqa: E402
 from vit_jax.interop import families, layouts  # noqa: E402
 from vit_jax.interop.layouts import Rule  # noqa: E402
-from vit_jax.models import patches  # noqa: E402
+from vit_jax.models import layers, patches  # noqa: E402
 from vit_jax.training import tuning  # noqa: E402
 
 pytestmark = pytest.mark.hf
@@ -51,6 +51,8 @@ TIMM = layouts.Family(
         'blocks.{i}.mlp.fc2': f'{_OURS}MlpBlock_0/Dense_1',
       }
     ),
+    Rule('blocks.{i}.ls1.gamma', f'{_OURS}layer_scale_0'),
+    Rule('blocks.{i}.ls2.gamma', f'{_OURS}layer_scale_1'),
   )
 )
 # Our options, and timm's.
@@ -69,6 +71,10 @@ PAIRS = {
     {'global_pool': 'avg'},
   ),
   'distilled': ({'distillation_token': True}, {}),
+  'dinov2': (
+    {'registers': 3, 'layer_scale': 1.0},
+    {'reg_tokens': 3, 'no_embed_class': True, 'init_values': 1.0},
+  ),
 }
 
 
@@ -140,6 +146,27 @@ def test_outputs_and_gradients_are_timms(name):
       found.pop(key) / scale, x.grad / scale, atol=1e-5, err_msg=key
     )
   assert not found
+
+
+@pytest.mark.parametrize('norm', [False, True])
+@pytest.mark.parametrize('name', PAIRS)
+def test_tokens_are_those_of_timms_intermediate_layers(name, norm):
+  model, params, theirs, _ = _pair(name)
+  pixels = RNG.integers(0, 256, (3, *SIZE, 3), np.uint8)
+  theirs_in = torch.tensor((pixels / 127.5 - 1).transpose(0, 3, 1, 2)).float()
+  with torch.no_grad():
+    expected = theirs.eval().get_intermediate_layers(
+      theirs_in, 2, reshape=True, return_prefix_tokens=True, norm=norm
+    )
+  run = jax.jit(layers.tokens, static_argnums=(0, 3), static_argnames='norm')
+  for found, both in zip(
+    run(model, params, pixels, 2, norm=norm), expected, strict=True
+  ):
+    maps, prefix = both if model.prefix else (both, None)
+    maps = np.moveaxis(maps.numpy(), 1, 3)
+    np.testing.assert_allclose(found.patches, maps, atol=1e-5)
+    if 'cls' in params:
+      np.testing.assert_allclose(found.cls, prefix[:, 0], atol=1e-5)
 
 
 @pytest.mark.parametrize('name', PAIRS)

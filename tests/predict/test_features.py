@@ -69,10 +69,14 @@ def test(model, tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def accuracies(model):
+  return _accuracies(model)
+
+
+def _accuracies(model, **options):
   """Returns what the evaluation `knn` measures."""
   config, source = config_lib.default(), data.open_source(SPEC)
   config.data.threads = 0
-  options = dict(train_split='train[:100]', k=(1, 5), weights='uniform')
+  options |= dict(train_split='train[:100]', k=(1, 5), weights='uniform')
   given = Context(
     *(config, config_lib.evaluation('test', 'knn', **options)),
     *(model.module, model.mesh, source, source, model.preprocess, 16),
@@ -150,6 +154,30 @@ def test_all_formats_hold_the_same_and_are_continued(
   np.testing.assert_array_equal(
     _together(found), np.float16(_together(train)).astype(np.float32)
   )
+
+
+@pytest.mark.parametrize('suffix', store.FORMATS)
+def test_patches_have_the_shape_that_the_folder_tells(suffix, model, tmp_path):
+  layer = 'block_0/norm/patches'
+  options = dict(suffix=suffix, layer=layer, shard_size=None)
+  for _ in range(2):  # The second call continues a complete folder.
+    found = _extract(model, tmp_path, 'train[:9]', **options)
+  view = data.View(data.open_source(SPEC), 'train[:9]')
+  expected = model.features([record.image for record in view], layer)
+  assert list(expected.shape) == [9, *found.facts['shape']]
+  assert found.facts['shard_size'] == 25_000
+  np.testing.assert_allclose(found[0], expected, rtol=1e-5, atol=1e-6)
+  if suffix == 'parquet':
+    lists = np.stack(pd.read_parquet(found.folder).features)
+    np.testing.assert_array_equal(lists.reshape(found[0].shape), found[0])
+  with pytest.raises(ValueError, match='without /patches'):
+    found.vectors()
+
+
+def test_neighbours_take_class_tokens_but_no_patches(model, accuracies):
+  assert _accuracies(model, layer='encoded/cls') == accuracies
+  with pytest.raises(ValueError, match=r'no layer .*/patches'):
+    _accuracies(model, layer='encoded/patches')
 
 
 def test_other_features_are_refused(model, train, tmp_path):

@@ -91,7 +91,7 @@ class FrozenFeatures:
       )
     # Few-shot evaluations have no choice of the layer.
     self._layer = section.get('layer', layers.DEFAULT)
-    layers.check(given.model, self._layer)
+    layers.check(given.model, self._layer, vectors=True)
     self._model = given.model
     self._batches = given.batches(
       *views.values(), num_classes=info.num_classes, max_labels=1

@@ -14,6 +14,13 @@ Writes these figures, each as .png, .pdf and .csv, if the model supports them:
   attention_distance    how far each head looks, by depth (Fig. 7 right, 11)
   filters               principal components of the patch embedding (Fig. 7)
   position_similarity   cosines between position embeddings (Fig. 7, 10)
+  patch_pca             images beside their patches' first three principal
+                        components as red, green and blue (DINOv2's picture).
+                        They are those of all drawn images together, so that
+                        similar patches have similar colours. A larger
+                        --image_size has more patches
+  registers             images beside the attention of each register, in models
+                        that have some: the last block, the mean of its heads
 
 With --mistakes it writes TO/index.html instead, a page that needs no network,
 from predictions that an evaluation has saved (--config.evals.NAME.
@@ -50,7 +57,7 @@ _TO = flags.DEFINE_string(
   'to', None, 'Directory for the figures; older ones there are replaced.'
 )
 _ROLLOUTS = flags.DEFINE_integer(
-  'rollouts', 6, 'How many of these images get a rollout.', lower_bound=1
+  'rollouts', 6, 'How many of these images are drawn.', lower_bound=1
 )
 _MISTAKES = flags.DEFINE_string(
   'mistakes', None, 'Run with saved predictions, or a file of them.'

@@ -1,4 +1,4 @@
-"""Draws Figures 6, 7, 10, 11 and 14 of the paper from arrays.
+"""Draws Figures 6, 7, 10, 11 and 14 of the paper, and others, from arrays.
 
 Each function returns a `matplotlib.figure.Figure`, which notebooks show;
 `drawing.save` writes it with its numbers. If a function gets `into`, a part of
@@ -33,28 +33,55 @@ def rollout(
   Returns:
     The figure: N pairs in about as many rows as columns.
   """
-  across = max(1, math.ceil(math.sqrt(len(images) / 2)))
+  pictures = [[overlay(*pair)] for pair in zip(images, maps, strict=True)]
+  return beside(images, pictures, ['Attention'], numbered=numbered)
+
+
+@drawing.styled
+def beside(
+  images: np.ndarray,
+  pictures: Sequence[Sequence[np.ndarray]],
+  titles: Sequence[str],
+  *,
+  numbered: bool = False,
+) -> Any:
+  """Draws each image beside pictures of it.
+
+  Args:
+    images: uint8 [N, height, width, 1 or 3].
+    pictures: those of each image, as large as it is drawn: [rows, columns, 3]
+      in 0..1, or [rows, columns], each with its own colours from its smallest
+      number to its largest.
+    titles: of the pictures of an image.
+    numbered: whether to number the images from 1.
+
+  Returns:
+    The figure: N groups in about as many rows as columns.
+  """
+  group = 1 + len(titles)
+  across = max(1, math.ceil(math.sqrt(len(images) / group)))
   down = math.ceil(len(images) / across)
   wide, heading = (1.5 if across <= 3 else 0.9), 0.24  # In inches.
   high = down * wide * images.shape[1] / images.shape[2] + heading
   # A layout engine would take minutes for hundreds of images.
-  figure = drawing.new_figure((2 * across * wide, high), layout='none')
+  figure = drawing.new_figure((group * across * wide, high), layout='none')
   panels = figure.subplots(
-    *(down, 2 * across),
+    *(down, group * across),
     squeeze=False,
     gridspec_kw=dict(wspace=0.05, hspace=0.05),
   )
   figure.subplots_adjust(0.01, 0.01, 0.99, 1 - heading / high)
   for axes in panels.flat:
     axes.set_axis_off()
-  for index, (image, attended) in enumerate(zip(images, maps, strict=True)):
+  for index, (image, drawn) in enumerate(zip(images, pictures, strict=True)):
     row, column = divmod(index, across)
-    left, right = panels[row, 2 * column : 2 * column + 2]
+    left, *others = panels[row, group * column : group * (column + 1)]
     left.imshow(_colours(image), aspect='auto')
-    right.imshow(overlay(image, attended), aspect='auto')
+    for axes, picture in zip(others, drawn, strict=True):
+      axes.imshow(picture, aspect='auto', cmap='viridis')
     if row == 0:
-      left.set_title('Input', pad=3, fontsize=8)
-      right.set_title('Attention', pad=3, fontsize=8)
+      for axes, title in zip((left, *others), ('Input', *titles), strict=True):
+        axes.set_title(title, pad=3, fontsize=8)
     if numbered:
       left.text(
         *(0.04, 0.95, str(index + 1)),

@@ -24,7 +24,7 @@ def draw_all(
     paths: the images' paths.
     images: uint8 [N, height, width, channels].
     to: the directory for the files.
-    rollouts: the most images that the figure of rollouts shows.
+    rollouts: the most images that figures show beside pictures of them.
 
   Raises:
     ValueError: the model has nothing to show.
@@ -39,16 +39,28 @@ def draw_all(
       {title: found}, of.image_size[1], uniform={title: uniform}
     )
 
+  numbered = dict(numbered=len(shown) > 1)
+
   def rollout(maps):
-    return figures.rollout(shown, maps, numbered=len(shown) > 1)
+    return figures.rollout(shown, maps, **numbered)
+
+  def patch_pca(found):
+    return figures.beside(shown, found[:, None], ['Patch PCA'], **numbered)
+
+  def registers(maps):
+    titles = [f'Register {i}' for i in range(maps.shape[1])]
+    return figures.beside(shown, maps, titles, **numbered)
 
   # A function of `views`, its images, the column of its numbers, how to draw.
-  kinds = (
+  kinds = [
     ('filters', (), 'value', figures.filters),
     ('position_similarity', (), 'cosine', figures.position_similarity),
     ('rollout', (shown,), 'rollout', rollout),
     ('attention_distance', (images,), 'pixels', distance),
-  )
+    ('patch_pca', (shown,), 'value', patch_pca),
+  ]
+  if getattr(of.model, 'registers', 0):
+    kinds.append(('registers', (shown,), 'attention', registers))
   drawn = 0
   for name, given, column, draw in kinds:
     try:
@@ -57,7 +69,7 @@ def draw_all(
       print(f'No {name}: {error}', flush=True)
       continue
     data = figures.table(found, views.AXES[name], column)
-    if name == 'rollout':
+    if 'image' in data:
       data.insert(1, 'path', [str(paths[i]) for i in data['image']])
       data['image'] += 1  # The figure counts from 1.
     drawing.save(draw(found), to / name, data)

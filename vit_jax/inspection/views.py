@@ -1,4 +1,4 @@
-"""Computes the numbers of Figures 6, 7, 10, 11 and 14 for a model.
+"""Computes the numbers of Figures 6, 7, 10, 11 and 14, and others, for a model.
 
 Each function takes a `loaded.Loaded` and returns an array for `figures` to
 draw. It raises a ValueError if the model does not support the figure.
@@ -13,11 +13,14 @@ import numpy as np
 
 from vit_jax.inspection import attention_maps, capture
 from vit_jax.loaded import Loaded
-from vit_jax.models import position, unstack_blocks
+from vit_jax.models import layers, position, unstack_blocks
 from vit_jax.models.shared import normalize
+from vit_jax.models.vit import ViT
 
 # Principal components that Figure 7 shows.
 _FILTERS = 28
+# A component that varies less, beside the first one, has only rounding errors.
+_NO_CONTRAST = 1e-5
 
 # Function name -> names of the axes of the array that it returns.
 AXES = {
@@ -25,6 +28,8 @@ AXES = {
   'position_similarity': ('row', 'column', 'other_row', 'other_column'),
   'rollout': ('image', 'row', 'column'),
   'attention_distance': ('block', 'head'),
+  'patch_pca': ('image', 'row', 'column', 'component'),
+  'registers': ('image', 'register', 'row', 'column'),
 }
 
 
@@ -114,6 +119,69 @@ def rollout(of: Loaded, images: np.ndarray) -> np.ndarray:
   maps = [attention_maps.rollout(w, *how) for w in _weights(of, images)]
   grid = of.model.token_grid(of.image_size)
   return np.concatenate(maps).reshape(-1, *grid)
+
+
+def registers(of: Loaded, images: np.ndarray) -> np.ndarray:
+  """Returns the registers' attention to the patches (arXiv:2309.16588, §3.2).
+
+  It is that of the last block, the mean of its heads. What a register gives to
+  other tokens is left out, and the rest is not divided by its sum.
+
+  Args:
+    of: a model with registers.
+    images: uint8 [N, height, width, C].
+
+  Returns:
+    [N, registers, rows, columns], float32, each map at least 0.
+  """
+  prefix, count = capture.prefix_tokens(of.model), of.model.registers
+  maps = [  # Registers come last in the prefix.
+    weights[-1, 0, :, prefix - count : prefix, prefix:].mean(axis=0)
+    for weights in _weights(of, images)
+  ]
+  grid = of.model.token_grid(of.image_size)
+  return np.stack(maps).reshape(-1, count, *grid)
+
+
+def patch_pca(of: Loaded, images: np.ndarray) -> np.ndarray:
+  """Returns the patches' first principal components (arXiv:2304.07193, Fig. 1).
+
+  The patches of all images together, after the last norm, are the observations
+  and their D numbers the variables; the mean is subtracted. So equal colours
+  are similar patches, in all images. Differs from the authors' figure: they
+  leave out the patches of the background, by a threshold of a first PCA.
+
+  The sign of a component has no meaning; here the number of largest magnitude
+  in its direction is positive. Each component is scaled on its own: its
+  smallest value in any image becomes 0, its largest 1. One that does not vary
+  becomes 0.5.
+
+  Args:
+    of: a ViT or hybrid.
+    images: uint8 [N, height, width, C].
+
+  Returns:
+    [N, rows, columns, 3], float64 in 0..1, in order of falling variance.
+
+  Raises:
+    ValueError: the model is of another kind.
+  """
+  if not isinstance(of.model, ViT):
+    raise ValueError('only ViTs and hybrids have patches.')
+  run = jax.jit(layers.represent, static_argnums=(0, 3))
+  given = of.model, jax.device_put(of.params)
+  x = [run(*given, image[None], 'encoded/patches') for image in images]
+  x = np.float64(np.concatenate(x))
+  shape, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
+  x -= x.mean(axis=0)
+  _, directions = np.linalg.eigh(x.T @ x)  # By rising variance.
+  directions = directions[:, :-4:-1]  # [D, 3]
+  largest = np.abs(directions).argmax(axis=0)[None]
+  scores = x @ (directions * np.sign(directions[largest, range(3)]))
+  low, spread = scores.min(axis=0), np.ptp(scores, axis=0)
+  varies = spread > _NO_CONTRAST * spread[0]
+  scores = np.where(varies, (scores - low) / np.where(varies, spread, 1), 0.5)
+  return scores.reshape(*shape, 3)
 
 
 def attention_distance(of: Loaded, images: np.ndarray) -> np.ndarray:

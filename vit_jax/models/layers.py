@@ -1,8 +1,16 @@
-"""The features that a model's layers give to images: one vector per image.
+"""The features that a model's layers give to images: vectors, or patches.
 
 A layer of tokens is pooled as the model pools: to the class token, to the mean
 of the tokens, or by the attention of its MAP head. Feature maps become their
-mean over the positions.
+mean over the positions. What may follow a layer's name changes that:
+
+  block_11/cls             the class token, however the model pools
+  block_11/patches         all patches: rows and columns of vectors
+  block_11/norm            the model's last norm, then pooled
+  block_11/norm/patches    the model's last norm, then all patches
+
+`features`, `stage_1` and so on, and `encoded`, which is after that norm, have
+no `/norm`.
 
 Axes: B images, L tokens, D width of the layer.
 """
@@ -10,8 +18,8 @@ Axes: B images, L tokens, D width of the layer.
 import functools
 import math
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -21,13 +29,27 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import sharding
 from vit_jax.models import mae, vit
-from vit_jax.models.encoder import unstack_blocks
+from vit_jax.models.encoder import layer_norm, unstack_blocks
 from vit_jax.models.model_options import options_of
 from vit_jax.models.resnet import Classifier
 from vit_jax.models.shared import normalize
 
 # The input of the head.
 DEFAULT = 'pre_logits'
+# What may follow a layer's name.
+_NORM, _CLS, PATCHES = '/norm', '/cls', '/patches'
+
+
+class Tokens(NamedTuple):
+  """The tokens of a layer, without registers and distillation token.
+
+  Attributes:
+    patches: float32 [B, rows, columns, D].
+    cls: float32 [B, D], the class token; None if the layer has none.
+  """
+
+  patches: jax.Array
+  cls: jax.Array | None
 
 
 def names(model: nn.Module) -> list[str]:
@@ -50,9 +72,22 @@ def names(model: nn.Module) -> list[str]:
   return [DEFAULT, *inner, 'encoded', *logits]
 
 
-def check(model: nn.Module, layer: str) -> None:
-  """Raises ValueError if a model has no such layer; lists those that it has."""
+def check(model: nn.Module, layer: str, *, vectors: bool = False) -> None:
+  """Raises ValueError if a model has no such layer; lists those that it has.
+
+  Args:
+    model: from `models.build`.
+    layer: one of `names`, and what may follow it.
+    vectors: whether the layer must give one vector per image, not patches.
+  """
+  name = layer.partition('/')[0]
   known = names(model)
+  if name in known and name not in (DEFAULT, 'logits'):
+    kinds = [''] if vectors else ['', PATCHES]
+    if 'cls' in getattr(model, 'prefix', ()) and name != 'features':
+      kinds.append(_CLS)
+    norms = ('', _NORM) if name.startswith('block_') else ('',)
+    known = [name + norm + kind for norm in norms for kind in kinds]
   if layer not in known:
     raise ValueError(
       f'The model has no layer {layer!r}; choose one of {", ".join(known)}.'
@@ -72,21 +107,103 @@ def represent(
     model: from `models.build`.
     params: its parameters, stacked for `scan=True` or not.
     images: uint8 [B, height, width, channels].
-    layer: see `names`.
+    layer: one of `names`, and what may follow it.
 
   Returns:
-    float32 [B, D].
+    float32 [B, D]; of patches [B, rows, columns, D].
   """
-  inner = _module_name(layer)
+  name = layer.partition('/')[0]
+  norm = layer.startswith(name + _NORM)
+  if layer.endswith((_CLS, PATCHES)):
+    [found] = tokens(model, params, images, [name], norm=norm)
+    return found.cls if layer.endswith(_CLS) else found.patches
+  masked_patch = _predicts_patches(model)
+  masked_patch &= not isinstance(getattr(model, 'decoder', None), mae.Sizes)
+  if masked_patch and name == DEFAULT:
+    name = 'encoded'
+  out = _outputs(model, params, images, [name])
+  if name not in out:
+    raise ValueError(
+      f'{type(model).__name__} returns {", ".join(out)}, expected {name}:'
+      ' [B, D].'
+    )
+  x = out[name]
+  if norm:
+    x = _normed(model, params, x)
+  if masked_patch and x.ndim == 3:
+    patches = math.prod(model.token_grid(images.shape[1:3]))
+    x = x[:, -patches:].mean(axis=1)
+  return _pooled(model, params, x).astype(jnp.float32)
+
+
+def tokens(
+  model: nn.Module,
+  params: Any,
+  images: jax.Array,
+  names: int | Sequence[str],
+  *,
+  norm: bool = True,
+) -> list[Tokens]:
+  """Returns dense features of layers; call it under `jax.jit`.
+
+  They are those of `get_intermediate_layers` in DINOv2's code, with reshape and
+  return_class_token (facebookresearch/dinov2, models/vision_transformer.py):
+
+      last_four = layers.tokens(model, params, images, 4)
+      [inner] = layers.tokens(model, params, images, ['block_5'], norm=False)
+
+  Args:
+    model: from `models.build`.
+    params: its parameters, stacked for `scan=True` or not.
+    images: uint8 [B, height, width, channels].
+    names: how many of the last blocks; or names of layers, see `names`, that
+      have tokens or are feature maps.
+    norm: whether the norm of tokens after the last block is applied to each
+      block, too, so that the last one equals `encoded`. Models with
+      norm_position='post' or final_norm='pooled' have no such norm, and their
+      tokens stay as they are, as in timm: the norm after pooling has only seen
+      means.
+
+  Returns:
+    The tokens of each layer, in the order of `names`.
+
+  Raises:
+    ValueError: a layer does not exist, or has no patches.
+  """
+  if isinstance(names, int):
+    depth = getattr(model, 'depth', 0)
+    names = [f'block_{i}' for i in range(depth - names, depth)]
+  for name in names:
+    check(model, name + PATCHES)
+  out, found = _outputs(model, params, images, names), []
+  for name in names:
+    x = out[name]
+    if norm and name.startswith('block_'):
+      x = _normed(model, params, x)
+    x, cls = x.astype(jnp.float32), None
+    if x.ndim == 3:
+      grid = model.token_grid(images.shape[1:3])
+      cls = x[:, 0] if 'cls' in model.prefix else None
+      x = x[:, -math.prod(grid) :].reshape(len(x), *grid, -1)
+    found.append(Tokens(x, cls))
+  return found
+
+
+def _outputs(
+  model: nn.Module, params: Any, images: jax.Array, names: Sequence[str]
+) -> dict[str, jax.Array]:
+  """Returns at least the outputs of layers, in the compute dtype."""
+  inner = {_module_name(name): name for name in names if _module_name(name)}
   if inner and 'encoderblock' in params.get('Transformer', {}):
     # No single block of a scan can be captured.
     params, model = unstack_blocks(params), model.clone(scan=False)
-  found = []
+  found = {}
 
   def keep(call, args, kwargs, context):
     out = call(*args, **kwargs)
-    if context.method_name == '__call__' and context.module.name == inner:
-      found.append(out)
+    if context.method_name == '__call__' and context.module.name in inner:
+      # A decoder's blocks come later.
+      found.setdefault(inner[context.module.name], out)
     return out
 
   if inner:
@@ -96,25 +213,18 @@ def represent(
     logits, out = model.apply(
       {'params': params}, normalize(images), train=False
     )
-  if layer == 'logits':
-    return logits.astype(jnp.float32)
-  masked_patch = _predicts_patches(model)
-  masked_patch &= not isinstance(getattr(model, 'decoder', None), mae.Sizes)
-  if masked_patch and layer == DEFAULT:
-    layer = 'encoded'
-  if not inner and layer not in out:
-    raise ValueError(
-      f'{type(model).__name__} returns {", ".join(out) or "nothing"} beside the'
-      f' logits, expected {layer}: [B, D].'
-    )
-  # A decoder's blocks come later.
-  x = found[0] if inner else out[layer]
-  if x.ndim == 3:
-    x = x[:, : out['encoded'].shape[1]]  # Blocks may have more rows.
-  if masked_patch and x.ndim == 3:
-    patches = math.prod(model.token_grid(images.shape[1:3]))
-    x = x[:, -patches:].mean(axis=1)
-  return _pooled(model, params, x).astype(jnp.float32)
+  for name, x in found.items():
+    # Blocks may have more rows.
+    found[name] = x[:, : out['encoded'].shape[1]] if x.ndim == 3 else x
+  return {'logits': logits, **out, **found}
+
+
+def _normed(model: nn.Module, params: Any, x: jax.Array) -> jax.Array:
+  """Applies the norm after the last block to tokens, if there is one."""
+  own = params['Transformer'].get('encoder_norm')
+  if own is None:
+    return x
+  return layer_norm(options_of(model), None).apply({'params': own}, x)
 
 
 def _predicts_patches(model: nn.Module) -> bool:
@@ -150,7 +260,7 @@ def compiled(
   Args:
     model: from `models.build`.
     mesh: the devices, which share the images.
-    layer: see `names`.
+    layer: one of `names`, and what may follow it.
 
   Returns:
     `(params, images) -> features`; every process gets all rows.

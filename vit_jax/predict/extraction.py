@@ -1,13 +1,15 @@
 """Computes features shard by shard, and continues where it was interrupted.
 
-Axes: N images of a shard, D features.
+Axes: N images of a shard, D features, or rows, columns and D of patches.
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from absl import logging
 from etils import epath
@@ -26,6 +28,8 @@ from vit_jax.predict.predictor import Predictor
 from vit_jax.runtime import installed, printable
 
 DTYPES = ('float32', 'float16')
+# Vectors of a shard, of images or of patches, if nothing is asked for.
+_SHARD = 100_000
 
 View = data.View | Images
 
@@ -38,7 +42,7 @@ def extract(
   layer: str = layers.DEFAULT,
   suffix: str = 'parquet',
   dtype: str = 'float32',
-  shard_size: int = 100_000,
+  shard_size: int | None = None,
 ) -> dict[str, Any]:
   """Writes the features of images to a folder; see `store.py`.
 
@@ -49,10 +53,11 @@ def extract(
     model: the model, see `vit_jax.load`.
     view: the images. Those of a data set have labels.
     to: the folder.
-    layer: the layer, see `layers.names`.
+    layer: the layer, see `layers`, such as 'block_5' or 'block_5/patches'.
     suffix: one of `store.FORMATS`.
     dtype: one of DTYPES, for the files.
-    shard_size: images per shard. One shard is in memory at a time.
+    shard_size: images per shard, by default 100,000, or as many as have that
+      many patches. One shard is in memory at a time.
 
   Returns:
     The folder's metadata.
@@ -64,6 +69,8 @@ def extract(
   model.check(layer)
   if suffix == 'parquet':
     store.check_pyarrow('--format=parquet')
+  shape = _shape(model, layer)
+  shard_size = shard_size or max(1, _SHARD // math.prod(shape[:-1]))
   facts = {
     **dict(layer=layer, format=suffix, dtype=dtype, shard_size=shard_size),
     **_facts(model, view),
@@ -73,6 +80,7 @@ def extract(
   _check_same(to, facts)
   to.mkdir(parents=True, exist_ok=True)
   versions = {'vit_jax': vit_jax.__version__, **installed.versions()}
+  facts['shape'] = list(shape)
   facts |= {'checkpoint': model.origin, 'versions': versions}
   store.write_metadata(to, facts)
   shards = {
@@ -102,6 +110,14 @@ def extract(
   }
   store.write_metadata(to, facts)
   return facts
+
+
+def _shape(model: Predictor, layer: str) -> tuple[int, ...]:
+  """Returns the shape of the features of an image."""
+  size = model.mesh.size, *model.image_size, model.preprocess.channels
+  function = layers.compiled(model.module, model.mesh, layer)
+  images = jax.ShapeDtypeStruct(size, np.uint8)
+  return jax.eval_shape(function, model.params, images).shape[1:]
 
 
 def _facts(model: Predictor, view: View) -> dict[str, Any]:
@@ -162,7 +178,8 @@ def _compute(
   for places, found, missing in model.batches(facts['layer'], part):
     with np.errstate(over='ignore'):  # Checked below, with a clear error.
       found = found.astype(facts['dtype'])
-    if (wrong := ~np.isfinite(found).all(axis=1)).any():
+    axes = tuple(range(1, found.ndim))
+    if (wrong := ~np.isfinite(found).all(axis=axes)).any():
       raise ValueError(
         f'The features of {view.name(rows[places[wrong][0]])} are not finite as'
         f' {facts["dtype"]}: use --dtype=float32 and --compute_dtype=float32,'

@@ -163,7 +163,9 @@ class Predictor:
       layer: 'pre_logits', the head's input; 'encoded', after the last norm;
         'block_0', 'block_1' and so on, after that block; 'stage_1' and so on of
         a ResNet; 'features', a hybrid's ResNet; or 'logits'. Tokens are pooled
-        as the model pools them.
+        as the model pools them. 'block_5/cls' is the class token, and
+        'block_5/patches' are all patches, float32 [N, rows, columns, D];
+        'block_5/norm/cls' and so on are after the model's last norm.
 
     Raises:
       ValueError: see `predict`; or the model has no such layer.

@@ -6,7 +6,9 @@ A shard's columns are
   name      the images' names: paths, or such as `train/17`.
   label     int32 [N]; int32 [N, M], padded with -1, if images have several; or
             absent.
-  features  float32 or float16 [N, D].
+  features  float32 or float16 [N, D]; of patches [N, rows, columns, D], which
+            are lists of rows * columns * D numbers in Parquet. The metadata
+            have the shape of an image's features as `shape`.
 
 A `.parquet` or `.npz` file holds a shard, and appears under its name only when
 it is complete.
@@ -15,6 +17,7 @@ pyarrow is an optional extra and slow to import, so only functions that need it
 import it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
@@ -78,7 +81,7 @@ def _to_parquet(file: BinaryIO, columns: Columns) -> None:
       else (pa.array([row[row >= 0] for row in label], pa.list_(pa.int32())))
     )
   table['features'] = pa.FixedSizeListArray.from_arrays(
-    pa.array(features.ravel()), features.shape[1]
+    pa.array(features.ravel()), math.prod(features.shape[1:])
   )
   # Features do not repeat, so compression would only cost time.
   parquet.write_table(
@@ -164,9 +167,28 @@ class Stored(Sequence[np.ndarray]):
     return len(self._paths)
 
   def __getitem__(self, shard: int) -> np.ndarray:
-    """Returns the features of a shard, float32 [N, D]."""
+    """Returns the features of a shard, float32 [N, D], or of patches.
+
+    Those of patches are [N, rows, columns, D].
+    """
     features = read(self._paths[shard], 'features')
+    # Older folders, which hold only vectors, do not tell it.
+    shape = self.facts.get('shape', features.shape[1:])
+    features = features.reshape(len(features), *shape)
     return features.astype(np.float32, copy=False)
+
+  def vectors(self) -> np.ndarray:
+    """Returns the features of all images, float32 [rows, D].
+
+    Raises:
+      ValueError: they are of patches.
+    """
+    if len(shape := self.facts.get('shape', [])) > 1:
+      raise ValueError(
+        f'{self.folder} has patches of each image, {shape}, but one vector is'
+        ' needed: compute the features without /patches after the layer.'
+      )
+    return np.concatenate(list(self))
 
   def column(self, name: str) -> np.ndarray:
     """Returns a column of all shards: 'index', 'name', or 'label' if one."""
