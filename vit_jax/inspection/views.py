@@ -114,8 +114,8 @@ def _position_table(params: Any) -> np.ndarray:
 
 def rollout(of: Loaded, images: np.ndarray) -> np.ndarray:
   """Maps images, uint8 [N, height, width, C], to [N, rows, columns]."""
-  of_token = of.model.pooling in ('token', 'token_gap')
-  how = capture.prefix_tokens(of.model), of_token
+  prefix = capture.prefix_tokens(of.model)
+  how = prefix, of.model.pooling in ('token', 'token_gap')
   maps = [attention_maps.rollout(w, *how) for w in _weights(of, images)]
   grid = of.model.token_grid(of.image_size)
   return np.concatenate(maps).reshape(-1, *grid)
