@@ -177,11 +177,12 @@ def test_tokens_are_slices_of_blocks_and_their_norms(options):
     return (
       kept['intermediates']['Transformer'],
       layers.tokens(*given, ['block_1', 'block_0'], norm=False)[::-1],
-      layers.tokens(*given, 2),
+      layers.tokens(*given, ['block_0', 'block_1', 'encoded']),
       [layers.represent(*given, name) for name in names],
     )
 
-  kept, plain, normed, (last, encoded, first) = run(params)
+  kept, plain, (*normed, whole), (last, encoded, first) = run(params)
+  np.testing.assert_allclose(normed[1].patches, whole.patches, **CLOSE)
   norm = params['Transformer'].get('encoder_norm')
   for i, (found, other) in enumerate(zip(plain, normed, strict=True)):
     (out,) = np.float64(kept[f'encoderblock_{i}']['__call__'])
