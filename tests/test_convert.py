@@ -151,6 +151,7 @@ def test_models_that_the_format_cannot_store_are_refused(tmp_path):
     ({}, 'timm', 'vit_msn', 'vit_msn'),
     ({'distillation_token': True}, '', '', 'deit'),
     ({'pooling': 'map'}, '', 'timm', 'timm'),
+    ({'layer_scale': 1e-4}, '', '', 'timm'),  # No DINOv2 has this hidden layer.
     (
       {'registers': 2, 'layer_scale': 1e-4, 'mlp_dim': 32},
       '',

@@ -12,6 +12,7 @@ from PIL import Image
 from tests.interop import tiny
 from vit_jax import interop
 from vit_jax import loaded as subject
+from vit_jax.interop import families
 
 
 def _folder(path, model=None, size=(8, 8), **kwargs):
@@ -196,6 +197,32 @@ def test_models_that_cannot_be_written(tmp_path, options):
   ):
     save(params, model, size, layout='swin')
   assert not (tmp_path / 'x').exists()
+
+
+@pytest.mark.parametrize(
+  'layout, options, named',
+  [
+    ('dinov2', dict(layer_scale=1.0, pooling='token_gap'), 'mlp_dim=24'),
+    ('timm', dict(registers=2), 'class_position=True'),
+    ('timm', dict(distillation_token=True, registers=2), 'registers=2'),
+    (
+      'timm',
+      dict(distillation_token=True, class_position=False),
+      'class_position=False',
+    ),
+    ('timm', dict(embedding_norm=True, norm_epsilon=1e-5), 'patch_bias=True'),
+    ('timm', dict(embedding_norm=True, patch_bias=False), 'norm_epsilon=1e-06'),
+    (
+      'timm_dinov3',
+      dict(rotary='dinov3', position_embedding='none', layer_scale=1.0)
+      | dict(norm_epsilon=1e-5, gelu='exact'),
+      'key_bias=True',
+    ),
+  ],
+)
+def test_options_that_a_layout_has_but_not_together(layout, options, named):
+  with pytest.raises(ValueError, match=f'it has {named}'):
+    families.check(layout, tiny.vit(**options), has_head=True)
 
 
 # Images ----------------------------------------------------------------------

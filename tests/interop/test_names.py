@@ -16,6 +16,7 @@ import safetensors.numpy
 from tests.interop import tiny
 from vit_jax import interop, models
 from vit_jax.interop import families, timm_layouts
+from vit_jax.models import position
 
 # Values of the configs above that are transformers' defaults.
 DEFAULTS = ('layer_norm_eps', 'qkv_bias', 'rope_theta', 'hidden_dropout_prob')
@@ -30,6 +31,8 @@ OTHERWISE = {
   'projection_dim',
   'vision_config',
 }
+# Whose code resizes positions with antialiasing.
+ANTIALIASED = ('dinov2_with_registers', 'timm')
 
 
 def _cases():
@@ -93,11 +96,25 @@ def test_files_of_others_are_read_and_written_bit_by_bit(tmp_path, name):
   params, report = interop.fit_weights(
     weights, weights.model, None, new_head=not has_head
   )
-  assert not report.notes
+  assert len(report.notes) == (not weights.preprocessing)
   assert not report.resized
   assert {k.partition('/')[0] for k in report.new} <= {'head', 'head_dist'}
   if not has_head:
     params = {k: v for k, v in params.items() if not k.startswith('head')}
+  if (table := weights.params.get(families.POSITION)) is not None:
+    resized, _ = interop.fit_weights(
+      weights, weights.model, (12, 8), new_head=True
+    )
+    expected = position.resize(
+      table,
+      old_grid=(2, 2),
+      new_grid=(3, 2),
+      num_prefix_tokens=table.shape[1] - 4,
+      method='bicubic' + '_antialias' * (weights.layout in ANTIALIASED),
+    )
+    np.testing.assert_array_equal(
+      tiny.flat(resized)[families.POSITION], expected
+    )
   to = tmp_path / 'written'
   described = weights.described | {'layout': weights.layout}
   interop.save_huggingface(
@@ -112,7 +129,7 @@ def test_files_of_others_are_read_and_written_bit_by_bit(tmp_path, name):
   again = interop.read(to)
   for key in ('model', 'layout', 'image_size', 'channels', 'class_names'):
     assert getattr(again, key) == getattr(weights, key)
-  if weights.described:
+  if weights.preprocessing:
     assert again.described == weights.described
   assert not again.dropped
   found = json.loads((to / 'config.json').read_text())

@@ -209,6 +209,8 @@ class Family:
       function that tells whether a value is one of theirs. Attributes that are
       neither here nor in `keys` or `free` have their default.
     free: attributes that the arrays show, or that `config` knows.
+    clashing: returns the attributes of a `vit.ViT` that do not go together
+      here, although other values allow each.
     pooling: what models without and with a head pool, or a function as in
       `fixed`; '' if there are none.
     config: further entries of a `config.json` that is written; a function gets
@@ -231,6 +233,7 @@ class Family:
   check: Callable[[nn.Module, Mapping[str, Any]], None] | None = None
   fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   free: tuple[str, ...] = ()
+  clashing: Callable[[vit.ViT], tuple[str, ...]] = lambda model: ()
   pooling: tuple[Any, Any] = ('token', 'token')
   config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   composite: str = ''
@@ -372,7 +375,10 @@ class Family:
       return not right(value) if callable(right) else value != right
 
     values = {name: getattr(model, name, None) for name in fixed}
-    return [f'{k}={v!r}' for k, v in values.items() if differs(fixed[k], v)]
+    names = [k for k, v in values.items() if differs(fixed[k], v)]
+    if not names:
+      names = self.clashing(model)
+    return [f'{name}={getattr(model, name, None)!r}' for name in names]
 
   def _rule(self, name, side, present=('/gate/',)):
     for rule in self.rules:

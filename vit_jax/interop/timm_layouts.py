@@ -113,6 +113,24 @@ def _one_of(*values: Any) -> Callable[[Any], bool]:
   return lambda value: value in values
 
 
+def _clashing(model: nn.Module) -> tuple[str, ...]:
+  """See `Family.clashing`, for timm's VisionTransformer."""
+  has_token = model.pooling in ('token', 'gap_patches')
+  distilled, norm = model.distillation_token, model.embedding_norm
+  found = {
+    # Its models with registers have positions of patches alone; those with a
+    # distillation token have positions of all, and no registers.
+    'class_position': not model.class_position
+    if distilled
+    else has_token and model.registers and model.class_position,
+    'registers': distilled and model.registers,
+    # Its embedding has a bias if no norm follows.
+    'patch_bias': model.patch_bias == norm,
+    'norm_epsilon': norm and model.norm_epsilon != 1e-5,
+  }
+  return tuple(key for key, clashes in found.items() if clashes)
+
+
 _ANY_POOLING = (_one_of(*itertools.chain(*_POOLING.values())),) * 2
 _FREE = 'registers', 'final_norm', 'qkv_bias', 'mlp'
 VISION_TRANSFORMER = Family(
@@ -139,6 +157,7 @@ VISION_TRANSFORMER = Family(
     *(*_FREE, 'gelu', 'embedding_norm', 'class_position', 'patch_bias'),
     *('distillation_token', 'layer_scale'),
   ),
+  clashing=_clashing,
   pooling=_ANY_POOLING,
   resize='bicubic_antialias',
 )
@@ -161,6 +180,7 @@ EVA = Family(
     'norm_epsilon': 1e-5,
   },
   free=(*_FREE, 'key_bias', 'rotary_base'),
+  clashing=lambda model: ('key_bias',) * (model.qkv_bias and model.key_bias),
   pooling=_ANY_POOLING,
 )
 FAMILIES = {'timm': VISION_TRANSFORMER, 'timm_dinov3': EVA}
@@ -255,11 +275,6 @@ def configured(
     }
   else:
     name = _architecture(model)
-    if model.registers and has_token and model.class_position:
-      raise ValueError(
-        "timm's models with registers have positions of patches alone, but"
-        ' class_position=True: choose another layout.'
-      )
     arguments |= {
       'reg_tokens': model.registers,
       'pre_norm': model.embedding_norm,

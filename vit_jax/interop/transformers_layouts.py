@@ -203,22 +203,15 @@ def _layer_scale(block: str) -> tuple[Rule, ...]:
   )
 
 
-def _swiglu_ratio(model: nn.Module) -> int:
-  """Returns DINOv2's `mlp_ratio`, of which SwiGLU gets two thirds.
-
-  Raises:
-    ValueError: no ratio gives the model's hidden layer.
-  """
-  if model.mlp == 'gelu' and model.mlp_dim % model.width == 0:
-    return model.mlp_dim // model.width
+def _mlp_ratio(model: nn.Module) -> int | None:
+  """Returns DINOv2's `mlp_ratio`, of which SwiGLU gets two thirds, if any."""
+  if model.mlp == 'gelu':
+    ratio, rest = divmod(model.mlp_dim, model.width)
+    return None if rest else ratio
   for ratio in range(1, 17):
-    hidden = (int(ratio * model.width * 2 / 3) + 7) // 8 * 8
-    if model.mlp == 'swiglu' and hidden == model.mlp_dim:
+    if (int(ratio * model.width * 2 / 3) + 7) // 8 * 8 == model.mlp_dim:
       return ratio
-  raise ValueError(
-    f'mlp_dim={model.mlp_dim} is not the hidden size of a DINOv2 of width'
-    f' {model.width}: save another layout.'
-  )
+  return None
 
 
 DINOV2 = Family(
@@ -254,12 +247,13 @@ DINOV2 = Family(
   keys=(*_keys(1e-6, patch=14), _DROPOUT, _QKV_BIAS),
   fixed={'layer_scale': is_set},
   free=('mlp',),
+  clashing=lambda model: () if _mlp_ratio(model) else ('mlp_dim',),
   pooling=('token', 'token_gap'),
   config=_config(
     'dinov2',
     'Dinov2Model',
     'Dinov2ForImageClassification',
-    mlp_ratio=_swiglu_ratio,
+    mlp_ratio=_mlp_ratio,
     use_swiglu_ffn=lambda model: model.mlp == 'swiglu',
     use_mask_token=False,
   ),
