@@ -71,57 +71,6 @@ def test_transformers_reads_our_folder_with_equal_logits(
       assert abs(different - expected).max() > 1e-3
 
 
-def _config(**options):
-  return transformers.ViTConfig(
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=24,
-    image_size=8,
-    patch_size=4,
-    num_labels=5,
-    **options,
-  )
-
-
-def _randomize(model):
-  generator = torch.Generator().manual_seed(0)
-  with torch.no_grad():
-    for parameter in model.parameters():
-      parameter.normal_(std=0.4, generator=generator)
-  return model.eval()
-
-
-@pytest.mark.parametrize('qkv_bias', [True, False])
-def test_we_read_a_transformers_folder_with_equal_logits(tmp_path, qkv_bias):
-  theirs = _randomize(
-    transformers.ViTForImageClassification(_config(qkv_bias=qkv_bias))
-  )
-  theirs.save_pretrained(tmp_path)
-  # Defaults of transformers are the exact GELU and an epsilon of 1e-12.
-  model = interop.read(tmp_path).model
-  assert (model.gelu, model.norm_epsilon) == ('exact', 1e-12)
-  params, report = interop.load(tmp_path, model, 8)
-  assert not report.notes
-  images = _images((8, 8))
-  logits, _ = model.apply({'params': params}, images)
-  with torch.no_grad():
-    expected = theirs(_torch(images)).logits.numpy()
-  np.testing.assert_allclose(logits, expected, atol=1e-4)
-
-
-def test_the_pooler_of_transformers_becomes_our_hidden_layer(tmp_path):
-  theirs = _randomize(transformers.ViTModel(_config()))
-  theirs.save_pretrained(tmp_path)
-  model = tiny.vit(representation_size=16, gelu='exact', norm_epsilon=1e-12)
-  params = interop.load_huggingface(tmp_path, model, 8, new_head=True)
-  images = _images((8, 8))
-  _, out = model.apply({'params': params}, images)
-  with torch.no_grad():
-    expected = theirs(_torch(images)).pooler_output.numpy()
-  np.testing.assert_allclose(out['pre_logits'], expected, atol=1e-4)
-
-
 def _like_trained(params, factor):
   """Scales parameters to about a trained model's; norms' scales are near 1."""
   if not isinstance(params, dict):
