@@ -38,7 +38,6 @@ from absl import flags
 from vit_jax.pages import drawing
 from vit_jax.paper import items, making, planning, registered
 from vit_jax.paper.item import Item
-from vit_jax.paper.items import duplicate_lists
 from vit_jax.paper.items.beyond import near_duplicates
 from vit_jax.paper.items.text import objectnet
 from vit_jax.paper.making import Workplace
@@ -190,7 +189,7 @@ def check_clean(chosen: Sequence[Item], nodes: Sequence[Node]) -> None:
   """
   asking = near_duplicates.ITEM
   if _SCALE.value == 'paper' and asking in chosen and not _CLEAN.value:
-    raise ValueError(f'{asking.name}: {duplicate_lists.HOW}')
+    raise ValueError(f'{asking.name}: {near_duplicates.HOW}')
   tested = {*asking.shown(_SCALE.value)}
   if _CLEAN.value and not {first(node) for node in nodes} & tested:
     raise ValueError(
