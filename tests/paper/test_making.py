@@ -270,7 +270,7 @@ def test_which_items_a_page_shows(
   ('options', 'status'),
   [
     ({}, 'exploration'),
-    ({'confirms': 'confirmation: of this'}, 'confirmati'),
+    ({'first_seed': 1000}, 'confirmation, by seeds from 1000 on'),
     ({'scale': 'paper'}, ''),
   ],
 )

@@ -30,8 +30,8 @@ from vit_jax.sweep.spec import Run, Study, Sweep
 from vit_jax.workdir import environment, files
 
 _EXPLORES = (
-  'exploration. The set-up was not registered before these runs, so they cannot'
-  ' confirm a claim. --confirm makes runs that can.'
+  'exploration. The set-up was chosen by looking at such runs, so they cannot'
+  ' confirm a claim. --first_seed=N makes runs that can.'
 )
 # Folder below WORKDIR for measurements that are made outside of runs.
 MEASURED = 'measured'
@@ -50,8 +50,7 @@ class Workplace:
     scale: one of `runs.SCALES`.
     seeds: pre-trainings of each mean of a claim.
     data: spec of the data of a smaller scale; '' if it has scenes.
-    confirms: the date and the hash of the registered set-up that the runs
-      confirm, as a sentence; '' if they explore.
+    first_seed: of a miniature's runs; 0 if they explore.
     studies: the runs of all items.
   """
 
@@ -59,7 +58,7 @@ class Workplace:
   scale: str
   seeds: int
   data: str = ''
-  confirms: str = ''
+  first_seed: int = 0
   studies: Sequence[Study] = ()
 
   @property
@@ -237,8 +236,9 @@ def _write(
   done = [run for run in runs.values() if run.finished]
   hours = [run.hours for run in done if run.hours is not None]
   facts = {'scale': place.scale}
-  if place.scale == 'mini':  # Only the miniature can be registered.
-    facts['status'] = place.confirms or _EXPLORES
+  if place.scale == 'mini':
+    seeds = f'confirmation, by seeds from {place.first_seed} on'
+    facts['status'] = seeds if place.first_seed else _EXPLORES
   facts |= {
     'date': datetime.date.today().isoformat(),
     'runs': f'{len(done)} of {len(runs)} finished',
