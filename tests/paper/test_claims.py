@@ -99,7 +99,7 @@ def test_a_missing_task_result_removes_the_means_that_include_it(scale):
 
 def test_numbers_from_weights_need_all_seeds():
   measure = NUMBERS['far_head']
-  known = Results([], {}).knowing({START.name: {'far_head': 2.5}})
+  known = Results([], {}, weights={START.name: {'far_head': 2.5}})
   assert measure.number(known, [START]) == Number((2.5,), (START.name,))
   assert measure.number(known, [START, OTHER]) is None
 

@@ -6,7 +6,6 @@ the claim alone. `answers` decides it from finished runs.
 
 import dataclasses
 import functools
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from vit_jax.paper.runs import (
   Results,
   Transfer,
   Vtab,
+  across,
   vtab_nodes,
   with_start,
 )
@@ -208,31 +208,12 @@ def inside(kind: str, name: str, digits: int) -> Measure:
   """
 
   def number(results: Results, starts: Sequence[Pretraining]) -> Number | None:
-    found = [results.inside(start).get(kind) for start in starts]
+    found = [results.weights.get(start.name, {}).get(kind) for start in starts]
     if None in found:
       return None
     return Number(tuple(found), tuple(start.name for start in starts))
 
   return Measure(name, number, digits=digits, inside=kind)
-
-
-def across(found: Sequence[Number | None]) -> Number | None:
-  """Returns the mean over data sets, run by run.
-
-  Args:
-    found: one for each data set, with values in the same order of seeds.
-
-  Returns:
-    One value for each run; None if a number is missing or if `found` is empty.
-  """
-  if not found or None in found:
-    return None
-  columns = zip(*(number.values for number in found), strict=True)
-  runs = zip(*(number.runs for number in found), strict=True)
-  return Number(
-    tuple(statistics.fmean(column) for column in columns),
-    tuple(' + '.join(names) for names in runs),
-  )
 
 
 # Sums of means. ---------------------------------------------------------------

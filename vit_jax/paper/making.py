@@ -87,6 +87,11 @@ class Workplace:
       days=days,
     )
 
+  def of_item(self, item: Item, results: Results) -> Results:
+    """Returns the results as an item counts pre-trainings."""
+    counts = item.counts(self.scale, self.seeds)
+    return dataclasses.replace(results, counts=counts)
+
   def progress_measured(self, item: Item) -> tuple[int, int]:
     """Returns how many of its measurements are done, and how many exist."""
     return item.measured(self.scale, self.measured) if item.measured else (0, 0)
@@ -157,7 +162,7 @@ def _measure(item: Item, place: Workplace, data: str) -> None:
   # Runs beside a measurement would slow it down.
   with state.lock(place.where.local):
     item.measure(
-      results.counting(item.counts(place.scale, place.seeds)),
+      place.of_item(item, results),
       *(place.measured, data),
     )
 
@@ -281,10 +286,7 @@ def sections(
     whose section gives the reason too.
   """
   scale = place.scale
-  own = {
-    item.name: results.counting(item.counts(scale, place.seeds))
-    for item in chosen
-  }
+  own = {item.name: place.of_item(item, results) for item in chosen}
   numbers, failures = inside.measure(
     _from_weights(chosen, own), results, place.measured
   )
@@ -292,7 +294,7 @@ def sections(
   runs = {run.name: _reported(run, place, results) for run in known}
   found, claims = {}, {}
   for item in chosen:
-    its = own[item.name].knowing(numbers)
+    its = dataclasses.replace(own[item.name], weights=numbers)
     try:
       section = item.render(its, place.where.local / 'figures')
       values = answers.lookup(its)
@@ -328,7 +330,7 @@ def _from_weights(
 
   Args:
     chosen: the items.
-    results: item -> its own results, see `Results.counting`.
+    results: item -> its own results, see `Workplace.of_item`.
   """
   wanted: dict[Pretraining, set[str]] = {}
   for item in chosen:

@@ -163,7 +163,7 @@ FIGURE4 = figure(
   shown=lambda scale: [*_starts(scale).values()],
   claims=_figure4_claims,
   notes=lambda results: [
-    _COUNTS[results.structure],
+    _COUNTS[structure(results.scale)],
     'The paper does not say for how many steps it pre-trained on the subsets of'
     ' JFT-300M. Here, they are as many as on all images.',
   ],

@@ -9,7 +9,7 @@ from clu import parameter_overview
 from vit_jax import models
 from vit_jax.paper.items.tables import settings
 from vit_jax.paper.numbers import read_table
-from vit_jax.paper.report import Setting, Settings
+from vit_jax.paper.report import Setting, Table
 
 PAPER = read_table(
   'table1',
@@ -36,7 +36,7 @@ _FIELDS = {
 }
 
 
-def _sizes() -> list[Settings | str]:
+def _sizes() -> list[Table | str]:
   built, params, counted = {}, {}, []
   for row, names in MODELS.items():
     built[row] = [models.build(name, num_classes=1000) for name in names]

@@ -2,7 +2,7 @@
 
 from vit_jax.paper import cost, numbers
 from vit_jax.paper.claims import Claim, Mean, tuned, vtab
-from vit_jax.paper.item import table
+from vit_jax.paper.item import printed
 from vit_jax.paper.items.tables import table5
 from vit_jax.paper.report import Cell
 from vit_jax.paper.runs import Pretraining, Results, pretraining
@@ -104,16 +104,14 @@ def _cell(task: str, start: Pretraining) -> Mean:
   return table5.measured(task, larger or 384)(start)
 
 
-ITEM = table(
-  PAPER.name,
-  PAPER.title,
+ITEM = printed(
+  PAPER,
   {
     (task, column): _cell(task, start)
     for column, start in {**STARTS, _BIT: RESNET}.items()
     for task in PAPER.rows
     if task != cost.CORE_DAYS
   },
-  paper=PAPER.cells,
   claims=_CLAIMS,
   notes=lambda results: [_RESNET, *(_COSTS if results.comparable else ())],
   miniature=[table5.REAL_IN_MINIATURE, VTAB_IN_MINIATURE],

@@ -7,7 +7,7 @@ import ml_collections
 from vit_jax import models
 from vit_jax.paper.items.tables import settings
 from vit_jax.paper.numbers import IMAGENET, Value, read_table
-from vit_jax.paper.report import Settings
+from vit_jax.paper.report import Table
 from vit_jax.paper.runs import DATASETS
 from vit_jax.runtime import command_line
 
@@ -76,7 +76,7 @@ _COLUMNS: dict[str, settings.Read] = {
 }
 
 
-def _pretraining() -> list[Settings | str]:
+def _pretraining() -> list[Table | str]:
   found, of_data = {}, {}
   for row in PAPER.rows:
     names, data = models_of(row)

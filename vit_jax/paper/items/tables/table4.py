@@ -7,7 +7,7 @@ import ml_collections
 from vit_jax.paper import numbers
 from vit_jax.paper.items.tables import settings, table2
 from vit_jax.paper.numbers import VTAB, Value
-from vit_jax.paper.report import Setting, Settings
+from vit_jax.paper.report import Setting, Table
 from vit_jax.runtime import command_line
 from vit_jax.sweep import reading
 
@@ -50,7 +50,7 @@ TASKS = {
 }
 
 
-def _finetuning() -> list[Settings | str]:
+def _finetuning() -> list[Table | str]:
   found, rates = {row: _runs(row) for row in PAPER.rows}, {}
   for row, configs in found.items():
     [ours, *others] = tried = dict.fromkeys(c.schedule.peak for c in configs)

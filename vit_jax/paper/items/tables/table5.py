@@ -1,7 +1,7 @@
 """Table 5: accuracy by model, pre-training data and task (Appendix C)."""
 
 from vit_jax.paper.claims import Measure, tuned
-from vit_jax.paper.item import table
+from vit_jax.paper.item import printed
 from vit_jax.paper.numbers import IMAGENET, REAL, read_table
 from vit_jax.paper.runs import pretraining
 
@@ -62,16 +62,14 @@ def measured(task: str, resolution: int = 384) -> Measure:
   return tuned(task, resolution=resolution)
 
 
-ITEM = table(
-  PAPER.name,
-  PAPER.title,
+ITEM = printed(
+  PAPER,
   {
     (row, model): measured(task)(pretraining(model, data))
     for row, (data, task) in ROWS.items()
     for model in PAPER.columns
     if PAPER[row, model]
   },
-  paper=PAPER.cells,
   notes=lambda results: [SEEN, IMAGES_21K] if results.comparable else [],
   miniature=[REAL_IN_MINIATURE],
 )

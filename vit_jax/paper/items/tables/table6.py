@@ -1,7 +1,7 @@
 """Table 6: accuracy and compute of models pre-trained on JFT-300M (C)."""
 
 from vit_jax.paper import cost
-from vit_jax.paper.item import grid, table
+from vit_jax.paper.item import grid, printed
 from vit_jax.paper.items.tables.table5 import REAL_IN_MINIATURE, measured
 from vit_jax.paper.numbers import read_table
 from vit_jax.paper.report import Cell, Number
@@ -87,11 +87,9 @@ def _computed(results: Results) -> dict[tuple[str, str], Cell]:
   return found
 
 
-ITEM = table(
-  PAPER.name,
-  PAPER.title,
+ITEM = printed(
+  PAPER,
   grid(STARTS, {t: measured(t) for t in PAPER.columns if t != EXAFLOPS}),
-  paper=PAPER.cells,
   notes=lambda results: _NOTES if results.comparable else [],
   miniature=[REAL_IN_MINIATURE],
   computed=_computed,

@@ -1,7 +1,7 @@
 """Table 7: ResNets that were pre-trained with Adam and with SGD (D.1)."""
 
 from vit_jax.paper.claims import AVERAGE5, Claim, tuned
-from vit_jax.paper.item import table
+from vit_jax.paper.item import printed
 from vit_jax.paper.numbers import read_table
 from vit_jax.paper.runs import Pretraining
 
@@ -40,14 +40,12 @@ _CLAIM = Claim(
   },
 )
 
-ITEM = table(
-  PAPER.name,
-  PAPER.title,
+ITEM = printed(
+  PAPER,
   {
     (task, column): (AVERAGE5 if task == 'Average' else tuned(task))(start)
     for task in PAPER.rows
     for column, start in STARTS.items()
   },
-  paper=PAPER.cells,
   claims=[_CLAIM],
 )

@@ -8,7 +8,7 @@ whether positions matter more when tokens are small.
 
 from vit_jax.paper import claims
 from vit_jax.paper.claims import FIVE_SHOT, Claim, Mean, Measure
-from vit_jax.paper.item import table
+from vit_jax.paper.item import printed, table
 from vit_jax.paper.numbers import read_table
 from vit_jax.paper.runs import FEW_SHOT, Pretraining, structure
 
@@ -112,13 +112,11 @@ def _claims(scale: str) -> list[Claim]:
   ]
 
 
-TABLE8 = table(
-  PAPER.name,
-  PAPER.title,
+TABLE8 = printed(
+  PAPER,
   lambda scale: {
     place: _ACCURACY(start(scale, *place)) for place in PAPER.cells
   },
-  paper=PAPER.cells,
   digits=5,
   claims=_claims,
   miniature=[_MINI],
@@ -195,8 +193,8 @@ PIXELS = table(
   heading='5-shot accuracy on ImageNet, in percent',
   claims=_pixels_claims,
   notes=lambda results: [
-    f'Large patches are a quarter of the images, which have'
-    f' {_SIDE[results.structure]} px. The paper gives this explanation, but'
-    ' does not test it.'
+    'Large patches are a quarter of the images, which have'
+    f' {_SIDE[structure(results.scale)]} px. The paper gives this explanation,'
+    ' but does not test it.'
   ],
 )

@@ -1,7 +1,7 @@
 """Table 9: accuracy by task of VTAB-1k (Appendix D.10), transposed."""
 
 from vit_jax.paper.claims import vtab
-from vit_jax.paper.item import table
+from vit_jax.paper.item import printed
 from vit_jax.paper.items.tables import table2
 from vit_jax.paper.numbers import read_table
 
@@ -34,15 +34,13 @@ PAPER = read_table(
   """,
 )
 
-ITEM = table(
-  PAPER.name,
-  PAPER.title,
+ITEM = printed(
+  PAPER,
   {
     (row, column): vtab('mean' if row == 'Mean' else row)(start)
     for column, start in STARTS.items()
     for row in PAPER.rows
   },
-  paper=PAPER.cells,
   digits=1,
   miniature=[table2.VTAB_IN_MINIATURE],
 )
