@@ -1,5 +1,6 @@
 """Makes the items' runs, measurements and pages; a failure stops no others."""
 
+import collections
 import dataclasses
 import datetime
 import functools
@@ -325,21 +326,21 @@ def sections(
 
 def _from_weights(
   chosen: Iterable[Item], results: Mapping[str, Results]
-) -> dict[Pretraining, set[str]]:
-  """Returns pre-training -> the numbers from its weights that are shown.
+) -> dict[Pretraining, dict[str, Callable[[str], float]]]:
+  """Returns pre-training -> what reads the numbers of it that are shown.
 
   Args:
     chosen: the items.
     results: item -> its own results, see `Workplace.of_item`.
   """
-  wanted: dict[Pretraining, set[str]] = {}
+  wanted = collections.defaultdict(dict)
   for item in chosen:
     own = results[item.name]
     asked = [mean for claim in item.asked(own.scale) for mean in claim.means()]
     for mean in (*item.means(own.scale), *asked):
       if kind := mean.measure.inside:
         for start in own.seeds(mean.start):
-          wanted.setdefault(start, set()).add(kind)
+          wanted[start][kind] = mean.measure.read
   return wanted
 
 

@@ -25,20 +25,6 @@ JFT = 'JFT-300M'
 # the averages of Table 7, and they are the five of MLP-Mixer
 # (arXiv:2105.01601), which is by the same group and names them.
 AVERAGE5 = (IMAGENET, CIFAR10, CIFAR100, PETS, FLOWERS)
-# Tasks as Table 9 prints them, by group. `vtab.tasks` has the same, but imports
-# NumPy.
-VTAB_GROUPS = {
-  'natural': (
-    *('Caltech101', 'CIFAR-100', 'DTD', 'Flowers102', 'Pets', 'Sun397'),
-    'SVHN',
-  ),
-  'specialized': ('Camelyon', 'EuroSAT', 'Resisc45', 'Retinopathy'),
-  'structured': (
-    *('Clevr-Count', 'Clevr-Dist', 'DMLab', 'dSpr-Loc', 'dSpr-Ori'),
-    *('KITTI-Dist', 'sNORB-Azim', 'sNORB-Elev'),
-  ),
-}
-
 _THOUSANDS = {'': 1, 'k': 1_000, 'M': 1_000_000}
 _NUMBER = re.compile(r'(-?\d+\.?\d*(?:e-?\d+)?)(?:±(\d+\.\d+))?([kM]?)')
 
@@ -170,24 +156,3 @@ def average5(row: Mapping[str, float]) -> float:
     row: data set -> accuracy; others than those of `AVERAGE5` do not count.
   """
   return statistics.fmean(row[name] for name in AVERAGE5)
-
-
-def vtab_means(column: Mapping[str, float]) -> dict[str, float]:
-  """Returns VTAB's means, of the groups and over the 19 tasks.
-
-  VTAB's score is the mean over the tasks, not that of the three groups' means.
-
-  Args:
-    column: task, as Table 9 prints it, -> accuracy.
-
-  Returns:
-    'natural', 'specialized', 'structured' and 'mean', in the same unit.
-  """
-  groups = {
-    **VTAB_GROUPS,
-    'mean': [task for group in VTAB_GROUPS.values() for task in group],
-  }
-  return {
-    name: statistics.fmean(column[task] for task in group)
-    for name, group in groups.items()
-  }

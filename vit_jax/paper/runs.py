@@ -15,10 +15,11 @@ from etils import epath
 
 from vit_jax import config as config_lib
 from vit_jax import results
-from vit_jax.paper.numbers import IMAGENET, IMAGENET21K, JFT, VTAB_GROUPS
+from vit_jax.paper.numbers import IMAGENET, IMAGENET21K, JFT
 from vit_jax.paper.report import MINIATURE, Number
 from vit_jax.sweep import schedule
 from vit_jax.sweep.spec import Run, Study, Sweep, Value
+from vit_jax.vtab import tasks
 from vit_jax.workdir import metrics
 
 SCALES = ('paper', 'mini', 'midi')
@@ -143,9 +144,9 @@ def pretraining(model: str, data: str) -> Pretraining:
   return Pretraining(model, data, epochs)
 
 
-def vtab_nodes(start: Pretraining) -> list[Vtab]:
-  """Returns a model's fine-tuning on each task of VTAB, in Table 9's order."""
-  return [Vtab(start, task) for group in VTAB_GROUPS.values() for task in group]
+def vtab_nodes(start: Pretraining, group: str = 'mean') -> list[Vtab]:
+  """Returns a model's fine-tuning on tasks of VTAB, see `tasks.titles`."""
+  return [Vtab(start, title) for title in tasks.titles(group)]
 
 
 def start_of(node: Node) -> Pretraining:

@@ -95,26 +95,18 @@ def _moved(workdir: str) -> tuple[float, float]:
   return maps.moved(workdir, patch)
 
 
-def along(workdir: str) -> float:
-  """Returns the change of features that move with the image, in percent."""
-  return _moved(workdir)[0]
-
-
-def at_place(workdir: str) -> float:
-  """Returns the change of features at the same place, in percent."""
-  return _moved(workdir)[1]
-
-
 _CHANGES = {
   'moved along': inside(
-    f'{__name__}:along',
+    'moved_along',
     'change of features that move with the image, in percent',
     1,
+    lambda workdir: _moved(workdir)[0],
   ),
   'same place': inside(
-    f'{__name__}:at_place',
+    'moved_at_place',
     'change of features at the same place, in percent',
     1,
+    lambda workdir: _moved(workdir)[1],
   ),
 }
 

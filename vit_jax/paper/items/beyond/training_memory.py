@@ -119,7 +119,7 @@ def measure(
         failed.append(f'{NAME}: {config}: {error}')
         break
       with files.atomic(where / planning.FILE) as temporary:
-        temporary.write_text(json.dumps(plans, indent=1) + '\n')
+        temporary.write_text(json.dumps(plans) + '\n')
   if failed:
     raise ValueError('\n'.join(failed))
 

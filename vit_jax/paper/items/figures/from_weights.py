@@ -119,26 +119,20 @@ FIGURE11 = item(
 _RESNET = Pretraining('BiT-R50x1', epochs=7)
 
 
-def first_stage(workdir: str) -> float:
-  """Returns the effective receptive field after the first stage, in px."""
-  return maps.receptive_field(workdir, 1)
-
-
-def last_stage(workdir: str) -> float:
-  """Returns the same after the last stage."""
-  return maps.receptive_field(workdir, None)
-
-
-def _field(which: str) -> Mean:
-  name = f'effective receptive field after the {which} stage, in px'
-  return claims.inside(f'{__name__}:{which}_stage', name, 1)(_RESNET)
+def _field(which: str, stage: int | None) -> Mean:
+  return claims.inside(
+    f'receptive_field_{which}',
+    f'effective receptive field after the {which} stage, in px',
+    1,
+    lambda workdir: maps.receptive_field(workdir, stage),
+  )(_RESNET)
 
 
 _FIELDS = 'BiT-R50x1, receptive field'
 _DISTANCES = 'ViT-L/16, attention distance'
 _CELLS = {
-  (_FIELDS, 'early'): _field('first'),
-  (_FIELDS, 'late'): _field('last'),
+  (_FIELDS, 'early'): _field('first', 1),
+  (_FIELDS, 'late'): _field('last', None),
   (_DISTANCES, 'early'): _EARLY(LARGE),
   (_DISTANCES, 'late'): NUMBERS['late_distance'](LARGE),
 }

@@ -58,6 +58,11 @@ def _panels(scale: str) -> list[Panel]:
 
 def _figure7_claims(scale: str) -> list[Claim]:
   studied = STUDIED[structure(scale)]
+  locality, lines, waves = (
+    NUMBERS[f'position_{what}'](studied)
+    for what in ('locality', 'lines', 'waves')
+  )
+  filters = NUMBERS['filter_share'](studied)
   return [
     Claim(
       'distance_grows',
@@ -84,29 +89,21 @@ def _figure7_claims(scale: str) -> list[Claim]:
       'near_is_similar',
       'Patches that are near each other have similar position embeddings (4.5,'
       ' Figure 7).',
-      {
-        'rank correlation of similarity and nearness': NUMBERS[
-          'position_locality'
-        ](studied)
-      },
+      {'rank correlation of similarity and nearness': locality},
     ),
     Claim(
       'lines',
       'Two patches in the same row or column have more similar position'
       ' embeddings than two patches that share neither, but are as far from'
       ' each other (4.5, Figure 7).',
-      {'excess of similarity': NUMBERS['position_lines'](studied)},
+      {'excess of similarity': lines},
     ),
     Claim(
       'waves',
       'Position embeddings vary smoothly over the image, like waves of a large'
       ' wavelength: such waves describe them better than they describe shuffled'
       ' position embeddings (4.5, D.4, Figure 7).',
-      {
-        'share of slow waves beyond that of shuffled positions': NUMBERS[
-          'position_waves'
-        ](studied)
-      },
+      {'share of slow waves beyond that of shuffled positions': waves},
       'The paper sees sinusoids on larger grids. Slow waves are here the lower'
       ' quarter of the two-dimensional cosine transform of the table.',
     ),
@@ -115,11 +112,7 @@ def _figure7_claims(scale: str) -> list[Claim]:
       'A few principal components explain more of the filters that embed'
       ' patches than of random filters: the filters are combinations of a few'
       ' patterns (4.5, Figure 7).',
-      {
-        'share of few components beyond that of random filters': NUMBERS[
-          'filter_share'
-        ](studied)
-      },
+      {'share of few components beyond that of random filters': filters},
       'Few are 28 components, as in the figure, or a tenth if fewer.',
     ),
   ]
