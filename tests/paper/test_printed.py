@@ -223,12 +223,12 @@ def test_cells_are_parsed_from_their_printed_text(text, value):
   )
 
 
-def _table(text='a row  1  -\nanother  2.5±0.5  x', **options):
-  return numbers.read_table('t', 'T', ['c', 'd'], text, **options)
+def _table(text='a row  1  -\nanother  2.5±0.5  x', special=()):
+  return numbers.read_table('t', 'T', ['c', 'd'], text.split('\n'), special)
 
 
 def test_tables_are_parsed_and_dashes_become_no_cells():
-  table = _table(special={('a row', 'c'): {'note': 'so'}})
+  table = _table(special=[('a row', 'c', {'note': 'so'})])
   assert (table.rows, table.columns) == (('a row', 'another'), ('c', 'd'))
   assert table['a row', 'd'] is None
   assert table['a row', 'c'].note == 'so'
@@ -242,13 +242,13 @@ def test_tables_are_parsed_and_dashes_become_no_cells():
 @pytest.mark.parametrize(
   ('text', 'special'),
   [
-    *(('a  1', {}), ('a  1  2  3', {})),
-    *(('a  1  2', {('a', 'b'): {}}), ('a  1  -', {('a', 'd'): {}})),
+    *(('a  1', []), ('a  1  2  3', [])),
+    *(('a  1  2', [('a', 'b', {})]), ('a  1  -', [('a', 'd', {})])),
   ],
 )
 def test_a_misspelled_table_does_not_load(text, special):
   with pytest.raises((ValueError, KeyError)):
-    _table(text, special=special)
+    _table(text, special)
 
 
 def test_numbers_import_no_array_libraries():

@@ -201,7 +201,7 @@ def table(
   )
 
 
-def printed(paper: Printed, cells: Any, **options: Any) -> Item:
+def of_paper(paper: Printed, cells: Any, **options: Any) -> Item:
   """Makes an item that is a table of the paper; see `table`."""
   return table(paper.name, paper.title, cells, paper=paper.cells, **options)
 

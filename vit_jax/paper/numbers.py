@@ -1,11 +1,14 @@
 """The types of the numbers that the paper prints, and names of its data sets.
 
-The numbers themselves are beside the tables and figures that print them, in
-`vit_jax.paper.items`. This is plain data, which loads fast: no array library is
-imported.
+The numbers of tables are in `printed.json`: of each table the title, the
+columns, the rows as printed, and which values differ from what is read there;
+those of figures and the text are beside them, in `vit_jax.paper.items`. This is
+plain data, which loads fast: no array library is imported.
 """
 
 import dataclasses
+import json
+import pathlib
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -118,9 +121,8 @@ def read_table(
   name: str,
   title: str,
   columns: Sequence[str],
-  text: str,
-  *,
-  special: Mapping[tuple[str, str], Mapping[str, Any]] | None = None,
+  rows: Sequence[str],
+  special: Sequence[tuple[str, str, Mapping[str, Any]]] = (),
 ) -> Printed:
   """Reads a table that is written as in the paper.
 
@@ -128,25 +130,30 @@ def read_table(
     name: of the table. This and the following are attributes of `Printed`.
     title: what it is about.
     columns: their labels.
-    text: a line for each row: its label and its cells, with two or more spaces
-      between them.
-    special: (row, column) -> attributes of the value that differ from what is
-      read from the text.
+    rows: of each its label and its cells, with two or more spaces between them.
+    special: row, column, and attributes of the value that differ from what is
+      read from the row.
 
   Raises:
     ValueError: a row has more or fewer cells than there are columns.
     KeyError: `special` names a cell that the table does not have.
   """
-  cells, rows = {}, []
-  for line in text.strip().split('\n'):
-    row, *texts = re.split(r' {2,}', line.strip())
-    rows.append(row)
+  cells, labels = {}, []
+  for line in rows:
+    row, *texts = re.split(r' {2,}', line)
+    labels.append(row)
     for column, cell_text in zip(columns, texts, strict=True):
       if cell := read_value(cell_text):
         cells[row, column] = cell
-  for place, changed in (special or {}).items():
-    cells[place] = dataclasses.replace(cells[place], **changed)
-  return Printed(name, title, (*rows,), (*columns,), cells)
+  for row, column, changed in special:
+    cells[row, column] = dataclasses.replace(cells[row, column], **changed)
+  return Printed(name, title, (*labels,), (*columns,), cells)
+
+
+def printed(name: str) -> Printed:
+  """Returns a table of the paper; KeyError if there is none of that name."""
+  path = pathlib.Path(__file__).with_name('printed.json')
+  return read_table(name, **json.loads(path.read_text())[name])
 
 
 def average5(row: Mapping[str, float]) -> float:

@@ -8,21 +8,11 @@ whether positions matter more when tokens are small.
 
 from vit_jax.paper import claims
 from vit_jax.paper.claims import FIVE_SHOT, Claim, Mean, Measure
-from vit_jax.paper.item import printed, table
-from vit_jax.paper.numbers import read_table
+from vit_jax.paper.item import of_paper, table
+from vit_jax.paper.numbers import printed
 from vit_jax.paper.runs import FEW_SHOT, Pretraining, structure
 
-PAPER = read_table(
-  'table8',
-  'Five-shot accuracy of ViT-B/16 on ImageNet by position embedding',
-  ('Stem', 'Every layer', 'Every layer, shared'),
-  """
-  None      0.61382        -        -
-  1-D       0.64206  0.63964  0.64292
-  2-D       0.64001  0.64046  0.64022
-  Relative  0.64032        -        -
-  """,
-)
+PAPER = printed('table8')
 # Row -> the model's position embedding; column -> where it is added.
 _EMBEDDINGS = {'None': 'none', '1-D': '1d', '2-D': '2d', 'Relative': 'relative'}
 _SITES = {
@@ -112,7 +102,7 @@ def _claims(scale: str) -> list[Claim]:
   ]
 
 
-TABLE8 = printed(
+TABLE8 = of_paper(
   PAPER,
   lambda scale: {
     place: _ACCURACY(start(scale, *place)) for place in PAPER.cells
