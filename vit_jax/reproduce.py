@@ -36,9 +36,8 @@ import jax
 from absl import flags
 
 from vit_jax.pages import drawing
-from vit_jax.paper import items, making, planning, registered
+from vit_jax.paper import items, making, planning
 from vit_jax.paper.item import Item
-from vit_jax.paper.items import duplicate_lists
 from vit_jax.paper.items.beyond import near_duplicates
 from vit_jax.paper.items.text import objectnet
 from vit_jax.paper.making import Workplace
@@ -89,17 +88,12 @@ _SEEDS = flags.DEFINE_integer(
   ' --scale=paper, else 3.',
   lower_bound=1,
 )
-_REGISTER = flags.DEFINE_bool(
-  'register',
-  False,
-  'Write down the set-up of these items in miniature, with its hash, for'
-  ' --confirm. Commit the file before the runs that confirm it.',
-)
-_CONFIRM = flags.DEFINE_bool(
-  'confirm',
-  False,
-  'Run the registered set-up in miniature, with seeds that were used for'
-  ' nothing else. Refused if a claim, a test or a config differs from it.',
+_FIRST_SEED = flags.DEFINE_integer(
+  'first_seed',
+  0,
+  'The first seed of a miniature. Seeds that were used for nothing else can'
+  ' confirm what a set-up, committed before, was chosen for.',
+  lower_bound=0,
 )
 _LIST = flags.DEFINE_bool('list', False, 'List the items and exit.')
 _PLAN = flags.DEFINE_bool(
@@ -124,10 +118,8 @@ def sweep_text(chosen: Sequence[Item], seeds: int) -> str:
   for flag in (_JFT, _IMAGENET21K, _DATA, _CLEAN):
     if flag.value:
       words.append(f'{flag.name}={flag.value}')
-  if _REGISTER.value:
-    words.append(f'first_seed={registered.next_seed()}')
-  elif _CONFIRM.value:
-    words.append(f'first_seed={registered.read()["first_seed"]}')
+  if _FIRST_SEED.value:
+    words.append(f'first_seed={_FIRST_SEED.value}')
   return f'{SWEEP}:{",".join(words)}'
 
 
@@ -190,7 +182,7 @@ def check_clean(chosen: Sequence[Item], nodes: Sequence[Node]) -> None:
   """
   asking = near_duplicates.ITEM
   if _SCALE.value == 'paper' and asking in chosen and not _CLEAN.value:
-    raise ValueError(f'{asking.name}: {duplicate_lists.HOW}')
+    raise ValueError(f'{asking.name}: {near_duplicates.HOW}')
   tested = {*asking.shown(_SCALE.value)}
   if _CLEAN.value and not {first(node) for node in nodes} & tested:
     raise ValueError(
@@ -198,35 +190,6 @@ def check_clean(chosen: Sequence[Item], nodes: Sequence[Node]) -> None:
       f' which is not a part of {", ".join(item.name for item in chosen)}: add'
       f' {asking.name}, or leave it out.'
     )
-
-
-def _registered(chosen: Sequence[Item], seeds: int) -> str:
-  """Registers the set-up, or checks that it is the registered one.
-
-  Args:
-    chosen: the items.
-    seeds: pre-trainings of each mean.
-
-  Returns:
-    A sentence on what is registered.
-
-  Raises:
-    ValueError: the flags change the set-up, or it is not the registered one.
-  """
-  if _SCALE.value != 'mini' or _DATA.value:
-    raise ValueError(
-      '--register and --confirm are for --scale=mini without --data.'
-    )
-  parts = registered.describe(chosen, read(chosen, seeds), seeds)
-  if _REGISTER.value:
-    digest = registered.write(parts, registered.next_seed())
-    return f'Registered in {registered.FILE}: {digest}'
-  known = registered.read()
-  registered.check(parts, known)
-  return (
-    f'confirmation: the set-up was registered on {known["date"]} (SHA-256'
-    f' {known["digest"][:12]}); seeds from {known["first_seed"]} on'
-  )
 
 
 def _check_released(words: Sequence[str]) -> None:
@@ -266,13 +229,7 @@ def main(words: Sequence[str]) -> None:
     return
   chosen, scale = items.find(words), _SCALE.value
   seeds = _SEEDS.value or (1 if scale == 'paper' else 3)
-  confirms = ''
-  if _REGISTER.value or _CONFIRM.value:
-    confirms = _registered(chosen, seeds)
-    if _REGISTER.value:
-      print(confirms)
-      return
-  place = Workplace(where, scale, seeds, _DATA.value, confirms)
+  place = Workplace(where, scale, seeds, _DATA.value, _FIRST_SEED.value)
   _check_objectnet(chosen)
   if _PLAN.value:
     sweep = read(chosen, seeds)

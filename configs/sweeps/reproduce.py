@@ -18,7 +18,7 @@ pre-training run and task, as claims compare pre-training runs of several seeds.
 miniature count from `first_seed=N`.
 `clean=DIR`, for scale=paper, tests the fine-tuning runs of the item
 near_duplicates a second time, without the images in DIR's lists
-(`duplicate_lists`).
+(`near_duplicates`).
 """
 
 import dataclasses
@@ -30,7 +30,6 @@ from vit_jax.configs import finetune as tuning
 from vit_jax.configs import midi, mini
 from vit_jax.configs.sweeps import finetune
 from vit_jax.paper import items, numbers, runs
-from vit_jax.paper.items import duplicate_lists
 from vit_jax.paper.items.beyond import near_duplicates
 from vit_jax.paper.items.tables import table4
 from vit_jax.paper.runs import Node, Pretraining, Transfer, Vtab
@@ -90,7 +89,7 @@ def get_sweep(argument=None) -> Sweep:
     }
     lists = {}
     if 'clean' in args:
-      lists = duplicate_lists.find(args['clean'], _TESTS)
+      lists = near_duplicates.find_lists(args['clean'], _TESTS)
     studies = [at_paper_scale(node, specs, lists) for node in nodes]
   else:
     studies = [in_miniature(node, data, scale) for node in nodes]
@@ -161,7 +160,7 @@ def at_paper_scale(
   Args:
     node: the node to run.
     specs: pre-training set -> data spec, for sets that are not public.
-    lists: see `duplicate_lists.find`.
+    lists: see `near_duplicates.find_lists`.
   """
   if isinstance(node, Pretraining):
     return _papers_pretraining(node, specs.get(node.data, ''))

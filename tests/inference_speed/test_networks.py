@@ -3,13 +3,12 @@
 import pytest
 
 from vit_jax.inference_speed import networks
-from vit_jax.paper.items import speed_claims
-from vit_jax.paper.items.figures import figure13
+from vit_jax.paper.items.figures import figure12, figure13
 
 
 def test_the_default_models_are_those_of_figures_12_and_13():
-  similar = {name for pair in speed_claims.SIMILAR['paper'] for name in pair}
-  assert {*networks.MODELS} == similar | {*speed_claims.LARGEST}
+  similar = {name for pair in figure12.SIMILAR['paper'] for name in pair}
+  assert {*networks.MODELS} == similar | {*figure12.LARGEST}
   axial = {start.model for start in figure13.ITEM.shown('paper')}
   assert {*networks.AXIAL_MODELS} == axial - {*networks.MODELS}
   found = networks.pairs((), (), 'paper')

@@ -1,5 +1,7 @@
 """Makes results of imaginary runs, for tests of items and claims."""
 
+import dataclasses
+
 from vit_jax import config as config_lib
 from vit_jax import results as results_lib
 from vit_jax.paper import answers, report
@@ -49,7 +51,7 @@ def of_item(item, metrics, *, scale='paper', count=3, **options):
   """
   nodes = item.nodes(scale, count)
   found = results(nodes, metrics, scale=scale, **options)
-  return found.counting(item.counts(scale, count))
+  return dataclasses.replace(found, counts=item.counts(scale, count))
 
 
 def written(folder, runs, *, scale='paper', counts=None):
@@ -59,7 +61,7 @@ def written(folder, runs, *, scale='paper', counts=None):
     folder: where to create the work directories, as `folder/runs/NAME`.
     runs: node -> step -> metric -> value.
     scale: one of `runs.SCALES`.
-    counts: see `Results.counting`.
+    counts: see `Results`.
   """
   studies, finished = [], {}
   for node, steps in runs.items():
@@ -81,13 +83,13 @@ def written(folder, runs, *, scale='paper', counts=None):
     writer.close()
     finished[name] = results_lib.final_metrics(workdir)
     studies.append(Study(node.name, finals=[Run(name, 'config.py')]))
-  found = Results(
+  return Results(
     studies,
     finished,
     scale=scale,
     workdir=lambda name: folder / 'runs' / name,
+    counts=counts or {},
   )
-  return found.counting(counts or {})
 
 
 def of_values(claim, value, count):

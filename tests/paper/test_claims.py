@@ -21,9 +21,12 @@ def _vtab(results):
 
 
 def test_a_mean_across_data_sets_has_a_value_for_each_seed():
-  found = claims.across([number(1.0, 2.0), number(3.0, 6.0)])
+  one, other = number(1.0, 2.0), Number((3.0, 6.0), ('a', 'b'))
+  found = claims.across([one, other])
   assert found.values == (2.0, 4.0)
-  assert found.runs == ('run0 + run0', 'run1 + run1')
+  assert found.runs == ('run0 + a', 'run1 + b')
+  # Several metrics of a run are of one run.
+  assert claims.across([one, one]).runs == ('run0', 'run1')
   # It needs all data sets.
   assert claims.across([number(1.0), None]) is None
   assert claims.across([]) is None
@@ -99,7 +102,7 @@ def test_a_missing_task_result_removes_the_means_that_include_it(scale):
 
 def test_numbers_from_weights_need_all_seeds():
   measure = NUMBERS['far_head']
-  known = Results([], {}).knowing({START.name: {'far_head': 2.5}})
+  known = Results([], {}, weights={START.name: {'far_head': 2.5}})
   assert measure.number(known, [START]) == Number((2.5,), (START.name,))
   assert measure.number(known, [START, OTHER]) is None
 

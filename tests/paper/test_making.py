@@ -126,7 +126,7 @@ def test_claims_about_weights_have_the_numbers_of_each_run(
   # What a table shows is measured too.
   for mean in table.means('mini'):
     assert mean.measure.inside in asked[mean.start]
-  assert asked[Pretraining('ViT-L/16', epochs=14, seed=9)] == {
+  assert {*asked[Pretraining('ViT-L/16', epochs=14, seed=9)]} == {
     *('distance_by_depth', 'far_head', 'near_head')
   }
   assert failures == ['ViT-L/32: no weights']
@@ -270,7 +270,7 @@ def test_which_items_a_page_shows(
   ('options', 'status'),
   [
     ({}, 'exploration'),
-    ({'confirms': 'confirmation: of this'}, 'confirmati'),
+    ({'first_seed': 1000}, 'confirmation, by seeds from 1000 on'),
     ({'scale': 'paper'}, ''),
   ],
 )

@@ -65,7 +65,7 @@ def test_equal_settings_are_shown_once_and_different_ones_twice():
     ('b', 'y'): Setting(7.0, Value('7/14', printed='7/14'), accepted=True),
     ('c', 'x'): Setting(10_000, Value(10_000, note='its caption')),
   }
-  table = report.Settings('Rates', ('a', 'b', 'c'), ('x', 'y'), cells)
+  table = report.Table('Rates', ('a', 'b', 'c'), ('x', 'y'), cells)
   assert pages.rows(table) == [
     '| a | 8e-4 ✓ | linear ✓ |',
     '| b | **0.0005** ✗ (paper 3e-4) | 7 ✓ (paper 7/14) |',

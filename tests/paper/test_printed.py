@@ -5,6 +5,7 @@ here. A mistyped digit or two exchanged cells would change some of them.
 """
 
 import importlib
+import itertools
 import math
 import subprocess
 import sys
@@ -166,7 +167,8 @@ def test_the_plan_uses_the_same_core_days():
   ],
 )
 def test_vtab_means_of_table_9(column, means):
-  found = numbers.vtab_means(table9.PAPER.column(column))
+  printed = table9.PAPER.column(column)
+  found = score.means({t.name: printed[t.title] for t in tasks.TASKS.values()})
   # The exact mean 65.025 is rounded to 65.03 above.
   assert [*found.values()] == pytest.approx(means, abs=0.0051)
   printed = table9.PAPER['Mean', column].printed
@@ -177,15 +179,12 @@ def test_vtab_means_of_table_9(column, means):
   )
 
 
-def test_vtab_is_that_of_the_data_package():
-  assert (*numbers.VTAB_GROUPS,) == tasks.GROUPS
-  for group, titles in numbers.VTAB_GROUPS.items():
-    assert titles == tuple(
-      task.title for task in tasks.TASKS.values() if task.group == group
-    )
-  accuracies = {name: i**2 for i, name in enumerate(tasks.TASKS)}
-  titles = {tasks.TASKS[name].title: x for name, x in accuracies.items()}
-  assert numbers.vtab_means(titles) == score.means(accuracies)
+def test_tasks_of_vtab_are_those_of_table_9():
+  groups = [tasks.titles(group) for group in tasks.GROUPS]
+  assert [*map(len, groups)] == [7, 4, 8]
+  assert [*itertools.chain(*groups)] == tasks.titles()
+  assert tasks.titles() == [*table9.PAPER.rows[:-1]]
+  assert tasks.titles('DTD') == ['DTD']
 
 
 def test_tables_have_models_of_this_code():
@@ -224,12 +223,12 @@ def test_cells_are_parsed_from_their_printed_text(text, value):
   )
 
 
-def _table(text='a row  1  -\nanother  2.5±0.5  x', **options):
-  return numbers.read_table('t', 'T', ['c', 'd'], text, **options)
+def _table(text='a row  1  -\nanother  2.5±0.5  x', special=()):
+  return numbers.read_table('t', 'T', ['c', 'd'], text.split('\n'), special)
 
 
 def test_tables_are_parsed_and_dashes_become_no_cells():
-  table = _table(special={('a row', 'c'): {'note': 'so'}})
+  table = _table(special=[('a row', 'c', {'note': 'so'})])
   assert (table.rows, table.columns) == (('a row', 'another'), ('c', 'd'))
   assert table['a row', 'd'] is None
   assert table['a row', 'c'].note == 'so'
@@ -243,13 +242,13 @@ def test_tables_are_parsed_and_dashes_become_no_cells():
 @pytest.mark.parametrize(
   ('text', 'special'),
   [
-    *(('a  1', {}), ('a  1  2  3', {})),
-    *(('a  1  2', {('a', 'b'): {}}), ('a  1  -', {('a', 'd'): {}})),
+    *(('a  1', []), ('a  1  2  3', [])),
+    *(('a  1  2', [('a', 'b', {})]), ('a  1  -', [('a', 'd', {})])),
   ],
 )
 def test_a_misspelled_table_does_not_load(text, special):
   with pytest.raises((ValueError, KeyError)):
-    _table(text, special=special)
+    _table(text, special)
 
 
 def test_numbers_import_no_array_libraries():

@@ -163,12 +163,9 @@ def test_objectnet_starts_runs_only_where_its_data_are(run, tmp_path):
       ['table8', '--dry_run', '--jft=digits', '--clean=/nowhere'],
       'not a part of table8: add near_duplicates, or leave it out',
     ),
-    # What is registered is all of the miniature, as it is.
-    (['table8', '--confirm'], 'are for --scale=mini without --data'),
-    (['table8', '--scale=mini', '--confirm'], 'Nothing is registered yet'),
     (
-      ['table8', '--scale=mini', '--register', '--data=digits'],
-      'are for --scale=mini without --data',
+      ['table8', '--dry_run', '--jft=digits', '--first_seed=9'],
+      'first_seed=9 does not go with scale=paper',
     ),
   ],
 )

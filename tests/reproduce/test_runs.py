@@ -189,3 +189,11 @@ def test_a_sweep_has_the_seeds_that_claims_need():
     assert names(f'figure11,scale={scale},seeds=2') == [
       *(LARGE.name, f'{LARGE.name}, seed 1', hybrid, f'{hybrid}, seed 1')
     ]
+
+
+def test_confirming_runs_have_other_seeds():
+  argument = 'figure11,scale=mini,seeds=2'
+  for first in (0, 1000):
+    sweep = reproduce.get_sweep(f'{argument},first_seed={first}')
+    seeds = _seeds(run for study in sweep.studies for run in study.all_runs())
+    assert seeds == [first, first + 1] * 2

@@ -6,7 +6,6 @@ the claim alone. `answers` decides it from finished runs.
 
 import dataclasses
 import functools
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from vit_jax.paper.runs import (
   Pretraining,
   Results,
   Transfer,
-  Vtab,
+  across,
   vtab_nodes,
   with_start,
 )
@@ -39,7 +38,8 @@ class Measure:
     nodes: pre-training -> the runs that it is measured on.
     digits: number of digits after the decimal point.
     curves: whether it needs metrics from during the pre-training.
-    inside: how it is read from weights, see `inside`; '' if it is not.
+    inside: the kind of a number from weights, see `inside`; '' for others.
+    read: returns such a number from a work directory.
     in_miniature: whether other scales than the paper's have it.
   """
 
@@ -53,6 +53,9 @@ class Measure:
   digits: int = 2
   curves: bool = False
   inside: str = ''
+  read: Callable[[str], float] | None = dataclasses.field(
+    default=None, compare=False
+  )
   in_miniature: bool = True
 
   def __call__(self, start: Pretraining) -> 'Mean':
@@ -181,58 +184,35 @@ def vtab(group: str = 'mean') -> Measure:
   """Returns the mean test accuracy over tasks of VTAB, in percent.
 
   Args:
-    group: a key of `numbers.VTAB_GROUPS`, 'mean' over all tasks, or a task. In
-      miniature, only tasks with a stand-in count.
+    group: see `tasks.titles`. In miniature, only tasks with a stand-in count.
   """
   which = 'all tasks' if group == 'mean' else f'{group} tasks'
 
-  def nodes(start: Pretraining) -> list[Vtab]:
-    return [
-      node
-      for node in vtab_nodes(start)
-      if group == 'mean'
-      or node.task in numbers.VTAB_GROUPS.get(group, (group,))
-    ]
-
-  return _over(f'accuracy on {which} of VTAB in percent', nodes)
+  return _over(
+    f'accuracy on {which} of VTAB in percent',
+    lambda start: vtab_nodes(start, group),
+  )
 
 
-def inside(kind: str, name: str, digits: int) -> Measure:
+def inside(
+  kind: str, name: str, digits: int, read: Callable[[str], float]
+) -> Measure:
   """Returns a number that is read from a pre-training's weights.
 
   Args:
-    kind: a key of `inside.NUMBERS`; or `MODULE:FUNCTION`, which returns the
-      number from a work directory.
+    kind: its name where numbers are kept.
     name: with its unit.
     digits: after the decimal point.
+    read: returns it from a work directory.
   """
 
   def number(results: Results, starts: Sequence[Pretraining]) -> Number | None:
-    found = [results.inside(start).get(kind) for start in starts]
+    found = [results.weights.get(start.name, {}).get(kind) for start in starts]
     if None in found:
       return None
     return Number(tuple(found), tuple(start.name for start in starts))
 
-  return Measure(name, number, digits=digits, inside=kind)
-
-
-def across(found: Sequence[Number | None]) -> Number | None:
-  """Returns the mean over data sets, run by run.
-
-  Args:
-    found: one for each data set, with values in the same order of seeds.
-
-  Returns:
-    One value for each run; None if a number is missing or if `found` is empty.
-  """
-  if not found or None in found:
-    return None
-  columns = zip(*(number.values for number in found), strict=True)
-  runs = zip(*(number.runs for number in found), strict=True)
-  return Number(
-    tuple(statistics.fmean(column) for column in columns),
-    tuple(' + '.join(names) for names in runs),
-  )
+  return Measure(name, number, digits=digits, inside=kind, read=read)
 
 
 # Sums of means. ---------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,62 +30,7 @@ CORE_DAYS_ARE = (
 # the paper have 1,000 classes and 224 px, and are those of Table 6 and Figure
 # 13; their miniatures count for a head of one class. Counting the models of a
 # scale takes 15 seconds, in which a user would wait for a list or a plan.
-MACS = {
-  'paper': {
-    'ViT-B/32': 4_409_186_304,
-    'ViT-B/16': 17_563_828_224,
-    'ViT-L/32': 15_377_539_072,
-    'ViT-L/16': 61_554_712_576,
-    'ViT-H/14': 167_295_109_120,
-    'BiT-R50x1': 3_948_251_904,
-    'BiT-R50x2': 15_556_482_560,
-    'BiT-R101x1': 7_477_758_720,
-    'BiT-R152x1': 11_028_499_200,
-    'BiT-R152x2': 43_877_471_744,
-    'BiT-R200x3': 129_208_328_448,
-    'R50+ViT-B/32': 8_316_855_040,
-    'R50+ViT-B/16': 21_414_873_856,
-    'R50+ViT-L/32': 19_272_362_752,
-    'R50+ViT-L/16': 65_418_603_264,
-    'Axial-ViT-B/32': 8_452_614_144,
-    'Axial-ViT-B/16': 33_511_913_472,
-    'AxialResNet50': 4_050_806_528,
-  },
-  'mini': {
-    'ViT-B/32': 2_416_224,
-    'ViT-B/16': 8_875_488,
-    'ViT-L/32': 8_188_032,
-    'ViT-L/16': 30_721_152,
-    'ViT-H/14': 59_299_040,
-    'BiT-R50x1': 477_280,
-    'BiT-R50x2': 1_616_576,
-    'BiT-R101x1': 673_888,
-    'BiT-R152x1': 852_320,
-    'BiT-R152x2': 3_116_736,
-    'BiT-R200x3': 7_908_384,
-    'R50+ViT-B/32': 2_617_024,
-    'R50+ViT-B/16': 9_107_776,
-    'R50+ViT-L/32': 8_351_968,
-    'R50+ViT-L/16': 30_935_008,
-  },
-  'midi': {
-    'ViT-B/32': 22_070_912,
-    'ViT-B/16': 84_739_712,
-    'ViT-L/32': 93_934_272,
-    'ViT-L/16': 366_875_328,
-    'ViT-H/14': 855_646_464,
-    'BiT-R50x1': 13_532_352,
-    'BiT-R50x2': 49_566_080,
-    'BiT-R101x1': 21_937_344,
-    'BiT-R152x1': 29_580_480,
-    'BiT-R152x2': 113_758_592,
-    'BiT-R200x3': 325_967_424,
-    'R50+ViT-B/32': 32_047_424,
-    'R50+ViT-B/16': 94_626_112,
-    'R50+ViT-L/32': 103_386_496,
-    'R50+ViT-L/16': 376_499_584,
-  },
-}
+MACS = json.loads(pathlib.Path(__file__).with_name('macs.json').read_text())
 
 
 def exaflops(run: Pretraining) -> float:

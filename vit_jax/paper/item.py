@@ -12,7 +12,7 @@ from typing import Any
 
 from vit_jax.paper import plots
 from vit_jax.paper.claims import Claim, Mean, Measure
-from vit_jax.paper.numbers import Value
+from vit_jax.paper.numbers import Printed, Value
 from vit_jax.paper.report import Block, Cell, Missing, Section, Table
 from vit_jax.paper.runs import (
   SCALES,
@@ -199,6 +199,11 @@ def table(
     means=lambda scale: [*cells(scale).values()],
     **options,
   )
+
+
+def of_paper(paper: Printed, cells: Any, **options: Any) -> Item:
+  """Makes an item that is a table of the paper; see `table`."""
+  return table(paper.name, paper.title, cells, paper=paper.cells, **options)
 
 
 def figure(

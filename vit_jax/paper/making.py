@@ -1,5 +1,6 @@
 """Makes the items' runs, measurements and pages; a failure stops no others."""
 
+import collections
 import dataclasses
 import datetime
 import functools
@@ -30,8 +31,8 @@ from vit_jax.sweep.spec import Run, Study, Sweep
 from vit_jax.workdir import environment, files
 
 _EXPLORES = (
-  'exploration. The set-up was not registered before these runs, so they cannot'
-  ' confirm a claim. --confirm makes runs that can.'
+  'exploration. The set-up was chosen by looking at such runs, so they cannot'
+  ' confirm a claim. --first_seed=N makes runs that can.'
 )
 # Folder below WORKDIR for measurements that are made outside of runs.
 MEASURED = 'measured'
@@ -50,8 +51,7 @@ class Workplace:
     scale: one of `runs.SCALES`.
     seeds: pre-trainings of each mean of a claim.
     data: spec of the data of a smaller scale; '' if it has scenes.
-    confirms: the date and the hash of the registered set-up that the runs
-      confirm, as a sentence; '' if they explore.
+    first_seed: of a miniature's runs; 0 if they explore.
     studies: the runs of all items.
   """
 
@@ -59,7 +59,7 @@ class Workplace:
   scale: str
   seeds: int
   data: str = ''
-  confirms: str = ''
+  first_seed: int = 0
   studies: Sequence[Study] = ()
 
   @property
@@ -87,6 +87,11 @@ class Workplace:
       workdir=self.where.workdir,
       days=days,
     )
+
+  def of_item(self, item: Item, results: Results) -> Results:
+    """Returns the results as an item counts pre-trainings."""
+    counts = item.counts(self.scale, self.seeds)
+    return dataclasses.replace(results, counts=counts)
 
   def progress_measured(self, item: Item) -> tuple[int, int]:
     """Returns how many of its measurements are done, and how many exist."""
@@ -158,7 +163,7 @@ def _measure(item: Item, place: Workplace, data: str) -> None:
   # Runs beside a measurement would slow it down.
   with state.lock(place.where.local):
     item.measure(
-      results.counting(item.counts(place.scale, place.seeds)),
+      place.of_item(item, results),
       *(place.measured, data),
     )
 
@@ -237,8 +242,9 @@ def _write(
   done = [run for run in runs.values() if run.finished]
   hours = [run.hours for run in done if run.hours is not None]
   facts = {'scale': place.scale}
-  if place.scale == 'mini':  # Only the miniature can be registered.
-    facts['status'] = place.confirms or _EXPLORES
+  if place.scale == 'mini':
+    seeds = f'confirmation, by seeds from {place.first_seed} on'
+    facts['status'] = seeds if place.first_seed else _EXPLORES
   facts |= {
     'date': datetime.date.today().isoformat(),
     'runs': f'{len(done)} of {len(runs)} finished',
@@ -281,10 +287,7 @@ def sections(
     whose section gives the reason too.
   """
   scale = place.scale
-  own = {
-    item.name: results.counting(item.counts(scale, place.seeds))
-    for item in chosen
-  }
+  own = {item.name: place.of_item(item, results) for item in chosen}
   numbers, failures = inside.measure(
     _from_weights(chosen, own), results, place.measured
   )
@@ -292,7 +295,7 @@ def sections(
   runs = {run.name: _reported(run, place, results) for run in known}
   found, claims = {}, {}
   for item in chosen:
-    its = own[item.name].knowing(numbers)
+    its = dataclasses.replace(own[item.name], weights=numbers)
     try:
       section = item.render(its, place.where.local / 'figures')
       values = answers.lookup(its)
@@ -323,21 +326,21 @@ def sections(
 
 def _from_weights(
   chosen: Iterable[Item], results: Mapping[str, Results]
-) -> dict[Pretraining, set[str]]:
-  """Returns pre-training -> the numbers from its weights that are shown.
+) -> dict[Pretraining, dict[str, Callable[[str], float]]]:
+  """Returns pre-training -> what reads the numbers of it that are shown.
 
   Args:
     chosen: the items.
-    results: item -> its own results, see `Results.counting`.
+    results: item -> its own results, see `Workplace.of_item`.
   """
-  wanted: dict[Pretraining, set[str]] = {}
+  wanted = collections.defaultdict(dict)
   for item in chosen:
     own = results[item.name]
     asked = [mean for claim in item.asked(own.scale) for mean in claim.means()]
     for mean in (*item.means(own.scale), *asked):
       if kind := mean.measure.inside:
         for start in own.seeds(mean.start):
-          wanted.setdefault(start, set()).add(kind)
+          wanted[start][kind] = mean.measure.read
   return wanted
 
 

@@ -1,11 +1,14 @@
 """The types of the numbers that the paper prints, and names of its data sets.
 
-The numbers themselves are beside the tables and figures that print them, in
-`vit_jax.paper.items`. This is plain data, which loads fast: no array library is
-imported.
+The numbers of tables are in `printed.json`: of each table the title, the
+columns, the rows as printed, and which values differ from what is read there;
+those of figures and the text are beside them, in `vit_jax.paper.items`. This is
+plain data, which loads fast: no array library is imported.
 """
 
 import dataclasses
+import json
+import pathlib
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -25,20 +28,6 @@ JFT = 'JFT-300M'
 # the averages of Table 7, and they are the five of MLP-Mixer
 # (arXiv:2105.01601), which is by the same group and names them.
 AVERAGE5 = (IMAGENET, CIFAR10, CIFAR100, PETS, FLOWERS)
-# Tasks as Table 9 prints them, by group. `vtab.tasks` has the same, but imports
-# NumPy.
-VTAB_GROUPS = {
-  'natural': (
-    *('Caltech101', 'CIFAR-100', 'DTD', 'Flowers102', 'Pets', 'Sun397'),
-    'SVHN',
-  ),
-  'specialized': ('Camelyon', 'EuroSAT', 'Resisc45', 'Retinopathy'),
-  'structured': (
-    *('Clevr-Count', 'Clevr-Dist', 'DMLab', 'dSpr-Loc', 'dSpr-Ori'),
-    *('KITTI-Dist', 'sNORB-Azim', 'sNORB-Elev'),
-  ),
-}
-
 _THOUSANDS = {'': 1, 'k': 1_000, 'M': 1_000_000}
 _NUMBER = re.compile(r'(-?\d+\.?\d*(?:e-?\d+)?)(?:±(\d+\.\d+))?([kM]?)')
 
@@ -132,9 +121,8 @@ def read_table(
   name: str,
   title: str,
   columns: Sequence[str],
-  text: str,
-  *,
-  special: Mapping[tuple[str, str], Mapping[str, Any]] | None = None,
+  rows: Sequence[str],
+  special: Sequence[tuple[str, str, Mapping[str, Any]]] = (),
 ) -> Printed:
   """Reads a table that is written as in the paper.
 
@@ -142,25 +130,30 @@ def read_table(
     name: of the table. This and the following are attributes of `Printed`.
     title: what it is about.
     columns: their labels.
-    text: a line for each row: its label and its cells, with two or more spaces
-      between them.
-    special: (row, column) -> attributes of the value that differ from what is
-      read from the text.
+    rows: of each its label and its cells, with two or more spaces between them.
+    special: row, column, and attributes of the value that differ from what is
+      read from the row.
 
   Raises:
     ValueError: a row has more or fewer cells than there are columns.
     KeyError: `special` names a cell that the table does not have.
   """
-  cells, rows = {}, []
-  for line in text.strip().split('\n'):
-    row, *texts = re.split(r' {2,}', line.strip())
-    rows.append(row)
+  cells, labels = {}, []
+  for line in rows:
+    row, *texts = re.split(r' {2,}', line)
+    labels.append(row)
     for column, cell_text in zip(columns, texts, strict=True):
       if cell := read_value(cell_text):
         cells[row, column] = cell
-  for place, changed in (special or {}).items():
-    cells[place] = dataclasses.replace(cells[place], **changed)
-  return Printed(name, title, (*rows,), (*columns,), cells)
+  for row, column, changed in special:
+    cells[row, column] = dataclasses.replace(cells[row, column], **changed)
+  return Printed(name, title, (*labels,), (*columns,), cells)
+
+
+def printed(name: str) -> Printed:
+  """Returns a table of the paper; KeyError if there is none of that name."""
+  path = pathlib.Path(__file__).with_name('printed.json')
+  return read_table(name, **json.loads(path.read_text())[name])
 
 
 def average5(row: Mapping[str, float]) -> float:
@@ -170,24 +163,3 @@ def average5(row: Mapping[str, float]) -> float:
     row: data set -> accuracy; others than those of `AVERAGE5` do not count.
   """
   return statistics.fmean(row[name] for name in AVERAGE5)
-
-
-def vtab_means(column: Mapping[str, float]) -> dict[str, float]:
-  """Returns VTAB's means, of the groups and over the 19 tasks.
-
-  VTAB's score is the mean over the tasks, not that of the three groups' means.
-
-  Args:
-    column: task, as Table 9 prints it, -> accuracy.
-
-  Returns:
-    'natural', 'specialized', 'structured' and 'mean', in the same unit.
-  """
-  groups = {
-    **VTAB_GROUPS,
-    'mean': [task for group in VTAB_GROUPS.values() for task in group],
-  }
-  return {
-    name: statistics.fmean(column[task] for task in group)
-    for name, group in groups.items()
-  }

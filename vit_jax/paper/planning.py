@@ -176,12 +176,10 @@ def read(folder: pathlib.Path) -> list[dict[str, Any]]:
     ValueError: the file holds something else.
   """
   path = folder / FILE
-  text, plans = path.read_text() if path.exists() else '', []
+  lines, plans = path.read_text().splitlines() if path.exists() else (), []
   try:
-    while text := text.strip():
-      found, end = json.JSONDecoder().raw_decode(text)
+    for found in map(json.loads, lines):
       plans += found if isinstance(found, list) else [found]
-      text = text[end:]
     if not all('config' in plan for plan in plans):
       raise ValueError('a plan has no config')
   except (ValueError, TypeError) as error:

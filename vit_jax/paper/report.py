@@ -63,28 +63,6 @@ class Cell:
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
-  """A table with our numbers beside the paper's.
-
-  Attributes:
-    title: what it shows.
-    rows: labels, in order.
-    columns: labels, in order.
-    cells: (row, column) -> cell; cells that the paper leaves empty are absent.
-    digits: number of digits after the decimal point.
-    comparable: whether our numbers come from the paper's own data and models;
-      otherwise differences mean nothing.
-  """
-
-  title: str
-  rows: Sequence[str]
-  columns: Sequence[str]
-  cells: Mapping[tuple[str, str], Cell]
-  digits: int = 2
-  comparable: bool = True
-
-
-@dataclasses.dataclass(frozen=True)
 class Setting:
   """A cell with a setting, in words or as a number.
 
@@ -110,21 +88,31 @@ class Setting:
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-  """A table of settings, which are read from the code without any run.
+class Table:
+  """A table with our numbers, or settings of the code, beside the paper's.
 
   Attributes:
     title: what it shows.
     rows: labels, in order.
     columns: labels, in order.
-    cells: (row, column) -> setting; cells that the paper leaves empty are
-      absent.
+    cells: (row, column) -> cell; cells that the paper leaves empty are absent.
+      All are settings, or none is.
+    digits: number of digits after the decimal point.
+    comparable: whether our numbers come from the paper's own data and models;
+      otherwise differences mean nothing.
   """
 
   title: str
   rows: Sequence[str]
   columns: Sequence[str]
-  cells: Mapping[tuple[str, str], Setting]
+  cells: Mapping[tuple[str, str], Cell | Setting]
+  digits: int = 2
+  comparable: bool = True
+
+  @property
+  def of_settings(self) -> bool:
+    """Whether it shows settings, which are read from the code without runs."""
+    return any(isinstance(cell, Setting) for cell in self.cells.values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +187,7 @@ class Missing:
   text: str
 
 
-Block = Table | Settings | Picture | Claim
+Block = Table | Picture | Claim
 
 
 @dataclasses.dataclass(frozen=True)

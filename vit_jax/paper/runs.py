@@ -15,10 +15,11 @@ from etils import epath
 
 from vit_jax import config as config_lib
 from vit_jax import results
-from vit_jax.paper.numbers import IMAGENET, IMAGENET21K, JFT, VTAB_GROUPS
+from vit_jax.paper.numbers import IMAGENET, IMAGENET21K, JFT
 from vit_jax.paper.report import MINIATURE, Number
 from vit_jax.sweep import schedule
 from vit_jax.sweep.spec import Run, Study, Sweep, Value
+from vit_jax.vtab import tasks
 from vit_jax.workdir import metrics
 
 SCALES = ('paper', 'mini', 'midi')
@@ -143,9 +144,9 @@ def pretraining(model: str, data: str) -> Pretraining:
   return Pretraining(model, data, epochs)
 
 
-def vtab_nodes(start: Pretraining) -> list[Vtab]:
-  """Returns a model's fine-tuning on each task of VTAB, in Table 9's order."""
-  return [Vtab(start, task) for group in VTAB_GROUPS.values() for task in group]
+def vtab_nodes(start: Pretraining, group: str = 'mean') -> list[Vtab]:
+  """Returns a model's fine-tuning on tasks of VTAB, see `tasks.titles`."""
+  return [Vtab(start, title) for title in tasks.titles(group)]
 
 
 def start_of(node: Node) -> Pretraining:
@@ -186,8 +187,8 @@ class Results:
     workdir: run -> its work directory; None if only numbers are known.
     days: name of a pre-training -> estimated TPUv3-core-days, see
       `planning.core_days`.
-    counts: first pre-training -> number of those that differ only in their
-      seed; 1 for all others.
+    counts: of an item: first pre-training -> number of those that differ only
+      in their seed; 1 for all others.
     weights: name of a pre-training -> numbers from its weights, see
       `inside.measure`.
   """
@@ -206,23 +207,10 @@ class Results:
   def _studies(self) -> dict[str, Study]:
     return {study.name: study for study in self.studies}
 
-  def counting(self, counts: Mapping[Pretraining, int]) -> 'Results':
-    """Returns the results of an item with `counts`."""
-    return dataclasses.replace(self, counts=counts)
-
-  def knowing(self, inside: Mapping[str, Mapping[str, float]]) -> 'Results':
-    """Returns the results with numbers from weights."""
-    return dataclasses.replace(self, weights=inside)
-
   @property
   def comparable(self) -> bool:
     """Whether the runs use the paper's own models and data."""
     return self.scale == 'paper'
-
-  @property
-  def structure(self) -> str:
-    """See `structure`."""
-    return structure(self.scale)
 
   @property
   def mark(self) -> str:
@@ -232,10 +220,6 @@ class Results:
   def seeds(self, start: Pretraining) -> list[Pretraining]:
     """Returns the pre-trainings of an item that differ only in their seed."""
     return start.seeds(self.counts.get(start, 1))
-
-  def inside(self, start: Pretraining) -> Mapping[str, float]:
-    """Returns kind -> number from the weights; empty if not measured."""
-    return self.weights.get(start.name, {})
 
   def core_days(self, start: Pretraining) -> Number | None:
     """Returns TPUv3-core-days as estimated by `vit_jax.plan`, not measured."""
@@ -378,10 +362,26 @@ class Results:
       if section['kind'] == 'few_shot'
     }
     found = [self.number(nodes, name, scale=scale) for name in sorted(names)]
-    if not found or None in found:
-      return None
-    columns = zip(*(number.values for number in found), strict=True)
-    return Number(tuple(map(statistics.fmean, columns)), found[0].runs)
+    return across(found)
+
+
+def across(found: Sequence[Number | None]) -> Number | None:
+  """Returns the mean over data sets, run by run.
+
+  Args:
+    found: one for each data set, with values in the same order of seeds.
+
+  Returns:
+    One value for each run; None if a number is missing or if `found` is empty.
+  """
+  if not found or None in found:
+    return None
+  columns = zip(*(number.values for number in found), strict=True)
+  runs = zip(*(number.runs for number in found), strict=True)
+  return Number(
+    tuple(statistics.fmean(column) for column in columns),
+    tuple(' + '.join(dict.fromkeys(names)) for names in runs),
+  )
 
 
 def _number(found: Mapping[str, float | None], scale: float) -> Number | None:

@@ -169,6 +169,15 @@ TASKS: dict[str, Task] = {
 }
 
 
+def titles(which: str = 'mean') -> list[str]:
+  """Returns the titles of a group's tasks; 'mean' is all, a title itself."""
+  return [
+    task.title
+    for task in TASKS.values()
+    if which in ('mean', task.group, task.title)
+  ]
+
+
 def find(name: str) -> Task:
   """Returns the task of that name; raises ValueError for an unknown name."""
   if name not in TASKS:

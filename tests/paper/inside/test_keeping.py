@@ -35,6 +35,11 @@ def _results(folders):
   )
 
 
+def _kinds(*names):
+  """Returns kind -> what reads it, which the fake `number` takes as a name."""
+  return dict(zip(names, names, strict=True))
+
+
 @pytest.fixture
 def reader(monkeypatch):
   """Replaces what reads weights; has what was asked, and its failures."""
@@ -120,12 +125,12 @@ def test_a_missing_run_is_noted_once(runs, draw, reader):
 def test_finished_runs_are_measured_once(runs, reader, tmp_path):
   del runs[TWO]
   results, folder = _results(runs), tmp_path / 'measured'
-  wanted = {ONE: {'far', 'near_'}, TWO: {'far'}}
+  wanted = {ONE: _kinds('far', 'near_'), TWO: _kinds('far')}
   for _ in range(2):
     found = inside.measure(wanted, results, folder)
     assert found == ({ONE.name: {'far': 3, 'near_': 5}}, [])
   # Only what is new is measured.
-  wanted[ONE].add('lines')
+  wanted[ONE] |= _kinds('lines')
   found, _ = inside.measure(wanted, results, folder)
   assert found[ONE.name] == {'far': 3, 'near_': 5, 'lines': 5}
   assert reader.asked == ['far', 'near_', 'lines']
@@ -138,7 +143,7 @@ def test_finished_runs_are_measured_once(runs, reader, tmp_path):
 def test_failures_are_named_and_tried_again(runs, reader, tmp_path):
   for _ in range(2):
     found, failures = inside.measure(
-      {ONE: {'bad', 'far'}}, _results(runs), tmp_path
+      {ONE: _kinds('bad', 'far')}, _results(runs), tmp_path
     )
     assert found == {ONE.name: {'far': 3}}
     assert failures == [f'{ONE.name}: bad: no.']

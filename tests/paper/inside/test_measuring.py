@@ -80,10 +80,10 @@ def test_slow_waves_alone_are_all_on_any_grid(side):
 
 @pytest.mark.parametrize('run', ['nan', 'inf'])
 def test_a_number_that_is_not_finite_is_a_failure(run):
-  kind = 'builtins:float'  # Of a work directory whose name is a number.
-  assert measuring.number(kind, '3') == 3
+  # Of a work directory whose name is a number.
+  assert measuring.number(float, '3') == 3
   with pytest.raises(ValueError, match=run):
-    measuring.number(kind, run)
+    measuring.number(float, run)
 
 
 def test_filters_of_few_components_stand_out():

@@ -9,7 +9,7 @@ import pytest
 from tests.paper import made
 from vit_jax.paper import items
 from vit_jax.paper.claims import AVERAGE_FIVE_SHOT, EARLY_STOPPED, FIVE_SHOT
-from vit_jax.paper.items import subsets
+from vit_jax.paper.items.figures import subsets
 from vit_jax.paper.items.tables import table5, table6
 from vit_jax.paper.numbers import IMAGENET, average5
 from vit_jax.paper.runs import SCALES, Transfer, structure

@@ -6,9 +6,9 @@ import pytest
 
 from vit_jax.configs.sweeps import reproduce
 from vit_jax.paper import cost, items
-from vit_jax.paper.items.figures import figure8
+from vit_jax.paper.items.figures import shapes
 from vit_jax.paper.items.tables import table6
-from vit_jax.paper.items.text import resolution
+from vit_jax.paper.items.text import transfer
 from vit_jax.paper.runs import SCALES, Pretraining
 from vit_jax.sweep import reading
 
@@ -86,12 +86,12 @@ def test_norm_position_differs_in_depth_and_place(scale, depths):
   assert len({(c.name, c.width, c.heads) for c in configs}) == 1
   # It shares the runs of LayerNorm first with Figure 8.
   nodes = items.ITEMS['norm_position'].shown(scale)
-  assert {*nodes[:2]} < {*figure8.ITEM.shown(scale)}
+  assert {*nodes[:2]} < {*shapes.FIGURE8.shown(scale)}
 
 
 @pytest.mark.parametrize('scale', SCALES)
 def test_resolution_fine_tunes_at_a_lower_and_a_higher_size(scale):
-  low, high = resolution.PIXELS[scale]
+  low, high = transfer.PIXELS[scale]
   assert low < high
   more = DATA.get(scale, '')
   sweep = reproduce.get_sweep(f'resolution,scale={scale},seeds=1{more}')

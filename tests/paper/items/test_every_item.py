@@ -3,6 +3,7 @@
 And their claims can be confirmed and denied.
 """
 
+import dataclasses
 import json
 from unittest import mock
 
@@ -108,7 +109,8 @@ def rendered(scale, sweep, folder, tmp_path, monkeypatch):
         measured.setdefault(start.name, {})[mean.measure.inside] = 1.0
     saved.clear()
     section = item.render(
-      results.counting(counts).knowing(measured), tmp_path / 'figures'
+      dataclasses.replace(results, counts=counts, weights=measured),
+      tmp_path / 'figures',
     )
     assert (section.name, section.title) == (item.name, item.title)
     assert {*saved} <= {results.mark}

@@ -6,8 +6,7 @@ from tests.paper import made
 from vit_jax.inference_speed import store
 from vit_jax.pages import drawing
 from vit_jax.paper import cost, items
-from vit_jax.paper.items import compute_curves, speeds
-from vit_jax.paper.items.figures import figure3, figure5
+from vit_jax.paper.items.figures import figure3, figure5, figure12
 from vit_jax.paper.items.tables import table5, table6
 from vit_jax.paper.numbers import IMAGENET, JFT
 from vit_jax.paper.runs import Pretraining, Transfer
@@ -120,15 +119,13 @@ def test_accuracies_are_interpolated_in_the_logarithm_of_compute(
   compute, weights
 ):
   points = dict(zip((10.0, 40.0, 80.0), _sums('abc'), strict=True))
-  found = compute_curves.interpolate(points, compute)
+  found = figure5.interpolate(points, compute)
   assert (found and _weights(found)) == (weights and pytest.approx(weights))
 
 
 def test_the_slope_is_that_of_least_squares():
   found = _weights(
-    compute_curves.slope(
-      dict(zip((10.0, 20.0, 80.0), _sums('abc'), strict=True))
-    )
+    figure5.slope(dict(zip((10.0, 20.0, 80.0), _sums('abc'), strict=True)))
   )
   values = {'a': 1.0, 'b': 3.0, 'c': 7.0}  # 2 points per doubling.
   assert sum(found[k] * v for k, v in values.items()) == pytest.approx(2)
@@ -270,7 +267,7 @@ def test_figure_13_shows_models_by_compute_and_speed(tmp_path, drawn, size):
   if size:
     settings = store.Settings('a gpu', 'paper', 'device', 1, 'float32')
     entry = store.Entry('ViT-B/32', size, 11.0, 8, 64)
-    path = tmp_path / 'measured' / speeds.FILE
+    path = tmp_path / 'measured' / figure12.FILE
     store.add(path, store.Measured(settings), entry)
   item = items.ITEMS['figure13']
   means = {n.model: 0.5 + i / 100 for i, n in enumerate(item.shown('paper'))}

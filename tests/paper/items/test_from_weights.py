@@ -4,7 +4,7 @@ import pytest
 
 from tests.paper import made
 from vit_jax.paper import inside, items
-from vit_jax.paper.items.text import masked_patch
+from vit_jax.paper.items.text.masked_patch import MASKED_PATCH
 from vit_jax.paper.numbers import IMAGENET, IMAGENET21K, JFT
 from vit_jax.paper.runs import Results, Transfer
 
@@ -76,8 +76,8 @@ def test_masked_patches_are_compared_with_the_papers(drawn, tmp_path):
     masked = node.pretraining.objective == 'masked_patch'
     return {'test/accuracy': 0.8 if masked else of[node.pretraining.data]}
 
-  results = made.of_item(masked_patch.ITEM, metrics)
-  table, picture = masked_patch.ITEM.render(results, tmp_path / 'f').blocks
+  results = made.of_item(MASKED_PATCH, metrics)
+  table, picture = MASKED_PATCH.render(results, tmp_path / 'f').blocks
   assert picture.stem == 'f/masked_patch'
   cells = {row: table.cells[row, 'ImageNet'] for row in table.rows}
   assert {
@@ -92,9 +92,7 @@ def test_masked_patches_are_compared_with_the_papers(drawn, tmp_path):
 
 
 def test_each_run_is_compared_with_its_own_baseline():
-  [claim] = [
-    c for c in masked_patch.ITEM.claims('paper') if c.key == 'predictable'
-  ]
+  [claim] = [c for c in MASKED_PATCH.claims('paper') if c.key == 'predictable']
   [mean] = claim.means()
 
   def metrics(node, seed):

@@ -11,7 +11,6 @@ from vit_jax.configs import finetune
 from vit_jax.configs.sweeps import reproduce
 from vit_jax.data import exclusion
 from vit_jax.paper import numbers
-from vit_jax.paper.items import duplicate_lists
 from vit_jax.paper.items.beyond import near_duplicates
 from vit_jax.paper.page import texts
 from vit_jax.paper.runs import Results
@@ -82,7 +81,7 @@ def folder(tmp_path):
 
 def test_lists_go_to_the_task_of_their_data(folder):
   jft, data = folder / 'jft300m', numbers
-  assert duplicate_lists.find(str(folder), TESTS) == {
+  assert near_duplicates.find_lists(str(folder), TESTS) == {
     (data.JFT, data.CIFAR10): f'{jft}/exclude_test_1.json',
     (data.JFT, data.IMAGENET): f'{jft}/exclude_test_2.json',
     (data.IMAGENET21K, data.PETS): f'{folder}/imagenet21k/exclude_test.json',
@@ -102,7 +101,7 @@ def test_unusable_lists_are_refused(tmp_path, lists, message):
   for i, of in enumerate(lists):
     _write(tmp_path / f'jft300m/exclude_test_{i}.json', *of)
   with pytest.raises(ValueError, match=message):
-    duplicate_lists.find(str(tmp_path), TESTS)
+    near_duplicates.find_lists(str(tmp_path), TESTS)
 
 
 def test_only_reported_runs_of_large_models_get_another_test(folder):

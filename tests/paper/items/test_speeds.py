@@ -9,7 +9,6 @@ import pytest
 from vit_jax import accounting
 from vit_jax.inference_speed import networks, store
 from vit_jax.pages import drawing
-from vit_jax.paper.items import speed_claims, speeds
 from vit_jax.paper.items.figures import figure12
 from vit_jax.paper.page import texts
 from vit_jax.paper.runs import Results
@@ -28,7 +27,7 @@ def test_measurements_become_figure_12(tmp_path, monkeypatch):
     store.Entry('ViT-B/32', 24, 2000.0, 8, 400),
     store.Entry('Axial-ViT-B/32', 24, 1000.0, 8, 200),
   ):
-    found = store.add(tmp_path / 'measured' / speeds.FILE, found, entry)
+    found = store.add(tmp_path / 'measured' / figure12.FILE, found, entry)
   results = Results([], {}, scale='mini')
   section = figure12.ITEM.render(results, tmp_path / 'figures')
   [picture, *claims] = section.blocks
@@ -71,7 +70,7 @@ def test_speed_is_measured_in_another_process(
     ran.append(command[2:])
     return types.SimpleNamespace(returncode=code)
 
-  monkeypatch.setattr(speeds.subprocess, 'run', run)
+  monkeypatch.setattr(figure12.subprocess, 'run', run)
   results, folder, code = Results([], {}, scale=scale), pathlib.Path('a b'), 0
   figure12.ITEM.measure(results, folder, '')
   assert ran == [['vit_jax.inference_speed', *expected]]
@@ -93,7 +92,7 @@ def _answers(speed, batch=lambda model: 100, scale='paper', left_out=()):
       if (model, size) not in left_out
     ),
   )
-  return speed_claims.of_measured(found, scale)
+  return figure12.of_measured(found, scale)
 
 
 def _by_pixels(model, size):
@@ -115,9 +114,9 @@ def test_similar_models_have_about_the_same_operations(scale):
     for vit, resnet in itertools.product({*macs} - {*resnets}, resnets)
     if 1 / 1.6 < macs[vit] / macs[resnet] < 1.6
   }
-  assert found == {*speed_claims.SIMILAR[scale]}
+  assert found == {*figure12.SIMILAR[scale]}
   vits = sorted({*macs} - {*resnets}, key=macs.get)
-  assert vits[-2:] == [*speed_claims.LARGEST]
+  assert vits[-2:] == [*figure12.LARGEST]
 
 
 @pytest.mark.parametrize('scale', networks.SCALES)
@@ -166,7 +165,7 @@ def test_the_fourth_power_is_only_of_the_largest(largest, elsewhere, answer):
 
 
 def test_claims_without_their_measurements_are_missing():
-  for claim in speed_claims.of_measured(None, 'mini'):
+  for claim in figure12.of_measured(None, 'mini'):
     assert claim.answer == 'missing'
   found = _answers(_by_pixels, left_out=[('BiT-R50x1', 384)])
   assert [c.answer for c in found] == ['missing'] * 3

@@ -3,8 +3,7 @@
 import pytest
 
 from vit_jax.paper import planning
-from vit_jax.paper.items.beyond import compiled_memory as memory
-from vit_jax.paper.items.beyond import training_memory
+from vit_jax.paper.items.beyond import training_memory as memory
 from vit_jax.paper.page import texts
 from vit_jax.paper.runs import Results
 from vit_jax.plan import devices
@@ -103,7 +102,7 @@ def test_models_have_configs(scale, model):
 def _section(tmp_path, needs, scale='paper'):
   memory.measure(scale, tmp_path / 'measured', Compiler(needs))
   results = Results([], {}, scale=scale)
-  return training_memory.ITEM.render(results, tmp_path / 'figures')
+  return memory.ITEM.render(results, tmp_path / 'figures')
 
 
 def test_table_and_answer(tmp_path):

@@ -8,7 +8,7 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -118,14 +118,14 @@ def _is_drawn(
 
 
 def measure(
-  wanted: Mapping[Pretraining, Collection[str]],
+  wanted: Mapping[Pretraining, Mapping[str, Callable[[str], float]]],
   results: Results,
   folder: pathlib.Path,
 ) -> tuple[dict[str, dict[str, float]], list[str]]:
   """Returns the numbers of finished runs; measures what is not known yet.
 
   Args:
-    wanted: pre-training -> kinds, see `claims.inside`.
+    wanted: pre-training -> kind -> what reads it, see `claims.inside`.
     results: knows the runs.
     folder: WORKDIR/measured, where each run's numbers are kept with the time of
       its end, so that they outlive the weights.
@@ -144,9 +144,9 @@ def measure(
     kept = known.get(start.name, {})
     numbers = kept['numbers'] if kept.get('ended') == of else {}
     found[start.name] = numbers
-    for kind in sorted({*kinds} - {*numbers}):
+    for kind in sorted(kinds.keys() - numbers.keys()):
       try:
-        numbers[kind] = measuring.number(kind, os.fspath(workdir))
+        numbers[kind] = measuring.number(kinds[kind], os.fspath(workdir))
       # Any failure becomes a line of the command: other numbers still count.
       except Exception as error:
         why = ' '.join(str(error).split())

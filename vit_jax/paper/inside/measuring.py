@@ -2,13 +2,13 @@
 
 import dataclasses
 import functools
-import importlib
 import math
 from collections.abc import Callable
 
 import jax
 import numpy as np
 from scipy import fft, stats
+from scipy.spatial import distance
 
 from vit_jax.inspection import attention_maps, views
 from vit_jax.paper.claims import inside
@@ -27,22 +27,17 @@ _UNTRAINED = 5
 _CHANCES = 20
 
 
-def number(kind: str, workdir: str) -> float:
+def number(read: Callable[[str], float], workdir: str) -> float:
   """Returns a number of a run's weights.
 
   Args:
-    kind: see `claims.inside`.
+    read: see `claims.inside`.
     workdir: of the run.
 
   Raises:
     ValueError: the number is not finite, or weights or images cannot be read.
   """
-  if kind in _KINDS:
-    *_, measure = _KINDS[kind]
-  else:
-    module, _, name = kind.partition(':')
-    measure = getattr(importlib.import_module(module), name)
-  found = float(measure(workdir))
+  found = float(read(workdir))
   if not math.isfinite(found):
     raise ValueError(f'the number is {found}')
   return found
@@ -98,20 +93,16 @@ def _pairs(cosines: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """
   rows, columns = cosines.shape[:2]
   places = np.stack(np.indices((rows, columns)), -1).reshape(-1, 2)
-  one, other = np.triu_indices(len(places), 1)
-  offset = np.abs(places[one] - places[other])
-  matrix = cosines.reshape(len(places), len(places))
-  return (
-    matrix[one, other],
-    np.hypot(*offset.T),
-    (offset == 0).any(axis=1),
-  )
+  pairs = np.triu_indices(len(places), 1)
+  similar = cosines.reshape(len(places), len(places))[pairs]
+  lines = distance.pdist(places, 'hamming') < 1
+  return similar, distance.pdist(places), lines
 
 
 def position_locality(cosines: np.ndarray) -> float:
   """Returns Spearman's correlation of cosine and nearness over all pairs."""
-  similar, distance, _ = _pairs(cosines)
-  return stats.spearmanr(similar, -distance).statistic
+  similar, apart, _ = _pairs(cosines)
+  return stats.spearmanr(similar, -apart).statistic
 
 
 def position_lines(cosines: np.ndarray) -> float:
@@ -124,10 +115,10 @@ def position_lines(cosines: np.ndarray) -> float:
   Raises:
     ValueError: the grid has no such pairs.
   """
-  similar, distance, line = _pairs(cosines)
+  similar, apart, line = _pairs(cosines)
   found = []
-  for length in np.unique(distance[line]):
-    same = np.isclose(distance, length)
+  for length in np.unique(apart[line]):
+    same = np.isclose(apart, length)
     if (same & ~line).any():
       found.append(similar[same & line].mean() - similar[same & ~line].mean())
   if not found:
@@ -263,6 +254,4 @@ _KINDS: dict[str, tuple[str, int, Callable[[str], float]]] = {
     )
   },
 }
-NUMBERS = {
-  kind: inside(kind, name, digits) for kind, (name, digits, _) in _KINDS.items()
-}
+NUMBERS = {kind: inside(kind, *declared) for kind, declared in _KINDS.items()}

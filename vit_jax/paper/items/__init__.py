@@ -1,32 +1,31 @@
 """The items: the paper's tables, figures and results, then what goes beyond.
 
-A new item is a file with `ITEM` in one of the folders, and a word here.
+A new item is an `Item` in a file of one of the folders, and a word here.
 """
 
 import importlib
+import pkgutil
 from collections.abc import Sequence
 
 from vit_jax.paper.item import Item
 
-# Folder -> its items, in the order of the page.
-_FILES = {
-  'tables': tuple(f'table{number}' for number in range(1, 10)),
-  'figures': tuple(f'figure{number}' for number in range(2, 15)),
-  'text': (
-    *('masked_patch', 'regularization', 'objectnet', 'resolution', 'head'),
-    *('weight_decay', 'extremes', 'overfitting', 'tuned_regularization'),
-    *('pixels', 'sizes', 'sinusoids', 'receptive_field'),
-  ),
-  'beyond': (
-    *('norm_position', 'translation', 'equivariance', 'training_memory'),
-    'near_duplicates',
-  ),
+# In the order of the page.
+_ORDER = (
+  *(f'table{number}' for number in range(1, 10)),
+  *(f'figure{number}' for number in range(2, 15)),
+  *('masked_patch', 'regularization', 'objectnet', 'resolution', 'head'),
+  *('weight_decay', 'extremes', 'overfitting', 'tuned_regularization'),
+  *('pixels', 'sizes', 'sinusoids', 'receptive_field'),
+  *('norm_position', 'translation', 'equivariance', 'training_memory'),
+  'near_duplicates',
+)
+_FOUND = {
+  item.name: item
+  for module in pkgutil.walk_packages(__path__, f'{__name__}.')
+  for item in vars(importlib.import_module(module.name)).values()
+  if isinstance(item, Item)
 }
-ITEMS: dict[str, Item] = {
-  name: importlib.import_module(f'{__name__}.{folder}.{name}').ITEM
-  for folder, names in _FILES.items()
-  for name in names
-}
+ITEMS: dict[str, Item] = {name: _FOUND[name] for name in _ORDER}
 
 
 def find(words: Sequence[str]) -> list[Item]:

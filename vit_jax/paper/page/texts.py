@@ -28,9 +28,7 @@ UNFOLD = 'Not asked for, and not complete: show what there is'
 CLAIMS = 'Claims of the paper'  # The heading of the list of claims.
 RUN_COLUMNS = ('Run', 'Config', 'Device hours', 'Commit', 'Finished')
 # Blocks that have a title.
-Block = report.Table | report.Settings | report.Picture
-# Blocks that are never missing: a picture is drawn from whatever is known.
-_ALWAYS_THERE = (report.Picture, report.Settings)
+Block = report.Table | report.Picture
 _NUMBERED = re.compile(r'(table|figure)(\d+)')
 _COMMIT = re.compile(r'[0-9a-f]{11,}')
 
@@ -71,7 +69,9 @@ def status(section: report.Section) -> Status:
   without blocks is missing. A section with only the paper's numbers is not
   measured. A section with an entry in `missing` is never complete.
   """
-  tables = [b for b in section.blocks if isinstance(b, report.Table)]
+  every = [b for b in section.blocks if isinstance(b, report.Table)]
+  settings = [table for table in every if table.of_settings]
+  tables = [table for table in every if not table.of_settings]
   claims = [b for b in section.blocks if isinstance(b, report.Claim)]
   cells = [c for t in tables for c in t.cells.values() if c.expected]
   there = {
@@ -84,7 +84,6 @@ def status(section: report.Section) -> Status:
   }
   if section.measured:
     counts['measurement'] = section.measured
-  settings = [b for b in section.blocks if isinstance(b, report.Settings)]
   if settings:
     agreed = [cell.agrees for b in settings for cell in b.cells.values()]
     counts['setting'] = (sum(agreed), len(agreed))
@@ -95,7 +94,7 @@ def status(section: report.Section) -> Status:
     word = COMPLETE if whole else PARTLY if done else MISSING
   elif section.missing:
     word = MISSING
-  elif any(isinstance(b, _ALWAYS_THERE) for b in section.blocks):
+  elif settings or any(isinstance(b, report.Picture) for b in section.blocks):
     word = COMPLETE
   else:
     word = NOT_MEASURED if section.blocks else MISSING
@@ -174,9 +173,7 @@ class CellText:
   verdict: str = ''
 
 
-def cell_text(
-  table: report.Table | report.Settings, row: str, column: str
-) -> CellText:
+def cell_text(table: report.Table, row: str, column: str) -> CellText:
   """Returns the texts of one cell; an absent cell is a dash."""
   cell = table.cells.get((row, column), report.Cell(expected=False))
   mark = footnotes(table).get(cell.paper.note, '') if cell.paper else ''
@@ -197,8 +194,7 @@ def cell_text(
     ours = MISSING
   else:
     ours = DASH if paper is None else ''
-  comparable = isinstance(table, report.Table) and table.comparable
-  difference = cell.difference if comparable else None
+  difference = cell.difference if table.comparable else None
   return CellText(
     ours,
     '' if paper is None else _paper(paper, table.digits),
@@ -207,16 +203,16 @@ def cell_text(
   )
 
 
-def footnotes(table: report.Table | report.Settings) -> dict[str, str]:
+def footnotes(table: report.Table) -> dict[str, str]:
   """Returns note on the paper's numbers -> mark, from `1` in reading order."""
   cells = (table.cells.get((r, c)) for r in table.rows for c in table.columns)
   notes = [c.paper.note for c in cells if c and c.paper and c.paper.note]
   return {note: str(i) for i, note in enumerate(dict.fromkeys(notes), start=1)}
 
 
-def legend(table: report.Table | report.Settings) -> str:
+def legend(table: report.Table) -> str:
   """Returns sentences that explain the symbols that the table's cells have."""
-  if isinstance(table, report.Settings):
+  if table.of_settings:
     agreed = [cell.agrees for cell in table.cells.values()]
     return f'{AGREES} {sum(agreed)} of {len(agreed)} agree.'
   texts = [cell_text(table, r, c) for r in table.rows for c in table.columns]

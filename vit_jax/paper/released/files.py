@@ -9,7 +9,7 @@ from etils import epath
 from vit_jax.interop import catalog
 from vit_jax.paper.inside import Panel
 from vit_jax.paper.items.figures.from_weights import IMAGES
-from vit_jax.paper.numbers import IMAGENET, REAL, read_table
+from vit_jax.paper.numbers import IMAGENET, REAL, printed
 
 # Sets of configs/robustness.py -> where Table 5 prints numbers of them.
 SETS = {'validation': f'{IMAGENET}, Table 5', 'real': f'{REAL}, Table 5'}
@@ -17,20 +17,7 @@ TUNED = 'imagenet21k+imagenet2012/'
 # Accuracies in percent after ImageNet-21k, by Table 5 at 384 px and by the
 # README of github.com/google-research/vision_transformer: at 384 px by dropout,
 # and at 224 px. The catalogue has no fine-tuned ViT-H/14.
-PRINTED = read_table(
-  'accuracies',
-  'Released files on ImageNet',
-  (*SETS.values(), 'README, dropout 0.0', 'dropout 0.1', '224 px'),
-  """
-  ViT-B_16      83.97  88.35  84.53  84.12  -
-  ViT-B_32      81.28  86.63  81.66  81.31  -
-  ViT-L_16      85.15  88.40  84.47  85.05  -
-  ViT-L_32      80.99  85.65  81.89  81.13  -
-  R50+ViT-B_16  -      -      83.72  85.08  -
-  ViT-B_16-224  -      -      -      -      81.2
-  ViT-L_16-224  -      -      -      -      82.7
-  """,
-)
+PRINTED = printed('accuracies')
 
 
 @dataclasses.dataclass(frozen=True)

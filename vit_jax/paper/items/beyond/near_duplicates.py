@@ -2,19 +2,95 @@
 
 The paper removes near-duplicates of test images from its pre-training data, and
 does not show what that changes. Here models that may have seen some of them
-are tested with and without the images concerned, see `duplicate_lists`.
+are tested with and without the images concerned. `python -m vit_jax.dedup`
+lists these for one pre-training set at a time:
+
+  DIR/jft300m/exclude_test*.json
+  DIR/imagenet21k/exclude_test*.json
+
+Each list is of the task whose data spec is its `dataset`.
 """
 
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from vit_jax.data import exclusion
 from vit_jax.paper.claims import difference, of_run
 from vit_jax.paper.item import Item, Part
-from vit_jax.paper.items import duplicate_lists
 from vit_jax.paper.items.tables import table5
-from vit_jax.paper.numbers import REAL
+from vit_jax.paper.numbers import IMAGENET21K, JFT, REAL
 from vit_jax.paper.report import Cell, Missing, Table
-from vit_jax.paper.runs import ACCURACY, Results, Transfer, pretraining
+from vit_jax.paper.runs import (
+  ACCURACY,
+  DATASETS,
+  Results,
+  Transfer,
+  pretraining,
+)
+from vit_jax.workdir import files
+
+# The pre-training sets that may hold test images of a task.
+DATA = (JFT, IMAGENET21K)
+_LISTS = 'exclude_test*.json'
+HOW = (
+  '--clean=DIR names the test images that have near-duplicates, where python'
+  ' -m vit_jax.dedup --data=SPEC --test=tfds:cifar10 --to=DIR/jft300m, or'
+  ' DIR/imagenet21k, has found them in that pre-training set (docs/dedup.md).'
+)
+
+
+def find_lists(
+  folder: str, tests: Mapping[str, tuple[str, str]]
+) -> dict[tuple[str, str], str]:
+  """Returns (pre-training set, task) -> the path of its list.
+
+  Lists of other data sets are left out. Whether a list is for this copy of the
+  data is checked when the data set is opened.
+
+  Args:
+    folder: DIR, local or in a bucket.
+    tests: task -> its data spec, and the split that is reported.
+
+  Raises:
+    ValueError: there is no usable list, a file is no list, a list is not of the
+      split that is reported, or a task has several.
+  """
+  root = files.absolute(folder)
+  tasks = {spec: task for task, (spec, _) in tests.items()}
+  found: dict[tuple[str, str], str] = {}
+  others: list[str] = []
+  for data in DATA:
+    for path in sorted((root / DATASETS[data]).glob(_LISTS)):
+      spec, entries = exclusion.read(path)
+      if spec not in tasks:
+        others.append(f'{path} is of {spec}')
+        continue
+      task = tasks[spec]
+      reported = tests[task][1]
+      if reported not in entries:
+        splits = ', '.join(map(repr, entries)) or 'none'
+        raise ValueError(
+          f'{path} is about the split {splits}, but {reported!r} is reported:'
+          ' write it again with python -m vit_jax.dedup'
+          f' --test_split={reported}.'
+        )
+      if (data, task) in found:
+        raise ValueError(
+          f'{found[data, task]} and {path} are both of {spec}: leave one in'
+          f' {path.parent}.'
+        )
+      found[data, task] = str(path)
+  if not found:
+    raise ValueError(
+      f'--clean={folder} has no usable list'
+      f'{f" ({others[0]})" if others else ""}: expected'
+      f' {" or ".join(f"{DATASETS[data]}/{_LISTS}" for data in DATA)} there, of'
+      f' {", ".join(tasks)}. {HOW}'
+    )
+  return found
+
+
+# What the page shows. ---------------------------------------------------------
 
 NAME = 'near_duplicates'
 MODEL = 'ViT-L/16'
@@ -55,7 +131,7 @@ def nodes() -> dict[str, Transfer]:
     row: Transfer(pretraining(MODEL, data), task)
     for row, (data, task) in table5.ROWS.items()
     # ImageNet ReaL is another test of the same runs, with images of its own.
-    if data in duplicate_lists.DATA and task != REAL
+    if data in DATA and task != REAL
   }
 
 
@@ -78,7 +154,7 @@ def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
     yield Table(title, tuple(tuned), tuple(columns), cells, digits)
   yield _NOTE
   if not clean:
-    yield Missing(duplicate_lists.HOW)
+    yield Missing(HOW)
 
 
 ITEM = Item(

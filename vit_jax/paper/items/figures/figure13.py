@@ -7,7 +7,7 @@ from vit_jax.inference_speed import networks
 from vit_jax.paper import cost, plots
 from vit_jax.paper.claims import FIVE_SHOT, Claim
 from vit_jax.paper.item import Item, Part
-from vit_jax.paper.items import speeds
+from vit_jax.paper.items.figures import figure12
 from vit_jax.paper.items.tables import table6
 from vit_jax.paper.numbers import Value
 from vit_jax.paper.report import Missing
@@ -64,8 +64,8 @@ def _printed() -> Iterator[tuple]:
 
 
 def _blocks(results: Results, pictures: pathlib.Path) -> Iterator[Part]:
-  measured = speeds.read(pictures.parent / 'measured', results.scale)
-  size = networks.PRETRAINING_SIZE[speeds.timed(results.scale)]
+  measured = figure12.read(pictures.parent / 'measured', results.scale)
+  size = networks.PRETRAINING_SIZE[figure12.timed(results.scale)]
   found = measured.speeds(size) if measured else {}
   points = []
   for model in _LABELS:

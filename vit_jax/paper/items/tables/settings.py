@@ -15,7 +15,7 @@ import ml_collections
 
 from vit_jax.paper.item import Item, Part
 from vit_jax.paper.numbers import Printed, Value
-from vit_jax.paper.report import Setting, Settings
+from vit_jax.paper.report import Setting, Table
 
 Read = Callable[[Any], Any]
 
@@ -67,7 +67,7 @@ def of_rows(
   found: Mapping[str, Iterable[Any]],
   reads: Mapping[str, Read],
   others: Mapping[tuple[str, str], Setting],
-) -> Settings:
+) -> Table:
   """Tables the settings of each row.
 
   Args:
@@ -81,7 +81,7 @@ def of_rows(
     for row, those in found.items()
     for column, read in reads.items()
   }
-  return Settings(paper.title, paper.rows, paper.columns, cells | {**others})
+  return Table(paper.title, paper.rows, paper.columns, cells | {**others})
 
 
 def of_all_rows(
@@ -89,7 +89,7 @@ def of_all_rows(
   paper: Mapping[str, Value],
   found: Mapping[str, Iterable[ml_collections.ConfigDict]],
   special: Mapping[str, tuple[Iterable[Any], Read]],
-) -> Settings:
+) -> Table:
   """Tables the settings of all rows.
 
   Args:
@@ -102,7 +102,7 @@ def of_all_rows(
   for name, value in paper.items():
     those, read = special.get(name) or (every, COMMON[name])
     cells[name, 'All rows'] = common(those, read, value)
-  return Settings(title, [*paper], ['All rows'], cells)
+  return Table(title, [*paper], ['All rows'], cells)
 
 
 def item(paper: Printed, blocks: Callable[[], Iterable[Part]]) -> Item:

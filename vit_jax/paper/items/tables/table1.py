@@ -8,19 +8,10 @@ from clu import parameter_overview
 
 from vit_jax import models
 from vit_jax.paper.items.tables import settings
-from vit_jax.paper.numbers import read_table
-from vit_jax.paper.report import Setting, Settings
+from vit_jax.paper.numbers import printed
+from vit_jax.paper.report import Setting, Table
 
-PAPER = read_table(
-  'table1',
-  'Sizes of the Vision Transformers',
-  ('Layers', 'Hidden size', 'MLP size', 'Heads', 'Params'),
-  """
-  ViT-B  12   768  3072  12   86M
-  ViT-L  24  1024  4096  16  307M
-  ViT-H  32  1280  5120  16  632M
-  """,
-)
+PAPER = printed('table1')
 # Row -> the models of that size in Table 5. The parameters of the first are
 # compared with the paper's.
 MODELS = {
@@ -36,7 +27,7 @@ _FIELDS = {
 }
 
 
-def _sizes() -> list[Settings | str]:
+def _sizes() -> list[Table | str]:
   built, params, counted = {}, {}, []
   for row, names in MODELS.items():
     built[row] = [models.build(name, num_classes=1000) for name in names]

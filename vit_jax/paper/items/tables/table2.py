@@ -2,7 +2,7 @@
 
 from vit_jax.paper import cost, numbers
 from vit_jax.paper.claims import Claim, Mean, tuned, vtab
-from vit_jax.paper.item import table
+from vit_jax.paper.item import of_paper
 from vit_jax.paper.items.tables import table5
 from vit_jax.paper.report import Cell
 from vit_jax.paper.runs import Pretraining, Results, pretraining
@@ -18,29 +18,9 @@ STARTS = {
 }
 # The resolution of fine-tuning on ImageNet (B.1.1).
 RESOLUTION = {'ViT-L/16': 512, 'ViT-H/14': 518}
-_BIT, _NOISY_STUDENT = 'BiT-R152x4, JFT-300M', 'Noisy Student, JFT-300M'
-PAPER = numbers.read_table(
-  'table2',
-  'Accuracies, and the cost of pre-training, beside the state of the art',
-  # BiT-L is BiT-R152x4; Noisy Student is EfficientNet-L2.
-  (*STARTS, _BIT, _NOISY_STUDENT),
-  """
-  ImageNet            88.55±0.04  87.76±0.03  85.30±0.02  87.54±0.02  88.4/88.5*
-  ImageNet ReaL       90.72±0.05  90.54±0.03  88.62±0.05       90.54       90.55
-  CIFAR-10            99.50±0.06  99.42±0.03  99.15±0.03  99.37±0.06           -
-  CIFAR-100           94.55±0.04  93.90±0.05  93.25±0.05  93.51±0.08           -
-  Oxford-IIIT Pets    97.56±0.03  97.32±0.11  94.67±0.15  96.62±0.23           -
-  Oxford Flowers-102  99.68±0.02  99.74±0.00  99.61±0.02  99.63±0.03           -
-  VTAB                77.63±0.23  76.28±0.46  72.72±0.21  76.29±1.70           -
-  TPUv3-core-days           2.5k       0.68k       0.23k        9.9k       12.3k
-  """,
-  special={
-    (numbers.IMAGENET, _NOISY_STUDENT): {
-      'value': 88.4,
-      'note': '88.5 is from Touvron et al. 2020 (FixEfficientNet)',
-    }
-  },
-)
+_BIT = 'BiT-R152x4, JFT-300M'
+# BiT-L is BiT-R152x4; Noisy Student is EfficientNet-L2.
+PAPER = numbers.printed('table2')
 # BiT-L. The paper took its numbers from the BiT paper; here it is trained like
 # the other ResNets of the ViT paper.
 RESNET = Pretraining('BiT-R152x4', epochs=14)
@@ -104,16 +84,14 @@ def _cell(task: str, start: Pretraining) -> Mean:
   return table5.measured(task, larger or 384)(start)
 
 
-ITEM = table(
-  PAPER.name,
-  PAPER.title,
+ITEM = of_paper(
+  PAPER,
   {
     (task, column): _cell(task, start)
     for column, start in {**STARTS, _BIT: RESNET}.items()
     for task in PAPER.rows
     if task != cost.CORE_DAYS
   },
-  paper=PAPER.cells,
   claims=_CLAIMS,
   notes=lambda results: [_RESNET, *(_COSTS if results.comparable else ())],
   miniature=[table5.REAL_IN_MINIATURE, VTAB_IN_MINIATURE],

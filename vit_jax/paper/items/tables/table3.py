@@ -6,38 +6,14 @@ import ml_collections
 
 from vit_jax import models
 from vit_jax.paper.items.tables import settings
-from vit_jax.paper.numbers import IMAGENET, Value, read_table
-from vit_jax.paper.report import Settings
+from vit_jax.paper.numbers import IMAGENET, Value, printed
+from vit_jax.paper.report import Table
 from vit_jax.paper.runs import DATASETS
 from vit_jax.runtime import command_line
 
 # Three runs of Tables 5 and 6 are not in Table 3: BiT-R152x2 and BiT-R200x3 for
 # 14 epochs, and ViT-H/14 on ImageNet-21k.
-PAPER = read_table(
-  'table3',
-  'Pre-training',
-  ('Epochs', 'Base LR', 'LR decay', 'Weight decay', 'Dropout'),
-  """
-  ViT-B/{16,32}, JFT-300M          7  8e-4  linear   0.1  0.0
-  ViT-L/32, JFT-300M               7  6e-4  linear   0.1  0.0
-  ViT-L/16, JFT-300M            7/14  4e-4  linear   0.1  0.0
-  ViT-H/14, JFT-300M              14  3e-4  linear   0.1  0.0
-  BiT-R50x{1,2}, JFT-300M          7  1e-3  linear   0.1  0.0
-  BiT-R101x1, JFT-300M             7  8e-4  linear   0.1  0.0
-  BiT-R152x{1,2}, JFT-300M         7  6e-4  linear   0.1  0.0
-  R50+ViT-B/{16,32}, JFT-300M      7  8e-4  linear   0.1  0.0
-  R50+ViT-L/32, JFT-300M           7  2e-4  linear   0.1  0.0
-  R50+ViT-L/16, JFT-300M        7/14  4e-4  linear   0.1  0.0
-  ViT-B/{16,32}, ImageNet-21k     90  1e-3  linear  0.03  0.1
-  ViT-L/{16,32}, ImageNet-21k  30/90  1e-3  linear  0.03  0.1
-  ViT-*, ImageNet                300  3e-3  cosine   0.3  0.1
-  """,
-  special={
-    ('R50+ViT-L/32, JFT-300M', 'Base LR'): {
-      'note': 'the paper prints 2e-4 here, and 6e-4 for ViT-L/32'
-    }
-  },
-)
+PAPER = printed('table3')
 
 
 def models_of(row: str) -> tuple[list[str], str]:
@@ -76,7 +52,7 @@ _COLUMNS: dict[str, settings.Read] = {
 }
 
 
-def _pretraining() -> list[Settings | str]:
+def _pretraining() -> list[Table | str]:
   found, of_data = {}, {}
   for row in PAPER.rows:
     names, data = models_of(row)

@@ -7,28 +7,11 @@ import ml_collections
 from vit_jax.paper import numbers
 from vit_jax.paper.items.tables import settings, table2
 from vit_jax.paper.numbers import VTAB, Value
-from vit_jax.paper.report import Setting, Settings
+from vit_jax.paper.report import Setting, Table
 from vit_jax.runtime import command_line
 from vit_jax.sweep import reading
 
-PAPER = numbers.read_table(
-  'table4',
-  'Fine-tuning, with the learning rates to choose from',
-  ('Steps', 'Base LR'),
-  """
-  ImageNet            20000  {0.003, 0.01, 0.03, 0.06}
-  CIFAR-100           10000  {0.001, 0.003, 0.01, 0.03}
-  CIFAR-10            10000  {0.001, 0.003, 0.01, 0.03}
-  Oxford-IIIT Pets      500  {0.001, 0.003, 0.01, 0.03}
-  Oxford Flowers-102    500  {0.001, 0.003, 0.01, 0.03}
-  VTAB                 2500  0.01
-  """,
-  special={
-    (numbers.IMAGENET, 'Base LR'): {
-      'note': 'by the text of the paper, 0.06 is only for ResNets and hybrids'
-    }
-  },
-)
+PAPER = numbers.printed('table4')
 # The settings of all rows, and what Table 2 adds on ImageNet.
 ALL = {
   'batch size': Value(512, note='Table 4, caption'),
@@ -50,7 +33,7 @@ TASKS = {
 }
 
 
-def _finetuning() -> list[Settings | str]:
+def _finetuning() -> list[Table | str]:
   found, rates = {row: _runs(row) for row in PAPER.rows}, {}
   for row, configs in found.items():
     [ours, *others] = tried = dict.fromkeys(c.schedule.peak for c in configs)
