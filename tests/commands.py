@@ -165,6 +165,8 @@ def _serve() -> None:
   A list is a command to start; the answer is the id of its process. A number is
   such an id; the answer is the exit code, or null while the process runs.
   """
+  import sklearn.datasets  # noqa: F401
+
   import vit_jax.data.pipeline
   import vit_jax.interop
   import vit_jax.pages.drawing

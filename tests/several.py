@@ -27,6 +27,15 @@ def free_port() -> int:
       return port
 
 
+def xla_flags(devices: int) -> str:
+  """Returns XLA_FLAGS of so many simulated devices, and quick compilation."""
+  return (
+    f'--xla_force_host_platform_device_count={devices}'
+    ' --xla_backend_optimization_level=0'
+    ' --xla_llvm_disable_expensive_passes=true'
+  )
+
+
 def place() -> dict:
   """Returns what `Several` told this process of its place among the others."""
   return json.loads(os.environ['PLACE'])
@@ -62,11 +71,6 @@ class Several:
       shared = dict(
         coordinator_address=f'127.0.0.1:{free_port()}', num_processes=count
       )
-    flags = (
-      f'--xla_force_host_platform_device_count={devices}'
-      ' --xla_backend_optimization_level=0'
-      ' --xla_llvm_disable_expensive_passes=true'
-    )
     self.processes = []
     for index, own in enumerate(words):
       at = json.dumps({**shared, 'process_id': index} if shared else {})
@@ -74,7 +78,7 @@ class Several:
       self.processes.append(
         commands.shared().start(
           *(folder / f'{index}', module, *own),
-          **{'PLACE': at, 'XLA_FLAGS': flags, **variables},
+          **{'PLACE': at, 'XLA_FLAGS': xla_flags(devices), **variables},
         )
       )
 

@@ -119,7 +119,6 @@ def _on_one_device(kind, accumulation_steps):
 @pytest.mark.parametrize(
   'kind, sizes, shard, options, steps',
   [
-    ('vit', (1, 2, 4), 'all', {'gather': 'micro_batch'}, 2),
     ('dropout', (1, 2, 4), 'all', {'gather': 'micro_batch'}, 2),
     ('vit', (2, 4, 1), 'optimizer', {'partition': 'manual'}, 2),
     ('lora', (2, 4, 1), 'all', {'partition': 'manual'}, 1),

@@ -17,8 +17,6 @@ from vit_jax.sweep import commands
 from vit_jax.sweep.launchers import local, worker
 from vit_jax.sweep.launchers.local import Local
 
-ROOT = pathlib.Path(__file__).parents[2]
-
 
 @pytest.mark.parametrize(
   'ids, slots, expected',
@@ -126,22 +124,25 @@ def test_runs_on_cpus_keep_their_memory(
   assert where.log(run.name).read_text().split() == [expected, '7']
 
 
-def _begin(path, seconds):
-  words = ('--sweep=configs/sweeps/digits.py', '--parallel=2')
-  return subprocess.Popen(
-    [sys.executable, '-m', 'tests.sweep.fake_main', *words]
-    + [f'--workdir={path}'],
-    cwd=ROOT,
-    env=os.environ | {'JAX_PLATFORMS': 'cpu', 'FAKE_SECONDS': seconds},
-    stdout=subprocess.PIPE,
-    text=True,
-  )
+@pytest.fixture
+def begin(tmp_path, tmp_path_factory, command):
+  """Starts the launcher of a sweep, whose runs take so many seconds."""
+
+  def begin(seconds):
+    return command.start(
+      *(tmp_path_factory.mktemp('output'), 'tests.sweep.fake_main'),
+      *('--sweep=configs/sweeps/digits.py', '--parallel=2'),
+      f'--workdir={tmp_path}',
+      **{'JAX_PLATFORMS': 'cpu', 'FAKE_SECONDS': seconds},
+    )
+
+  return begin
 
 
 @pytest.mark.gate
 @pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM])
-def test_a_restarted_launcher_repeats_nothing(tmp_path, number):
-  process = _begin(tmp_path, '0.5')
+def test_a_restarted_launcher_repeats_nothing(tmp_path, begin, number):
+  process = begin('0.5')
   # Wait until some runs are done and two are running.
   _wait(lambda: len(list((tmp_path / 'runs').rglob('DONE'))) >= 4)
   _wait(lambda: len(_starts(tmp_path)) >= 6)
@@ -150,19 +151,17 @@ def test_a_restarted_launcher_repeats_nothing(tmp_path, number):
     for file in (tmp_path / 'runs').rglob('DONE')
   ]
   pids = [pid for each in _starts(tmp_path).values() for pid in each]
-  process.send_signal(number)
-  process.communicate(timeout=20)
-  assert process.returncode == (75 if number == signal.SIGTERM else -number)
+  process.send(number)
+  assert process.wait(20) == (75 if number == signal.SIGTERM else -number)
   # Runs do not outlive a launcher, even one that was killed.
   _wait(lambda: not any(map(_alive, pids)), seconds=5.0)
-  again = _begin(tmp_path, '0')
-  output = again.communicate(timeout=60)[0]
-  assert again.returncode == 0, output
+  again = begin('0')
+  assert again.wait(60) == 0, again.err
   starts = _starts(tmp_path)
   assert len(starts) == 14
   assert {len(starts[name]) for name in done} == {1}
   assert sum(map(len, starts.values())) <= 16  # Two runs were interrupted.
-  assert '[14 of 14 done, 0 running]' in output
+  assert '[14 of 14 done, 0 running]' in again.out
 
 
 def test_a_run_waits_until_its_predecessor_has_saved(tmp_path, monkeypatch):
