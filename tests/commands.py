@@ -131,6 +131,28 @@ class Commands:
       self._server.stdout.close()
 
 
+def run_new(
+  *words, code=0, stdin=None, cwd=ROOT, limit=600, **variables
+) -> subprocess.CompletedProcess:
+  """Runs a program in a process of its own, and asserts how it ends.
+
+  Args:
+    *words: the program and its arguments, as any objects.
+    code: the exit code; None: any.
+    stdin: the text that it reads.
+    cwd: its working directory.
+    limit: seconds.
+    **variables: environment variables to change.
+  """
+  done = subprocess.run(
+    [*map(str, words)],
+    **dict(input=stdin, cwd=cwd, timeout=limit, env=os.environ | variables),
+    **dict(capture_output=True, text=True),
+  )
+  assert code in (None, done.returncode), done.stdout + done.stderr
+  return done
+
+
 @functools.cache
 def shared() -> Commands:
   """Returns the one that all tests use; `conftest.command` ends it."""

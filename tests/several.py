@@ -27,6 +27,23 @@ def free_port() -> int:
       return port
 
 
+def wait_for(condition, limit: float = 60) -> None:
+  """Waits until a condition holds; fails after so many seconds."""
+  end = time.monotonic() + limit
+  while not condition():
+    assert time.monotonic() < end, f'{condition} did not hold in time'
+    time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+  """Whether a process has not ended; the exit code may not be read yet."""
+  try:
+    text = pathlib.Path(f'/proc/{pid}/stat').read_text()
+  except OSError:
+    return False
+  return text.rpartition(')')[2].split()[0] != 'Z'
+
+
 def xla_flags(devices: int) -> str:
   """Returns XLA_FLAGS of so many simulated devices, and quick compilation."""
   return (

@@ -6,11 +6,11 @@ here. A mistyped digit or two exchanged cells would change some of them.
 
 import importlib
 import math
-import subprocess
 import sys
 
 import pytest
 
+from tests import commands
 from vit_jax import models
 from vit_jax.paper import cost, numbers
 from vit_jax.paper.items.tables import (
@@ -257,7 +257,5 @@ def test_numbers_import_no_array_libraries():
     'import sys; from vit_jax.paper import numbers; '
     'print({"jax", "numpy", "pandas", "tensorflow_datasets"} & {*sys.modules})'
   )
-  result = subprocess.run(
-    [sys.executable, '-c', code], capture_output=True, text=True, check=True
-  )
+  result = commands.run_new(sys.executable, '-c', code)
   assert result.stdout == 'set()\n'

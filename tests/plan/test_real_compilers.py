@@ -5,15 +5,14 @@ Needs libtpu or the extra `cuda`. The figures for an H100 are those of LOG.md,
 """
 
 import json
-import os
 import pathlib
-import subprocess
 import sys
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from tests import commands
 from vit_jax.plan import chips, devices, estimate, hlo
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -45,16 +44,8 @@ def _plan(argument, *words):
   # A new process, since JAX's platform is chosen once.
   config = f'--config=configs/pretrain.py:{argument},imagenet2012'
   words = [config, '--config.model.dropout_rate=0.0', *words, '--json']
-  result = subprocess.run(
-    [sys.executable, '-m', 'vit_jax.plan', *words],
-    capture_output=True,
-    text=True,
-    cwd=ROOT,
-    env=os.environ | {'PYTHONPATH': str(ROOT)},
-    check=False,
-  )
-  assert result.returncode == 0, result.stderr
-  return json.loads(result.stdout)
+  words = sys.executable, '-m', 'vit_jax.plan', *words
+  return json.loads(commands.run_new(*words).stdout)
 
 
 def _tiny(topology, *words):
@@ -243,13 +234,7 @@ json.dump([kernels, epilogues, transposed], sys.stdout)
 @_marked(on_gpu)
 def test_the_step_has_the_kernels_that_make_it_fast():
   blocks = 2
-  result = subprocess.run(
-    [sys.executable, '-c', COUNTED],
-    capture_output=True,
-    text=True,
-    cwd=ROOT,
-    check=True,
-  )
+  result = commands.run_new(sys.executable, '-c', COUNTED)
   kernels, epilogues, transposed = json.loads(result.stdout)
   assert kernels['__cudnn$fmhaSoftmax'] == blocks
   assert kernels['__cudnn$fmhaSoftmaxBackward'] == blocks

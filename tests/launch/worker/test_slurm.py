@@ -7,7 +7,8 @@ import signal
 
 import pytest
 
-from tests.launch.worker.conftest import ROOT, SAVES, wait_for
+from tests.launch.worker.conftest import ROOT, SAVES
+from tests.several import wait_for
 
 # Like the real programs, srun returns the largest exit code, and scancel
 # signals all processes, which are slurm_task.sh and the program.

@@ -1,12 +1,12 @@
 """Guards: ObjectNet's numbers are of finished runs, each evaluated once."""
 
-import json
 import pathlib
 import subprocess
 
 import pytest
 from etils import epath
 
+from tests import run_files
 from tests.paper import made
 from vit_jax import data as sources
 from vit_jax.paper.items.text import objectnet
@@ -54,14 +54,11 @@ def evaluations(monkeypatch):
     if 'broken' in flags['--config']:
       stdout.write(b'error: No such class.\n')
       return subprocess.CompletedProcess(words, 1)
-    workdir = pathlib.Path(flags['--workdir'])
-    workdir.mkdir()
-    (workdir / 'config.json').write_text('{"total_steps": 0}')
-    (workdir / 'DONE').write_text('0\n')
     top1 = 0.5 + len(calls) / 10
     row = {'objectnet/accuracy': top1, 'objectnet/top5_accuracy': top1 + 0.2}
-    text = json.dumps({'step': 0} | row)
-    (workdir / 'metrics.jsonl').write_text(f'{text}\n')
+    workdir = pathlib.Path(flags['--workdir'])
+    config = {'total_steps': 0}
+    run_files.leave(workdir, {'step': 0} | row, config=config, done=0)
     return subprocess.CompletedProcess(words, 0)
 
   monkeypatch.setattr(eval_only.subprocess, 'run', run)
