@@ -2,7 +2,6 @@
 
 import email
 import pathlib
-import re
 import shutil
 import sys
 import zipfile
@@ -100,23 +99,6 @@ def test_metadata(built):
   )
   changes = (built.source / 'CHANGELOG.md').read_text()
   assert f'\n## [{vit_jax.__version__}]' in changes
-
-
-def test_what_is_said_of_extras_is_right(built):
-  info = (built.unpacked / INFO / 'METADATA').read_text()
-  extras = set(email.message_from_string(info).get_all('Provides-Extra'))
-  said = []
-  for name, data in _files(built.unpacked / 'vit_jax').items():
-    text = re.sub(r"['\"]?\n *['\"]?", '', data.decode())
-    said += [
-      (name, *pair)
-      for pair in re.findall(r'pip install "([\w-]+)\[(\w+)\]"', text)
-    ]
-  assert len(said) > 5
-  wrong = [
-    one for one in said if one[1] != 'vit-paper-jax' or one[2] not in extras
-  ]
-  assert wrong == []
 
 
 def _python(built, folder, *words, code=0):
