@@ -131,6 +131,13 @@ class Commands:
       self._server.stdout.close()
 
 
+def write_program(path: pathlib.Path, text: str) -> pathlib.Path:
+  """Writes a program for bash, as a stand-in; returns its path."""
+  path.write_text(f'#!/bin/bash\n{text}\n')
+  path.chmod(0o755)
+  return path
+
+
 def run_new(
   *words, code=0, stdin=None, cwd=ROOT, limit=600, **variables
 ) -> subprocess.CompletedProcess:

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from tests.commands import write_program
+
 pytestmark = pytest.mark.gate
 
 _TINY = [
@@ -55,10 +57,8 @@ def _fake_torch(folder, params):
     'device_kind': 'NVIDIA H100 PCIe',
     'versions': {},
   }
-  path = folder / 'python'
-  path.write_text(f"#!/bin/sh\n[ $1 = -c ] || echo '{json.dumps(found)}'\n")
-  path.chmod(0o755)
-  return path
+  text = f"[ $1 = -c ] || echo '{json.dumps(found)}'"
+  return write_program(folder / 'python', text)
 
 
 def _compare(command, folder, params):

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from etils import epath
 
-from tests import run_files
+from tests import commands, run_files
 from vit_jax import accounting, models
 from vit_jax.configs import midi, mini
 from vit_jax.configs.sweeps import reproduce
@@ -201,10 +201,9 @@ def test_the_printed_command_plans_each_config_once(tmp_path):
   nodes = with_needs([SHORT, dataclasses.replace(SHORT, seed=1), LONG])
   sweep = Sweep([reproduce.at_paper_scale(node, {}) for node in nodes])
   where = Folders(tmp_path / 'a new folder', epath.Path(tmp_path))
-  python = tmp_path / 'python'  # Stands in for vit_jax.plan.
   plan = json.dumps(_plan(2.5)).replace(B16, "'${!##--config=}'")
-  python.write_text(f"#!/bin/bash\necho '{plan}'\n")
-  python.chmod(0o755)
+  # It stands in for vit_jax.plan.
+  commands.write_program(tmp_path / 'python', f"echo '{plan}'")
   *_, command = planning.text(nodes, sweep, where, scale='paper').splitlines()
   path = f'{tmp_path}:{os.environ["PATH"]}'
   subprocess.run(command, shell=True, check=True, env={'PATH': path})

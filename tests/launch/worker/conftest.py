@@ -88,10 +88,8 @@ def begin(tmp_path, monkeypatch):
 
   def start(script, program, *words, **variables):
     for name in ('program', 'python'):
-      (bin_ / name).write_text(
-        f'#!/bin/bash\necho "$*" >> "$FOLDER/calls"\n{program}\n'
-      )
-      (bin_ / name).chmod(0o755)
+      text = f'echo "$*" >> "$FOLDER/calls"\n{program}'
+      commands.write_program(bin_ / name, text)
     processes.append(
       subprocess.Popen(
         ['bash', str(ROOT / 'launch' / script), *words],
@@ -115,8 +113,7 @@ def machine(tmp_path, monkeypatch):
   folder = tmp_path / 'bin'
   folder.mkdir()
   for name, text in STAND_INS.items():
-    (folder / name).write_text(f'#!/bin/bash\nset -eu\n{text}\n')
-    (folder / name).chmod(0o755)
+    commands.write_program(folder / name, f'set -eu\n{text}')
   monkeypatch.setenv('PATH', f'{folder}{os.pathsep}{os.environ["PATH"]}')
   monkeypatch.setenv('HOME', str(tmp_path))
   monkeypatch.setenv('HOSTNAME', 't1v-n-1-w-3')

@@ -11,7 +11,7 @@ from tests import commands
 from tests.launch.worker.conftest import SCRIPTS, run
 
 # Stands in for the program; prints its folder, arguments and environment.
-PYTHON = """#!/bin/bash
+PYTHON = """
 echo "in $PWD: $*, A=$A"
 exit "$CODE"
 """
@@ -25,9 +25,7 @@ def ready(machine):
   (home / 'run').mkdir()
   (home / 'code' / 'launch').mkdir(parents=True)
   (home / 'code' / 'launch' / 'worker').symlink_to(SCRIPTS)
-  python = home / 'venv' / 'bin' / 'python'
-  python.write_text(PYTHON)
-  python.chmod(0o755)
+  commands.write_program(home / 'venv' / 'bin' / 'python', PYTHON)
   (home / 'ready').touch()
   return machine
 

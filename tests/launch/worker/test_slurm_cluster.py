@@ -42,8 +42,7 @@ def submit(cluster, tmp_path):
   jobs = []
 
   def start(program, *flags):
-    (tmp_path / 'program').write_text(f'#!/bin/bash\n{program}')
-    (tmp_path / 'program').chmod(0o755)
+    commands.write_program(tmp_path / 'program', program)
     jobs.append(
       call(
         *('sbatch', '--parsable', '--ntasks=2', f'--output={tmp_path}/out'),
