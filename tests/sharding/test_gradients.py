@@ -125,7 +125,7 @@ def _on_one_device(kind, accumulation_steps):
     ('lanes', (2, 2, 2), 'optimizer', {}, 1),
     ('recent', (2, 2, 2), 'all', {}, 1),
     ('axial', (1, 2, 4), 'none', {}, 1),
-    ('hybrid', (2, 2, 2), 'all', {}, 2),
+    ('hybrid', (2, 2, 2), 'all', {}, 1),
     ('bit', (2, 4, 1), 'all', {'gather': 'micro_batch'}, 1),
   ],
   ids=str,
