@@ -131,6 +131,35 @@ class Commands:
       self._server.stdout.close()
 
 
+def write_program(path: pathlib.Path, text: str) -> pathlib.Path:
+  """Writes a program for bash, as a stand-in; returns its path."""
+  path.write_text(f'#!/bin/bash\n{text}\n')
+  path.chmod(0o755)
+  return path
+
+
+def run_new(
+  *words, code=0, stdin=None, cwd=ROOT, limit=600, **variables
+) -> subprocess.CompletedProcess:
+  """Runs a program in a process of its own, and asserts how it ends.
+
+  Args:
+    *words: the program and its arguments, as any objects.
+    code: the exit code; None: any.
+    stdin: the text that it reads.
+    cwd: its working directory.
+    limit: seconds.
+    **variables: environment variables to change.
+  """
+  done = subprocess.run(
+    [*map(str, words)],
+    **dict(input=stdin, cwd=cwd, timeout=limit, env=os.environ | variables),
+    **dict(capture_output=True, text=True),
+  )
+  assert code in (None, done.returncode), done.stdout + done.stderr
+  return done
+
+
 @functools.cache
 def shared() -> Commands:
   """Returns the one that all tests use; `conftest.command` ends it."""
@@ -165,6 +194,8 @@ def _serve() -> None:
   A list is a command to start; the answer is the id of its process. A number is
   such an id; the answer is the exit code, or null while the process runs.
   """
+  import sklearn.datasets  # noqa: F401
+
   import vit_jax.data.pipeline
   import vit_jax.interop
   import vit_jax.pages.drawing

@@ -27,6 +27,32 @@ def free_port() -> int:
       return port
 
 
+def wait_for(condition, limit: float = 60) -> None:
+  """Waits until a condition holds; fails after so many seconds."""
+  end = time.monotonic() + limit
+  while not condition():
+    assert time.monotonic() < end, f'{condition} did not hold in time'
+    time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+  """Whether a process has not ended; the exit code may not be read yet."""
+  try:
+    text = pathlib.Path(f'/proc/{pid}/stat').read_text()
+  except OSError:
+    return False
+  return text.rpartition(')')[2].split()[0] != 'Z'
+
+
+def xla_flags(devices: int) -> str:
+  """Returns XLA_FLAGS of so many simulated devices, and quick compilation."""
+  return (
+    f'--xla_force_host_platform_device_count={devices}'
+    ' --xla_backend_optimization_level=0'
+    ' --xla_llvm_disable_expensive_passes=true'
+  )
+
+
 def place() -> dict:
   """Returns what `Several` told this process of its place among the others."""
   return json.loads(os.environ['PLACE'])
@@ -62,11 +88,6 @@ class Several:
       shared = dict(
         coordinator_address=f'127.0.0.1:{free_port()}', num_processes=count
       )
-    flags = (
-      f'--xla_force_host_platform_device_count={devices}'
-      ' --xla_backend_optimization_level=0'
-      ' --xla_llvm_disable_expensive_passes=true'
-    )
     self.processes = []
     for index, own in enumerate(words):
       at = json.dumps({**shared, 'process_id': index} if shared else {})
@@ -74,7 +95,7 @@ class Several:
       self.processes.append(
         commands.shared().start(
           *(folder / f'{index}', module, *own),
-          **{'PLACE': at, 'XLA_FLAGS': flags, **variables},
+          **{'PLACE': at, 'XLA_FLAGS': xla_flags(devices), **variables},
         )
       )
 

@@ -1,17 +1,12 @@
 """Guards: `results` reads progress and measurements from a work directory."""
 
-import json
 import math
 
 import pytest
 
+from tests.run_files import leave
 from vit_jax import config as config_lib
 from vit_jax import results
-
-
-def _write(folder, *rows):
-  lines = [json.dumps(row) + '\n' for row in rows]
-  (folder / 'metrics.jsonl').write_text(''.join(lines))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +61,7 @@ def test_best_value(metric, values, best):
 
 def test_a_repeated_evaluation_replaces_all_of_its_numbers(tmp_path):
   assert results.final_metrics(tmp_path) == {}
-  _write(
+  leave(
     tmp_path,
     {'step': 5, 'b/accuracy': 0.5},
     {'step': 10, 'train/loss': 1.0},
@@ -83,7 +78,7 @@ def test_a_repeated_evaluation_replaces_all_of_its_numbers(tmp_path):
 
 
 def test_the_numbers_of_the_best_step(tmp_path):
-  _write(
+  leave(
     tmp_path,
     {'step': 5, 'val/accuracy': 0.5, 'val/loss': 1.0},
     {'step': 10, 'val/accuracy': 0.75, 'val/loss': 1.5},
@@ -105,7 +100,7 @@ def test_checkpoints_by_the_clock_that_are_gone_are_missed(tmp_path, minutes):
   config = _config()
   config.checkpoint.every, config.checkpoint.every_minutes = 100, 10.0
   config_lib.save(config, tmp_path)
-  _write(
+  leave(
     tmp_path,
     *({'step': i, 'unix_time': 60.0 * minutes * i} for i in (1, 2)),
   )
@@ -118,6 +113,6 @@ def test_checkpoints_by_the_clock_that_are_gone_are_missed(tmp_path, minutes):
 def test_no_best_step(tmp_path):
   with pytest.raises(ValueError, match=r"no value of 'a/loss' .* no metrics"):
     results.best_row(tmp_path, 'a/loss')
-  _write(tmp_path, {'step': 1, 'a/accuracy': 1, 'a/loss': math.nan})
+  leave(tmp_path, {'step': 1, 'a/accuracy': 1, 'a/loss': math.nan})
   with pytest.raises(ValueError, match=r"it has \['a/accuracy', 'a/loss'\]"):
     results.best_row(tmp_path, 'a/loss')

@@ -26,7 +26,7 @@ STEPS = 12
 
 
 def tiny_config(
-  changes: Mapping[str, Any] | None = None,
+  changes: Mapping[str, Any] | None = None, **more
 ) -> ml_collections.ConfigDict:
   """Returns a config of two steps on 8x8 scans of two digits, on one device.
 
@@ -34,6 +34,7 @@ def tiny_config(
 
   Args:
     changes: keys to set and their values, such as `{'data.batch_size': 8}`.
+    **more: further ones, such as `data__batch_size=8`.
   """
   config = config_lib.default()
   config.data.dataset = 'digits:01'
@@ -45,7 +46,8 @@ def tiny_config(
   config.model.update(SIZES)
   config.log.tensorboard = False
   config.mesh.data = 1
-  config.update_from_flattened_dict(dict(changes or {}))
+  more = {key.replace('__', '.'): value for key, value in more.items()}
+  config.update_from_flattened_dict(dict(changes or {}) | more)
   return config
 
 

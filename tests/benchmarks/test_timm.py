@@ -2,12 +2,12 @@
 
 import json
 import pathlib
-import subprocess
 import sys
 
 import pytest
 
 from benchmarks import jax_worker
+from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
 TASK = {
@@ -24,13 +24,8 @@ TASK = {
 
 @pytest.mark.hf
 def test_both_workers_time_the_same_model():
-  done = subprocess.run(
-    [sys.executable, '-m', 'benchmarks.timm_worker', json.dumps(TASK)],
-    cwd=ROOT,
-    capture_output=True,
-    check=True,
-    text=True,
-  )
+  words = (sys.executable, '-m', 'benchmarks.timm_worker', json.dumps(TASK))
+  done = commands.run_new(*words)
   timm = json.loads(done.stdout.splitlines()[-1])
   ours = jax_worker.main(TASK)
   assert len(timm['seconds']) == len(ours['seconds']) == 2

@@ -3,7 +3,6 @@
 import contextlib
 import math
 import shutil
-import subprocess
 import threading
 import time
 import types
@@ -16,6 +15,7 @@ import pytest
 from jax.experimental import multihost_utils
 
 from tests.checkpoint import states
+from tests.faults import damage
 from vit_jax import checkpoint
 from vit_jax.checkpoint import saving
 from vit_jax.runtime import errors
@@ -108,15 +108,12 @@ def mounted(tmp_path, monkeypatch):
   """A file system of one megabyte, full after three checkpoints."""
   # Without the check of the free space, as if the disk filled up after it.
   monkeypatch.setattr(saving.Checkpoints, 'check_space', lambda *_: None)
-  folder = tmp_path / 'mounted'
-  folder.mkdir()
-  command = ['mount', '-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', str(folder)]
-  if shutil.which('mount') is None:
-    pytest.skip('there is no mount')
-  if subprocess.run(command, capture_output=True, check=False).returncode:
-    pytest.skip('may not mount')
-  yield folder
-  subprocess.run(['umount', '-l', str(folder)], check=True)
+  try:
+    disk = damage.Disk(tmp_path / 'mounted', megabytes=1)
+  except OSError as error:
+    pytest.skip(str(error))
+  yield disk.folder
+  disk.close()
 
 
 def _large(seed):

@@ -8,6 +8,7 @@ from typing import Any
 
 from flax import traverse_util
 
+from tests import run_files
 from tests.recipes import small
 from vit_jax import config as config_lib
 
@@ -47,10 +48,6 @@ def run(
   changes: Mapping[str, Any] = {},
 ) -> pathlib.Path:
   """Writes the work directory of a run."""
-  folder.mkdir(parents=True)
   flat = config(changes)
   nested = traverse_util.unflatten_dict(flat, sep='.')
-  (folder / 'config.json').write_text(json.dumps(nested))
-  text = ''.join(json.dumps(row) + '\n' for row in rows(flat, percents))
-  (folder / 'metrics.jsonl').write_text(text)
-  return folder
+  return run_files.leave(folder, *rows(flat, percents), config=nested)

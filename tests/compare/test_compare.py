@@ -7,23 +7,20 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from tests import run_files
 from vit_jax import compare
 from vit_jax.compare import plots, table
 
 
 def _run(folder, *, peak, seed, rows, done=True):
-  folder.mkdir(parents=True)
   config = {
     'seed': seed,
     'image_size': [8, 8],
     'schedule': {'peak': peak},
     'evals': {'test': {'every': seed}},
   }
-  (folder / 'config.json').write_text(json.dumps(config))
-  text = ''.join(json.dumps(row) + '\n' for row in rows)
-  (folder / 'metrics.jsonl').write_text(text)
-  if done:
-    (folder / 'DONE').write_text('20\n')
+  done = 20 if done else None
+  run_files.leave(folder, *rows, config=config, done=done)
 
 
 def _row(step, hours, devices, **metrics):

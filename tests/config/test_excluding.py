@@ -2,9 +2,8 @@
 
 import pytest
 
-from tests import tiny_run
+from tests import run_files, tiny_run
 from vit_jax import compare, data
-from vit_jax import config as config_lib
 from vit_jax.configs import finetune, pretrain
 from vit_jax.data import exclusion
 
@@ -36,7 +35,6 @@ def test_a_run_tells_of_its_list(tmp_path):
   path, run = tmp_path / 'exclude.json', tmp_path / 'run'
   exclusion.write(path, whole, {'train': [3, 5]})
   spec = exclusion.join('digits:01', str(path))
-  run.mkdir()
-  config_lib.save(tiny_run.tiny_config({'data.dataset': spec}), run)
-  (run / 'metrics.jsonl').write_text('{"step": 1, "test/accuracy": 0.5}\n')
+  config = tiny_run.tiny_config({'data.dataset': spec})
+  run_files.leave(run, {'step': 1, 'test/accuracy': 0.5}, config=config)
   assert compare.load_runs(run)['config.data.dataset'].tolist() == [spec]

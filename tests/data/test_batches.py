@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import logging
-import pathlib
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ import cv2
 import numpy as np
 import pytest
 
+from tests import several
 from tests.tiny_run import tiny_config
 from vit_jax import data
 from vit_jax.config import inputs
@@ -211,19 +211,7 @@ def test_workers_end_with_their_parent(tmp_path):
     workers = [int(pid) for pid in parent.stdout.readline().split()]
     parent.kill()
   assert len(workers) == 2
-  deadline = time.monotonic() + 20
-  while any(map(_is_running, workers)) and time.monotonic() < deadline:
-    time.sleep(0.05)
-  assert not any(map(_is_running, workers))
-
-
-def _is_running(pid):
-  try:
-    text = pathlib.Path(f'/proc/{pid}/stat').read_text()
-  except OSError:
-    return False
-  # Zombies count as ended, since nothing collects their exit status.
-  return text.rpartition(')')[2].split()[0] != 'Z'
+  several.wait_for(lambda: not any(map(several.is_running, workers)), 20)
 
 
 # ---- Evaluation --------------------------------------------------------------

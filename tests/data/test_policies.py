@@ -167,36 +167,3 @@ def test_each_change_is_timms(increasing, monkeypatch):
           largest[name] = max(off, largest.get(name, 0))
   for name, off in largest.items():
     assert off <= BLENDED.get(our_name(name), 0), name
-
-
-@pytest.mark.hf
-def test_changes_and_magnitudes_are_drawn_as_by_timm(monkeypatch):
-  from timm.data import auto_augment
-
-  seen = []
-
-  def spy(self, image):
-    """What `AugmentOp` does, but for the change."""
-    self.level_fn = lambda level, _: seen.append((self.name, level)) or ()
-    self.aug_fn = lambda image, **_: image
-    return call(self, image)
-
-  call = auto_augment.AugmentOp.__call__
-  monkeypatch.setattr(auto_augment.AugmentOp, '__call__', spy)
-  config = 'rand-m9-mstd0.5-inc1'
-  policy = auto_augment.rand_augment_transform(config, {'img_mean': FILLS[3]})
-  random.seed(0)
-  np.random.seed(0)
-  for _ in range(4000):
-    policy(None)
-  names, magnitudes = drawn(config)
-  theirs = [our_name(name) for name, _ in seen]
-  counts = [
-    [one.count(name) for name in policies.TIMM_RAND_AUGMENT]
-    for one in (list(names), theirs)
-  ]
-  assert scipy.stats.chi2_contingency(counts).pvalue > 1e-3
-  test = scipy.stats.ks_2samp(magnitudes, [level for _, level in seen])
-  assert test.pvalue > 1e-3
-  difference = len(names) - len(theirs)
-  assert abs(difference) < 6 * (2 * 8000 * 0.25) ** 0.5

@@ -1,6 +1,7 @@
 """Guards: all links in README and docs lead somewhere, and the site builds."""
 
 import ast
+import itertools
 import json
 import os
 import pathlib
@@ -77,15 +78,18 @@ def test_what_is_said_of_extras_is_right():
     for said in re.findall(r'-jax\[([\w,]+)\]', (ROOT / file).read_text()):
       assert {*said.split(',')} <= {*extras}, file
   own = set().union(*extras.values())
-  calls = 0
-  for file in (ROOT / 'vit_jax').rglob('*.py'):
+  calls = named = 0
+  folders = (ROOT / name for name in ('vit_jax', 'configs', 'launch'))
+  for file in itertools.chain(*(folder.rglob('*.py') for folder in folders)):
     tree = ast.parse(file.read_text())
     for node in ast.walk(tree):
       if isinstance(node, ast.Constant) and isinstance(node.value, str):
         # An extra installs a version that is known to work.
-        assert not {*re.findall(r'pip install ([\w-]+)', node.value)} & own, (
-          file
-        )
+        said = {*re.findall(r'pip install ([\w-]+)', node.value)}
+        assert not said & own, file
+        for name in re.findall(r'pip install "([^"]+\[\w+\])"', node.value):
+          assert name in {f'vit-paper-jax[{extra}]' for extra in extras}, file
+          named += 1
       if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
         'installed.require'
       ):
@@ -97,6 +101,7 @@ def test_what_is_said_of_extras_is_right():
         known = {name.removesuffix('-cpu') for name in extras[extra.value]}
         assert packages <= known, (file, packages)
   assert calls > 9
+  assert named > 5
 
 
 def _documented() -> list[tuple[float, float]]:

@@ -5,13 +5,12 @@ A new block or command needs no change here.
 
 import importlib.util
 import json
-import os
 import re
-import subprocess
 import sys
 
 import pytest
 
+from tests import commands
 from tests.docs import fenced
 from tests.docs.test_public import COMMANDS
 
@@ -68,10 +67,7 @@ def test_commands_are_right(command):
 @pytest.mark.parametrize('place', SHELL_BLOCKS)
 def test_shell_block(place):
   block = SHELL_BLOCKS[place]
-  parsed = subprocess.run(
-    ['bash', '-n'], input=block, capture_output=True, text=True
-  )
-  assert parsed.stderr == ''
+  assert commands.run_new('bash', '-n', stdin=block).stderr == ''
   extras = re.findall(r"'\.\[([\w,]+)\]'", block)
   metadata = (fenced.ROOT / 'setup.py').read_text()
   for extra in ','.join(extras).split(',') if extras else ():
@@ -96,14 +92,11 @@ def test_shell_block(place):
 @pytest.mark.parametrize('place', PYTHON_BLOCKS)
 def test_python_block(place):
   block = PYTHON_BLOCKS[place]
-  checked = subprocess.run(
-    [sys.executable, '-m', 'ruff', 'check', '--select=E9,F', '-q', '-']
-    + ['--stdin-filename', f'{place}.py', '--isolated'],
-    input=block,
-    capture_output=True,
-    text=True,
+  commands.run_new(
+    *(sys.executable, '-m', 'ruff', 'check', '--select=E9,F', '-q', '-'),
+    *('--stdin-filename', f'{place}.py', '--isolated'),
+    stdin=block,
   )
-  assert checked.returncode == 0, checked.stdout
   assert fenced.wrong_names(block) == []
 
 
@@ -126,14 +119,8 @@ config.init.checkpoint, config.init.new_head = 'runs/stripes', False
 config.total_steps = 5
 assert train.train_and_evaluate(config, 'runs/tuned')['test/accuracy'] > 0.9
 """
-  done = subprocess.run(
-    [sys.executable, '-c', script],
-    cwd=tmp_path,
-    env=os.environ | {'PYTHONPATH': str(fenced.ROOT)},
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode == 0, done.stderr
+  where = dict(cwd=tmp_path, PYTHONPATH=str(fenced.ROOT))
+  commands.run_new(sys.executable, '-c', script, **where)
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 import json
 import pathlib
 
-import jax
 import nbclient
 import nbformat
 import numpy as np
 import pytest
 
+from tests.models import naive
 from vit_jax import interop, models
 from vit_jax.interop import catalog
 
@@ -31,14 +31,8 @@ def released(tmp_path, monkeypatch):
   monkeypatch.setenv(catalog.VARIABLE, str(tmp_path / 'weights'))
   entry = catalog.entry(name)
   model = models.build(entry.model, num_classes=entry.num_classes)
-  size = entry.image_size
-  shapes = jax.eval_shape(
-    model.init, jax.random.key(0), np.zeros((1, size, size, 3), np.float32)
-  )
-  rng = np.random.default_rng(0)
-  params = jax.tree.map(
-    lambda x: rng.normal(0, 0.02, x.shape).astype(np.float32), shapes['params']
-  )
+  images = np.zeros((1, entry.image_size, entry.image_size, 3), np.float32)
+  params = naive.random_params(model, images, scale=0.02)
   path = catalog.path_of(name)
   path.parent.mkdir(parents=True)
   interop.save_npz(path, params, model)

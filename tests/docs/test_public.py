@@ -15,6 +15,7 @@ from vit_jax import inspection
 
 ROOT = pathlib.Path(__file__).parents[2]
 
+# `test_fenced.py` asks each for its help.
 COMMANDS = (
   *('vit_jax.main', 'vit_jax.plan', 'vit_jax.convert', 'vit_jax.reproduce'),
   *('vit_jax.sweep', 'vit_jax.sweep.table', 'vit_jax.compare', 'vit_jax.vtab'),
@@ -62,18 +63,6 @@ FUNCTIONS = {
 ABOVE_TRAINING = (
   *('paper', 'plan', 'sweep', 'inspection', 'compare', 'reproduce'),
 )
-
-
-def _is_command(module: str) -> bool:
-  spec = importlib.util.find_spec(module)
-  if spec.submodule_search_locations:
-    spec = importlib.util.find_spec(f'{module}.__main__')
-  return "if __name__ == '__main__':" in pathlib.Path(spec.origin).read_text()
-
-
-@pytest.mark.parametrize('module', COMMANDS)
-def test_every_command_is_there(module):
-  assert _is_command(module)
 
 
 def test_no_file_hides_a_module_of_python_from_a_program_beside_it():

@@ -14,13 +14,13 @@ CLASSES = 4
 
 
 class Pixels(nn.Module):
-  """A model whose representation is the pixels times a parameter."""
+  """A model whose logits and features are the pixels times a parameter."""
 
   @nn.compact
   def __call__(self, images, *, train):
     scale = self.param('scale', nn.initializers.ones, ())
-    flat = images.reshape(len(images), -1)
-    return flat, {'pre_logits': scale * flat}
+    scaled = scale * images.reshape(len(images), -1)
+    return scaled, {'pre_logits': scaled}
 
 
 @dataclasses.dataclass

@@ -7,13 +7,12 @@ the brightest pixel.
 import dataclasses
 import json
 
-import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 
-from tests.evaluators.scenes import context
+from tests.evaluators.scenes import Pixels, context
 from vit_jax import config as config_lib
 from vit_jax import data
 from vit_jax.evaluators import (
@@ -27,15 +26,6 @@ NAMES = ('n01', 'n02', 'n03', 'n04', 'n05', 'n06')
 CLASSES = len(NAMES)
 PARAMS = {'scale': jnp.float32(1)}
 FACTS = {'evaluation': 'test', 'step': 3, 'loss': 'softmax'}
-
-
-class Pixels(nn.Module):
-  """A model whose logits are the six pixels times a parameter."""
-
-  @nn.compact
-  def __call__(self, images, *, train):
-    scale = self.param('scale', nn.initializers.ones, ())
-    return scale * images.reshape(len(images), -1), {}
 
 
 @dataclasses.dataclass

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tests.evaluators.scenes import context
+from tests.models import naive
 from vit_jax import config as config_lib
 from vit_jax import data, models
 from vit_jax.evaluators.classification import Classification
 from vit_jax.evaluators.patch_prediction import MaskedPatchPrediction
 from vit_jax.losses import corruption, masked_patch
-from vit_jax.training import step as step_lib
 
 SIZE = (8, 12)  # 2 x 3 patches of 4x4 px.
 
@@ -41,15 +41,6 @@ def _context(source, **options):
   )
   given.config.loss = config_lib.masked_patch('downsized')
   return given
-
-
-def _params(task):
-  """Returns random parameters."""
-  shapes = jax.eval_shape(
-    lambda: step_lib.init_params(task.model, jax.random.key(0), (*SIZE, 3))
-  )
-  rng = np.random.default_rng(0)
-  return jax.tree.map(lambda x: np.float32(rng.normal(0, 0.3, x.shape)), shapes)
 
 
 def _expected(source, task, params):
@@ -90,7 +81,7 @@ def test_every_patch_counts_once(loss):
   given = _context(source, batch_size=16)
   given.config.loss, given.section.kind = loss, loss.name
   task = masked_patch.build(given.config, given.model)
-  params = _params(task)
+  params = naive.random_params(task.model, np.zeros((1, *SIZE, 3), 'f'))
   expected = _expected(source, task, params) | {'excluded': 2}
   values = dict(MaskedPatchPrediction(given).run(params))
   assert values == pytest.approx(expected, rel=1e-5)

@@ -52,6 +52,7 @@ def damage(checkpoint: pathlib.Path, how: str, rng: random.Random) -> None:
       content[place : place + 64] = new
       shutil.rmtree(checkpoint / 'fingerprints', ignore_errors=True)
       (checkpoint / '_CHECKPOINT_METADATA').unlink(missing_ok=True)
+    assert content != file.read_bytes()
     file.write_bytes(content)
 
 

@@ -62,12 +62,6 @@ _ARGUMENTS = (
   f'--config.log.every={SAVE_EVERY}',
   '--config.log.tensorboard=false',
 )
-_XLA_FLAGS = (
-  '--xla_force_host_platform_device_count={devices}'
-  # Compilation takes most of the time of a small model.
-  ' --xla_backend_optimization_level=0'
-  ' --xla_llvm_disable_expensive_passes=true'
-)
 
 
 def arguments(layout: Layout) -> list[str]:
@@ -113,7 +107,7 @@ class Launch:
       ]
     environment = os.environ | {
       'JAX_PLATFORMS': 'cpu',
-      'XLA_FLAGS': _XLA_FLAGS.format(devices=devices),
+      'XLA_FLAGS': several.xla_flags(devices),
       # Also caches programs that compile fast.
       'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
       'PYTHONFAULTHANDLER': '1',

@@ -16,7 +16,6 @@ import shutil
 import signal
 import time
 
-import numpy as np
 import pytest
 
 from tests.faults import comparing, damage, launching
@@ -264,22 +263,6 @@ def test_a_full_disk_is_named_and_loses_nothing(
 
 
 # What finds out whether something is lost -------------------------------------
-
-
-@pytest.mark.parametrize('how', damage.WAYS)
-def test_damage(tmp_path, how):
-  checkpoint = tmp_path / '20'
-  (checkpoint / 'd').mkdir(parents=True)
-  (checkpoint / 'fingerprints').mkdir()
-  file = checkpoint / 'd' / 'data'
-  file.write_bytes(bytes(500))
-  damage.damage(checkpoint, how, random.Random(0))
-  after = file.read_bytes() if file.exists() else b''
-  bits = np.unpackbits(np.frombuffer(after, np.uint8)).sum()
-  assert file.exists() == (how != 'delete')
-  assert (len(after) == 500) == (how in ('flip', 'unverified'))
-  assert bits == {'flip': 1, 'unverified': 64 * 8}.get(how, 0)
-  assert (checkpoint / 'fingerprints').exists() == (how != 'unverified')
 
 
 def test_rows_are_compared_except_where_a_restart_splits_a_mean():

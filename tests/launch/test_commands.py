@@ -12,9 +12,9 @@ import sys
 
 import pytest
 
+from tests import commands
 from tests.launch.conftest import (
   PROGRAMS,
-  ROOT,
   RUN,
   STATUS,
   TPU,
@@ -190,14 +190,8 @@ def test_a_failure_of_gcloud_ends_the_command(cloud, monkeypatch):
 def test_help_teaches():
   """Each command runs in a new process, which finds no installed package."""
   for words in ([], ['delete']):
-    result = subprocess.run(
-      [sys.executable, '-S', 'launch/tpu_vm.py', *words, '--help'],
-      cwd=ROOT,
-      capture_output=True,
-      text=True,
-      check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    program = (sys.executable, '-S', 'launch/tpu_vm.py')
+    result = commands.run_new(*program, *words, '--help')
     assert '--dry_run' in result.stdout
     for name in tpu_vm.COMMANDS if not words else ():
       assert f'\n  {name}' in result.stdout

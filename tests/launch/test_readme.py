@@ -4,10 +4,10 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 
 import pytest
 
+from tests.commands import run_new
 from tests.launch.conftest import PROGRAMS, ROOT, dry
 from tests.launch.test_commands import CASES
 from vit_jax.launch import gke, tpu_vm
@@ -106,11 +106,8 @@ def test_gcloud(everything, tmp_path):
   wrong = [f'{lines[0]} --bogus', 'gcloud storage buckets make gs://b']
   file = tmp_path / 'commands.json'
   file.write_text(json.dumps([{'command_string': x} for x in lines + wrong]))
-  result = subprocess.run(
-    [GCLOUD, 'meta', 'lint-gcloud-commands', f'--commands-file={file}'],
-    capture_output=True,
-    text=True,
-    check=True,
+  result = run_new(
+    GCLOUD, 'meta', 'lint-gcloud-commands', f'--commands-file={file}'
   )
   found = json.loads(result.stdout)
   assert len(found) == len(lines) + 2
@@ -121,10 +118,5 @@ def test_gcloud(everything, tmp_path):
 def test_kubectl(everything):
   for line in everything('kubectl'):
     # kubectl parses all flags before it prints the help.
-    result = subprocess.run(
-      [KUBECTL, *shlex.split(line)[1:], '--help'],
-      capture_output=True,
-      text=True,
-      check=False,
-    )
+    result = run_new(KUBECTL, *shlex.split(line)[1:], '--help', code=None)
     assert result.stderr == ''

@@ -22,10 +22,9 @@ RNG = np.random.default_rng(0)
 
 
 def _config(**changes):
-  changes = {key.replace('__', '.'): value for key, value in changes.items()}
   given = {'distill.teacher': 'some', 'distill.model': TEACHER}
   return tiny_run.tiny_config(
-    {'num_classes': K, 'model.dtype': 'float32'} | given | changes
+    {'num_classes': K, 'model.dtype': 'float32'} | given, **changes
   )
 
 

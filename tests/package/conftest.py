@@ -3,12 +3,13 @@
 import dataclasses
 import pathlib
 import shutil
-import subprocess
 import sys
 import tarfile
 import zipfile
 
 import pytest
+
+from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -23,12 +24,7 @@ build_meta.build_wheel(to)
 
 def git(folder, *words):
   who = ['-c', 'user.name=A', '-c', 'user.email=a@b', '-c', 'commit.gpgsign=0']
-  return subprocess.run(
-    ['git', '-C', folder, *who, *words],
-    check=True,
-    capture_output=True,
-    text=True,
-  ).stdout
+  return commands.run_new('git', '-C', folder, *who, *words).stdout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,14 +81,7 @@ def build(source: pathlib.Path, to: pathlib.Path) -> None:
   pytest.importorskip(
     'setuptools', minversion='70.1', reason='pip install "setuptools>=70.1"'
   )
-  done = subprocess.run(
-    [sys.executable, '-c', _BUILD, str(to)],
-    cwd=source,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert done.returncode == 0, done.stdout + done.stderr
+  commands.run_new(sys.executable, '-c', _BUILD, to, cwd=source)
 
 
 @pytest.fixture(scope='session')

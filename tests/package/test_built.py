@@ -1,11 +1,8 @@
 """Guards: the source distribution and the wheel contain the right files."""
 
 import email
-import os
 import pathlib
-import re
 import shutil
-import subprocess
 import sys
 import zipfile
 
@@ -14,6 +11,7 @@ import yaml
 from packaging.requirements import Requirement
 
 import vit_jax
+from tests import commands
 from tests.package import conftest
 
 INFO = f'vit_paper_jax-{vit_jax.__version__}.dist-info'
@@ -103,32 +101,9 @@ def test_metadata(built):
   assert f'\n## [{vit_jax.__version__}]' in changes
 
 
-def test_what_is_said_of_extras_is_right(built):
-  info = (built.unpacked / INFO / 'METADATA').read_text()
-  extras = set(email.message_from_string(info).get_all('Provides-Extra'))
-  said = []
-  for name, data in _files(built.unpacked / 'vit_jax').items():
-    text = re.sub(r"['\"]?\n *['\"]?", '', data.decode())
-    said += [
-      (name, *pair)
-      for pair in re.findall(r'pip install "([\w-]+)\[(\w+)\]"', text)
-    ]
-  assert len(said) > 5
-  wrong = [
-    one for one in said if one[1] != 'vit-paper-jax' or one[2] not in extras
-  ]
-  assert wrong == []
-
-
-def _python(built, folder, *words):
-  return subprocess.run(
-    [sys.executable, *words],
-    cwd=folder,
-    env=os.environ | {'PYTHONPATH': str(built.unpacked)},
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+def _python(built, folder, *words, code=0):
+  where = dict(cwd=folder, PYTHONPATH=str(built.unpacked))
+  return commands.run_new(sys.executable, *words, code=code, **where)
 
 
 def test_files_are_found_in_an_installed_package(built, tmp_path):
@@ -145,7 +120,6 @@ def test_files_are_found_in_an_installed_package(built, tmp_path):
     'print(installed.path("launch/worker/run.sh"))\n'
   )
   done = _python(built, tmp_path, '-S', '-c', program)
-  assert done.returncode == 0, done.stderr
   package = pathlib.Path(built.unpacked, 'vit_jax')
   assert done.stdout.splitlines() == [
     f'{package}/configs/sweeps/__init__.py',
@@ -158,13 +132,10 @@ def test_files_are_found_in_an_installed_package(built, tmp_path):
 def test_launching_from_an_installed_package(built, tmp_path):
   module = ('-S', '-m', 'vit_jax.launch.tpu_vm')
   done = _python(built, tmp_path, *module, '--help')
-  assert done.returncode == 0, done.stderr
   assert 'From nothing to a run' in done.stdout
   place = ('--name=a', '--project=p', '--zone=z')
   done = _python(built, tmp_path, *module, 'status', *place, '--dry_run')
-  assert done.returncode == 0, done.stderr
   assert done.stdout.startswith('gcloud ')
   # A run must record a commit, and an installed package has no git history.
-  done = _python(built, tmp_path, *module, 'setup', *place)
-  assert done.returncode == 1
+  done = _python(built, tmp_path, *module, 'setup', *place, code=1)
   assert 'error: only a checkout, which has a commit, can be' in done.stderr

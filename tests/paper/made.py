@@ -2,12 +2,12 @@
 
 import dataclasses
 
+from tests import run_files
 from vit_jax import config as config_lib
 from vit_jax import results as results_lib
 from vit_jax.paper import answers, report
 from vit_jax.paper.runs import Results, with_needs
 from vit_jax.sweep import Run, Study
-from vit_jax.workdir import metrics as metrics_lib
 
 FEW_SHOT = 'few_shot/5shot/accuracy'
 PETS = 'few_shot_pets/5shot/accuracy'
@@ -67,7 +67,6 @@ def written(folder, runs, *, scale='paper', counts=None):
   for node, steps in runs.items():
     name = f'run of {node.name}'
     workdir = folder / 'runs' / name
-    workdir.mkdir(parents=True)
     config = config_lib.default()
     config.evals.validation = config_lib.evaluation('train[:1%]')
     for key in {key for row in steps.values() for key in row}:
@@ -76,11 +75,8 @@ def written(folder, runs, *, scale='paper', counts=None):
         config.evals[key.partition('/')[0]] = section
     if node.images:
       config.checkpoint.best = 'validation/accuracy'
-    config_lib.save(config, workdir)
-    writer = metrics_lib.MetricWriter(workdir, start_step=0, tensorboard=False)
-    for step, row in steps.items():
-      writer.write(step, row)
-    writer.close()
+    rows = [{'step': step, **row} for step, row in steps.items()]
+    run_files.leave(workdir, *rows, config=config)
     finished[name] = results_lib.final_metrics(workdir)
     studies.append(Study(node.name, finals=[Run(name, 'config.py')]))
   return Results(

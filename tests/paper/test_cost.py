@@ -8,6 +8,7 @@ import subprocess
 import pytest
 from etils import epath
 
+from tests import commands, run_files
 from vit_jax import accounting, models
 from vit_jax.configs import midi, mini
 from vit_jax.configs.sweeps import reproduce
@@ -79,14 +80,10 @@ SHORT = Pretraining('ViT-L/32', epochs=7)
 NODES = with_needs([Transfer(SHORT, CIFAR10), Transfer(LONG, CIFAR10)])
 
 
-def _leave(where, name, lines, *, done=False):
+def _leave(where, name, row, done=None):
   """Writes the files of a run of 2,000 steps."""
-  workdir = where.workdir(name)
-  workdir.mkdir(parents=True)
-  (workdir / 'config.json').write_text('{"total_steps": 2000}')
-  (workdir / 'metrics.jsonl').write_text(lines)
-  if done:
-    (workdir / 'DONE').write_text('2000\n')
+  config = {'total_steps': 2000}
+  run_files.leave(where.workdir(name), row, config=config, done=done)
 
 
 @pytest.fixture
@@ -103,7 +100,7 @@ def test_costs_and_states_of_runs_at_the_papers_scale(where):
   nodes = with_needs([LONG, tuned])
   sweep = Sweep([reproduce.at_paper_scale(node, {}) for node in nodes])
   first = planning.pretraining_runs(nodes, sweep)
-  _leave(where, first[LONG.name].name, '{"step": 1200}\n')
+  _leave(where, first[LONG.name].name, {'step': 1200})
   plan = _plan(7.5, B16.replace('16', '32'))
   (where.local / 'plan.json').write_text(json.dumps([plan]))
   head, *rows = _words(planning.text(nodes, sweep, where, scale='paper'))
@@ -124,10 +121,10 @@ def test_a_miniature_has_compute_and_the_hours_that_are_left(where):
   sweep = Sweep([reproduce.in_miniature(node) for node in NODES])
   runs = planning.pretraining_runs(NODES, sweep)
   times = {'goodput/steps_seconds': 1800.0, 'goodput/devices': 2.0}
-  last = json.dumps({'step': 2000} | times) + '\n'
-  _leave(where, runs[LONG.name].name, last, done=True)
+  last = {'step': 2000} | times
+  _leave(where, runs[LONG.name].name, last, 2000)
   [study] = [s for s in sweep.studies if s.name == NODES[2].name]
-  _leave(where, study.finals_of(None)[0].name, last, done=True)
+  _leave(where, study.finals_of(None)[0].name, last, 2000)
   text = planning.text(NODES, sweep, where, scale='mini')
   _, *rows, _, total, left = text.splitlines()
   # 80 steps of fine-tuning 24 px, like 400 or 800 of pre-training.
@@ -204,10 +201,9 @@ def test_the_printed_command_plans_each_config_once(tmp_path):
   nodes = with_needs([SHORT, dataclasses.replace(SHORT, seed=1), LONG])
   sweep = Sweep([reproduce.at_paper_scale(node, {}) for node in nodes])
   where = Folders(tmp_path / 'a new folder', epath.Path(tmp_path))
-  python = tmp_path / 'python'  # Stands in for vit_jax.plan.
   plan = json.dumps(_plan(2.5)).replace(B16, "'${!##--config=}'")
-  python.write_text(f"#!/bin/bash\necho '{plan}'\n")
-  python.chmod(0o755)
+  # It stands in for vit_jax.plan.
+  commands.write_program(tmp_path / 'python', f"echo '{plan}'")
   *_, command = planning.text(nodes, sweep, where, scale='paper').splitlines()
   path = f'{tmp_path}:{os.environ["PATH"]}'
   subprocess.run(command, shell=True, check=True, env={'PATH': path})

@@ -7,6 +7,7 @@ import re
 import pytest
 from etils import epath
 
+from tests import run_files
 from vit_jax import config as config_lib
 from vit_jax.paper import inside, items, making
 from vit_jax.paper.claims import Claim
@@ -50,13 +51,9 @@ def place(tmp_path, sweep):
   )
   for study in sweep.studies:
     for run in study.all_runs():
-      workdir = found.where.workdir(run.name)
-      workdir.mkdir(parents=True)
-      config_lib.save(config, workdir)
       rows = [{'step': step, FEW_SHOT: step / 10} for step in (4, 9)]
-      text = '\n'.join(map(json.dumps, rows)) + '\n'
-      (workdir / 'metrics.jsonl').write_text(text)
-      (workdir / 'DONE').write_text('9\n')
+      workdir = found.where.workdir(run.name)
+      run_files.leave(workdir, *rows, config=config, done=9)
   return found
 
 

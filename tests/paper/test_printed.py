@@ -7,8 +7,6 @@ here. A mistyped digit or two exchanged cells would change some of them.
 import importlib
 import itertools
 import math
-import subprocess
-import sys
 
 import pytest
 
@@ -249,14 +247,3 @@ def test_tables_are_parsed_and_dashes_become_no_cells():
 def test_a_misspelled_table_does_not_load(text, special):
   with pytest.raises((ValueError, KeyError)):
     _table(text, special)
-
-
-def test_numbers_import_no_array_libraries():
-  code = (
-    'import sys; from vit_jax.paper import numbers; '
-    'print({"jax", "numpy", "pandas", "tensorflow_datasets"} & {*sys.modules})'
-  )
-  result = subprocess.run(
-    [sys.executable, '-c', code], capture_output=True, text=True, check=True
-  )
-  assert result.stdout == 'set()\n'

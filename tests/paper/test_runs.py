@@ -1,9 +1,8 @@
 """Guards: early stopping takes the step that validates best; means need all."""
 
-import json
-
 import pytest
 
+from tests import run_files
 from vit_jax import config as config_lib
 from vit_jax.configs import mini, pretrain
 from vit_jax.paper.numbers import JFT
@@ -16,10 +15,7 @@ FEW_SHOT = 'few_shot/5shot/accuracy'
 
 def _results(folder, config, rows, node=NODE):
   """Writes the files of one finished run and returns its `Results`."""
-  folder.mkdir(exist_ok=True)
-  config_lib.save(config, folder)
-  lines = [json.dumps(row) for row in rows]
-  (folder / 'metrics.jsonl').write_text('\n'.join(lines) + '\n')
+  run_files.leave(folder, *rows, config=config)
   return Results(
     [Study(node.name, finals=[Run('run', 'config.py')])],
     {'run': rows[-1]},

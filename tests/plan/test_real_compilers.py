@@ -5,56 +5,42 @@ Needs libtpu or the extra `cuda`. The figures for an H100 are those of LOG.md,
 """
 
 import json
-import os
 import pathlib
-import subprocess
 import sys
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from tests import commands
 from vit_jax.plan import chips, devices, estimate, hlo
 
 ROOT = pathlib.Path(__file__).parents[2]
-on_tpu = [
-  pytest.mark.tpu_compiler,
-  pytest.mark.skipif(
-    not devices.have_compiler(), reason='libtpu is not installed'
-  ),
-]
-on_gpu = [
-  pytest.mark.gpu_compiler,
-  pytest.mark.skipif(
-    devices.gpu_compiler() is None, reason='the GPU compiler is not installed'
-  ),
-]
+_no_tpu = pytest.mark.skipif(
+  not devices.have_compiler(), reason='libtpu is not installed'
+)
+_no_gpu = pytest.mark.skipif(
+  devices.gpu_compiler() is None, reason='the GPU compiler is not installed'
+)
+
+
+def on_tpu(test):
+  return pytest.mark.tpu_compiler(_no_tpu(test))
+
+
+def on_gpu(test):
+  return pytest.mark.gpu_compiler(_no_gpu(test))
+
+
 V3 = chips.CHIPS['v3']
-
-
-def _marked(marks):
-  def mark(test):
-    for one in marks:
-      test = one(test)
-    return test
-
-  return mark
 
 
 def _plan(argument, *words):
   # A new process, since JAX's platform is chosen once.
   config = f'--config=configs/pretrain.py:{argument},imagenet2012'
   words = [config, '--config.model.dropout_rate=0.0', *words, '--json']
-  result = subprocess.run(
-    [sys.executable, '-m', 'vit_jax.plan', *words],
-    capture_output=True,
-    text=True,
-    cwd=ROOT,
-    env=os.environ | {'PYTHONPATH': str(ROOT)},
-    check=False,
-  )
-  assert result.returncode == 0, result.stderr
-  return json.loads(result.stdout)
+  words = sys.executable, '-m', 'vit_jax.plan', *words
+  return json.loads(commands.run_new(*words).stdout)
 
 
 def _tiny(topology, *words):
@@ -65,7 +51,7 @@ def _tiny(topology, *words):
   )
 
 
-@_marked(on_tpu)
+@on_tpu
 @pytest.mark.parametrize(
   'topology, count, device',
   [
@@ -93,7 +79,7 @@ def test_every_generation(topology, count, device):
     )
 
 
-@_marked(on_tpu)
+@on_tpu
 def test_settings_that_fit_are_found():
   # The attention of 512 images a core at 896 px does not fit; fewer images do.
   size = ('--config.image_size=(896, 896)', '--config.data.batch_size=4096')
@@ -133,7 +119,7 @@ def _scanned(length, inner=lambda x, w: jnp.tanh(x @ w)):
   return function
 
 
-@_marked(on_tpu)
+@on_tpu
 @pytest.mark.parametrize(
   'function, products',
   [
@@ -151,7 +137,7 @@ def test_loops_of_a_compiled_program(compiled, function, products):
   assert found.assumptions == []
 
 
-@_marked(on_tpu)
+@on_tpu
 def test_a_loop_whose_end_depends_on_data_counts_once(compiled):
   found = compiled(
     lambda x, w: jax.lax.while_loop(lambda x: x[0, 0] < 9, w.dot, x)
@@ -160,7 +146,7 @@ def test_a_loop_whose_end_depends_on_data_counts_once(compiled):
   assert sum(row.times for row in rows) == len(found.assumptions) == 1
 
 
-@_marked(on_tpu)
+@on_tpu
 def test_a_large_product_reaches_the_peak_rate(compiled):
   found = compiled(lambda x, w: jnp.tile(x, (32, 32)) @ jnp.tile(w, (32, 32)))
   rate = 2 * 16384**3 / found.by_class['matmul']
@@ -175,7 +161,7 @@ def _b16(topology, batch, *words):
   )
 
 
-@_marked(on_gpu)
+@on_gpu
 def test_a_plan_of_one_gpu_and_of_eight():
   one = _b16('h100x1', 256)
   assert one['fits'] is True
@@ -189,7 +175,7 @@ def test_a_plan_of_one_gpu_and_of_eight():
   assert 0.9 < eight['step_ms'] / one['step_ms'] < 1.5
 
 
-@_marked(on_gpu)
+@on_gpu
 def test_gradients_are_summed_beside_the_backward_pass():
   mesh = ('--config.mesh.data=8', '--config.mesh.fsdp=1')
   found = _b16('h100x8', 2048, *mesh)
@@ -200,7 +186,7 @@ def test_gradients_are_summed_beside_the_backward_pass():
   assert found['hidden_ms'] > 0.9 * total
 
 
-@_marked(on_gpu)
+@on_gpu
 @pytest.mark.parametrize('topology', ['a100x2', 'h200x1'])
 def test_other_gpus(topology):
   found = _b16(topology, 256, '--config.model.dropout_rate=0.1')
@@ -240,16 +226,10 @@ json.dump([kernels, epilogues, transposed], sys.stdout)
 """
 
 
-@_marked(on_gpu)
+@on_gpu
 def test_the_step_has_the_kernels_that_make_it_fast():
   blocks = 2
-  result = subprocess.run(
-    [sys.executable, '-c', COUNTED],
-    capture_output=True,
-    text=True,
-    cwd=ROOT,
-    check=True,
-  )
+  result = commands.run_new(sys.executable, '-c', COUNTED)
   kernels, epilogues, transposed = json.loads(result.stdout)
   assert kernels['__cudnn$fmhaSoftmax'] == blocks
   assert kernels['__cudnn$fmhaSoftmaxBackward'] == blocks

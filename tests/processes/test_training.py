@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.models import naive
+from tests.processes import worker
 from tests.processes.launch import launch
 from tests.tiny_run import assert_same_but, weights
 from vit_jax import checkpoint, interop, models
@@ -14,14 +15,23 @@ from vit_jax.interop import fitting
 from vit_jax.workdir import metrics
 
 # Meshes of four devices.
+MIXED = dict(data=1, fsdp=2, tensor=2, gather='micro_batch')
 MESHES = {
   'data': dict(data=4),
   'fsdp': dict(data=1, fsdp=4),
   'optimizer': dict(data=1, fsdp=4, shard='optimizer'),
   'tensor': dict(data=1, tensor=4),
-  'mixed': dict(data=1, fsdp=2, tensor=2, gather='micro_batch'),
+  'mixed': MIXED,
   'manual, accumulation': dict(data=2, fsdp=2, partition='manual'),
-  'distilled, accumulation': dict(data=1, fsdp=2, tensor=2, gather='step'),
+  'distilled, accumulation': MIXED,
+}
+# Metric -> the evaluation that it is of, and its values in a run.
+METRICS = {
+  **{f'train/{key}': ('', 20) for key in ('loss', 'accuracy')},
+  **{f'test/{key}': ('test', 2) for key in ('loss', 'accuracy')},
+  **{f'few/{n}shot/accuracy': ('few', 2) for n in (1, 5)},
+  'near/5nn/accuracy': ('near', 1),
+  'probe/accuracy': ('probe', 1),
 }
 
 
@@ -29,9 +39,11 @@ def _train(folder, processes, devices, meshes, more=()):
   runs = {
     name: dict(
       workdir=str(folder / name),
-      config=dict(mesh=mesh, changes=_changes(folder, name)),
+      config=dict(
+        mesh=MESHES[name], changes=_changes(folder, name), evals=evals
+      ),
     )
-    for name, mesh in meshes.items()
+    for name, evals in meshes.items()
   }
   runs |= dict(more)
   launch(
@@ -54,22 +66,17 @@ def _changes(folder, name):
   return changes
 
 
-def assert_same_numbers(workdir, expected, tolerance):
+def assert_same_numbers(workdir, expected, tolerance, evals=worker.EVALS):
   """Compares every loss, accuracy and evaluation by relative tolerance."""
   rows, others = metrics.read(workdir), metrics.read(expected)
   assert [r['step'] for r in rows] == [r['step'] for r in others]
-  compared = 0
-  for row, other in zip(rows, others, strict=True):
-    for key in (
-      *('train/loss', 'test/loss', 'train/accuracy', 'test/accuracy'),
-      *('few/1shot/accuracy', 'few/5shot/accuracy'),
-      *('near/5nn/accuracy', 'probe/accuracy'),
-    ):
-      assert (key in row) == (key in other)
-      if key in other:
-        compared += 1
-        assert row[key] == pytest.approx(other[key], rel=tolerance), key
-  assert compared == 2 * 20 + 2 * 2 + 2 * 2 + 2
+  for key, (of, count) in METRICS.items():
+    one, other = (
+      {i: row[key] for i, row in enumerate(all_) if key in row}
+      for all_ in (rows, others)
+    )
+    assert len(other) == (count if of in ('', *evals) else 0), key
+    assert one == pytest.approx(other, rel=tolerance), key
 
 
 def assert_same_params(workdir, expected, tolerance):
@@ -119,54 +126,56 @@ def _seen(out, processes, name):
   return steps
 
 
-def _check(tmp_path, names, more=()):
-  meshes = {name: MESHES[name] for name in names}
+def _check(tmp_path, meshes, more=()):
+  """Compares runs on one process and on two; `meshes`: name -> evaluations."""
   for name in ('one', 'many'):
     (tmp_path / name).mkdir()
   _train(tmp_path / 'one', 1, 4, meshes)
   _train(tmp_path / 'many', 2, 2, meshes, more)
-  for name in meshes:
+  for name, evals in meshes.items():
     alone = _seen(tmp_path / 'one/seen', 1, name)
     assert _seen(tmp_path / 'many/seen', 2, name) == alone
     assert all(rows.keys() == alone[0].keys() for rows in alone)
     # Each epoch crops an image differently, so almost all images are unique.
     assert len({digest for rows in alone for digest in rows.values()}) > 500
     one, many = tmp_path / 'one' / name, tmp_path / 'many' / name
-    assert_same_numbers(many, one, 1e-6)
+    assert_same_numbers(many, one, 1e-6, evals)
     assert_same_params(many, one, 1e-5)
     assert_same_predictions(many, one)
 
 
-@pytest.mark.gate
+@pytest.mark.gate  # `test_all_meshes_train_like_one` has more of each.
 def test_two_processes_train_like_one(tmp_path):
+  name = 'distilled, accumulation'
   second = dict(
     workdir=str(tmp_path / 'second'),
     config=dict(
-      mesh=MESHES['mixed'],
+      mesh=MIXED,
       changes={
-        'init.checkpoint': str(tmp_path / 'one/mixed'),
+        'init.checkpoint': str(tmp_path / 'one' / name),
         'init.new_head': True,
         'total_steps': 1,
         'schedule.warmup_steps': 0,
         'schedule.peak': 0.0,
         'polyak.decay': 0.0,
       },
+      evals=[],
     ),
   )
   _write_teacher(tmp_path)
   # The first mesh splits everything that can be split. In the second, both
   # processes read all images.
-  names = ['mixed', 'tensor', 'distilled, accumulation']
-  _check(tmp_path, names, {'second': second})
+  meshes = {name: worker.EVALS, 'tensor': ['test']}
+  _check(tmp_path, meshes, {'second': second})
   # Only one process writes the log.
-  log = (tmp_path / 'many/mixed/train.log').read_text()
+  log = (tmp_path / 'many' / name / 'train.log').read_text()
   assert log.count('step 20/20 ') == 1
   assert '4 cpu device(s) of 2 process(es)' in log
-  rows = metrics.read(tmp_path / 'many/mixed')
+  rows = metrics.read(tmp_path / 'many' / name)
   assert rows[-1]['test/count'] == 101
   # Weights of another run were split over two processes. The learning rate is
   # zero, so only the head differs: it is new, and zero.
-  old, new = map(weights, (tmp_path / 'one/mixed', tmp_path / 'second'))
+  old, new = map(weights, (tmp_path / 'one' / name, tmp_path / 'second'))
   assert old.keys() == new.keys()
   assert np.abs(old['head/kernel']).max() > 0
   assert np.abs(new['head/kernel']).max() == 0
@@ -183,7 +192,7 @@ def _write_teacher(tmp_path):
 @pytest.mark.slow  # Takes minutes.
 def test_all_meshes_train_like_one(tmp_path):
   _write_teacher(tmp_path)
-  _check(tmp_path, MESHES)
+  _check(tmp_path, dict.fromkeys(MESHES, worker.EVALS))
 
 
 # The legs use eight devices, four, a mesh of 2 x 4, and two processes. The last

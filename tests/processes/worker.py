@@ -86,8 +86,17 @@ def _run(*, workdir, config, stop_after=0):
   return seen
 
 
-def several_config(*, mesh, changes=()):
-  """Returns a config of 20 steps with dropout; `changes` sets further keys."""
+EVALS = ('test', 'few', 'near', 'probe')
+
+
+def several_config(*, mesh, changes=(), evals=EVALS):
+  """Returns a config of 20 steps with dropout.
+
+  Args:
+    mesh: keys of the section of this name.
+    changes: further keys and their values.
+    evals: which of `EVALS` it has.
+  """
   config = tiny_config(
     {
       'data.dataset': 'digits',
@@ -96,7 +105,6 @@ def several_config(*, mesh, changes=()):
       'data.batch_size': 32,
       'total_steps': 20,
       'model.width': 32,
-      'model.depth': 2,
       'model.heads': 8,
       'model.mlp_dim': 64,
       'model.dropout_rate': 0.1,
@@ -109,21 +117,17 @@ def several_config(*, mesh, changes=()):
   # Adam takes steps of full size even if a gradient is only rounding error.
   config.optimizer = config_lib.optimizer('sgd', momentum=0.9, clip_norm=1.0)
   config.schedule = config_lib.schedule('cosine', peak=0.05, warmup_steps=5)
-  config.evals.test = config_lib.evaluation('test[:101]', every=10)
-  config.evals.test.save_predictions = True
-  config.evals.few = config_lib.evaluation(
-    'test[:101]',
-    'few_shot',
-    train_split='train[301:401]',
-    shots=(1, 5),
-    every=10,
-  )
-  config.evals.near = config_lib.evaluation(
-    'test[:101]', 'knn', train_split='train[301:401]', k=(5,)
-  )
-  config.evals.probe = config_lib.evaluation(
-    'test[:101]', 'linear_probe', train_split='train[301:401]'
-  )
+  sections = {
+    'test': dict(save_predictions=True, every=10),
+    'few': dict(kind='few_shot', shots=(1, 5), every=10),
+    'near': dict(kind='knn', k=(5,)),
+    'probe': dict(kind='linear_probe'),
+  }
+  for name in evals:
+    features = {} if name == 'test' else {'train_split': 'train[301:401]'}
+    config.evals[name] = config_lib.evaluation(
+      'test[:101]', **features, **sections[name]
+    )
   config.mesh.update(mesh)
   config.update_from_flattened_dict(dict(changes))
   return config
@@ -165,9 +169,8 @@ def fail_to_save_predictions(*, workdir):
     raise OSError(errno.ENOSPC, 'No space left on device')
 
   predictions.write = write
-  config = several_config(mesh=dict(data=-1))
+  config = several_config(mesh=dict(data=-1), evals=['test'])
   config.total_steps, config.schedule.warmup_steps = 1, 0
-  config.evals = {'test': config.evals.test}
   train.train_and_evaluate(config, workdir)
 
 

@@ -15,16 +15,14 @@ from vit_jax.workdir import metrics
 SLOW = pytest.mark.slow
 pytestmark = pytest.mark.usefixtures('programs')
 # The others compile as long. training/test_every_optimizer.py restores the
-# state of each optimizer.
-GATE = ('deit3', 'mae', 'distill', 'flexi')
-
-
-def marked(*gate):
-  """Returns all recipes, and marks those that only `slow` runs."""
-  return [
-    pytest.param(name, marks=pytest.mark.gate if name in gate else SLOW)
-    for name in small.RECIPES
-  ]
+# state of each optimizer, and test_teacher.py a run with a teacher.
+MARKED = [
+  pytest.param(
+    name,
+    marks=pytest.mark.gate if name in ('deit3', 'mae', 'flexi') else SLOW,
+  )
+  for name in small.RECIPES
+]
 
 
 @pytest.fixture(scope='module')
@@ -35,7 +33,7 @@ def teacher(tmp_path_factory):
   return workdir
 
 
-@pytest.mark.parametrize('name', marked(*GATE))
+@pytest.mark.parametrize('name', MARKED)
 def test_a_stopped_recipe_goes_on_bitwise(name, teacher, tmp_path, monkeypatch):
   config = small.run(name, teacher)
   train.train_and_evaluate(config, tmp_path / 'whole')
@@ -55,7 +53,10 @@ def test_a_stopped_recipe_goes_on_bitwise(name, teacher, tmp_path, monkeypatch):
   tiny_run.assert_same_state(tmp_path / 'stopped', tmp_path / 'whole')
 
 
-@pytest.mark.parametrize('name', marked('deit3', 'mae'))
+# In the gate, training/test_interrupted_run.py does so with augmentations, and
+# losses/test_mae.py compares gradients.
+@SLOW
+@pytest.mark.parametrize('name', small.RECIPES)
 def test_a_recipe_sees_the_same_on_two_devices_and_on_eight(
   name, teacher, tmp_path
 ):

@@ -2,18 +2,19 @@
 
 import pathlib
 import shlex
-import subprocess
 import sys
 
 import pytest
 from absl import flags
 from ml_collections import config_flags
 
+from tests import commands
 from vit_jax import config as config_lib
 from vit_jax.runtime import command_line
 
 QUICKSTART = '--config=configs/quickstart.py'
 PRETRAIN = QUICKSTART + ':pretrain'
+FINETUNE = '--config=configs/finetune.py:ViT-B/16,pets'
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +36,13 @@ def _parse(*words):
     ([PRETRAIN, '--config.data.batch_size=8'], 'data.batch_size', 8),
     ([PRETRAIN, '-config.data.batch_size', '8'], 'data.batch_size', 8),
     ([PRETRAIN, '--noconfig.log.tensorboard'], 'log.tensorboard', False),
+    ([PRETRAIN, '--config.image_size=(32, 48)'], 'image_size', (32, 48)),
+    ([PRETRAIN, '--config.schedule.peak=1'], 'schedule.peak', 1.0),
+    # Values that the file leaves open.
+    ([FINETUNE, '--config.model.width=64'], 'model.width', 64),
+    ([FINETUNE, '--config.epochs=3'], 'epochs', 3.0),
+    ([FINETUNE, '--config.init.checkpoint='], 'init.checkpoint', ''),
+    ([FINETUNE, '--config.init.checkpoint=a=b'], 'init.checkpoint', 'a=b'),
     (['-config', 'quickstart', '--config.stages.scratch.seed=3'],)
     + ('stages.scratch.seed', 3),
   ],
@@ -66,6 +74,10 @@ def test_an_error_of_a_config_file_is_no_wrong_key(tmp_path):
     ([PRETRAIN, '--noconfig.qwerty'], ['qwerty', '--print_config']),
     ([PRETRAIN, '--config.seed.x=3'], ['seed.x']),
     ([PRETRAIN, '--config.seed=x'], ['config.seed=x']),
+    ([PRETRAIN, '--config.seed=1.5'], ['config.seed=1.5']),
+    (['--config.seed=3', PRETRAIN], ['--config.seed=3 in argv before']),
+    ([PRETRAIN, '--config.image_size=(8 8)'], ['image_size=(8 8)']),
+    ([PRETRAIN, '--config.log=3'], ["'3' as a ConfigDict"]),
     ([QUICKSTART + ':scrach'], ['scrach', "['pretrain', 'finetune', 'scr"]),
     (['--config=configs/finetune.py:ViT-B/16'], ['lacks DATASET', 'Usage']),
     (['--config', 'pretrian.py:a'], ['pretrian.py:a', 'mean pretrain?']),
@@ -99,7 +111,5 @@ def test_a_reader_that_has_read_enough_is_no_error():
     'command_line.run(lambda: [print(i) for i in range(10**5)])\n'
   )
   words = f'{shlex.join([sys.executable, "-c", program])} | head -n 1'
-  done = subprocess.run(
-    ['bash', '-o', 'pipefail', '-c', words], capture_output=True, text=True
-  )
-  assert (done.returncode, done.stdout, done.stderr) == (0, '0\n', '')
+  done = commands.run_new('bash', '-o', 'pipefail', '-c', words)
+  assert (done.stdout, done.stderr) == ('0\n', '')

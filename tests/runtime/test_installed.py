@@ -2,12 +2,12 @@
 
 import pathlib
 import platform
-import subprocess
 import sys
 from importlib import metadata
 
 import pytest
 
+from tests import commands
 from tests.package.conftest import git
 from vit_jax.runtime import installed
 
@@ -43,14 +43,20 @@ def test_all_that_is_installed_becomes_a_requirements_file(
   ]
 
 
-def test_the_programs_that_start_runs_need_only_the_standard_library():
+@pytest.mark.parametrize(
+  'module, more',
+  [
+    # Of the programs that start runs, which need only the standard library.
+    ('runtime.installed', 'absl'),
+    ('paper.numbers', 'tensorflow_datasets'),
+  ],
+)
+def test_what_is_imported_without_arrays(module, more):
   code = (
-    'import sys; from vit_jax.runtime import installed;'
-    'print({"jax", "numpy", "absl"} & set(sys.modules))'
+    f'import sys; import vit_jax.{module};'
+    f'print({{"jax", "numpy", "pandas", "{more}"}} & set(sys.modules))'
   )
-  found = subprocess.run(
-    [sys.executable, '-c', code], capture_output=True, text=True, check=True
-  )
+  found = commands.run_new(sys.executable, '-c', code)
   assert found.stdout.strip() == 'set()'
 
 

@@ -4,11 +4,11 @@ The console shows an error in one line; its traceback is in train.log.
 """
 
 import logging as python_logging
-import subprocess
 import sys
 
 import pytest
 
+from tests import commands
 from vit_jax.runtime import logs
 
 SCRIPT = """
@@ -36,12 +36,7 @@ with logs.log_file(sys.argv[1]):
 
 
 def test_tracebacks_of_libraries_are_logged_as_one_line(tmp_path):
-  result = subprocess.run(
-    [sys.executable, '-c', SCRIPT, tmp_path],
-    capture_output=True,
-    text=True,
-    check=True,
-  )
+  result = commands.run_new(sys.executable, '-c', SCRIPT, tmp_path)
   # A command parses its flags first, so it does not get this line.
   first, *lines = result.stderr.splitlines()
   assert 'before flag parsing' in first

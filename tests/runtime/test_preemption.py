@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from tests import several
 from vit_jax.runtime import errors, preemption
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -41,13 +42,6 @@ def outer():
   assert restored == ours
 
 
-def _wait_for(condition):
-  end = time.monotonic() + PATIENCE
-  while not condition():
-    assert time.monotonic() < end, 'nothing came'
-    time.sleep(0.01)
-
-
 @pytest.mark.parametrize(
   'number, code',
   [(signal.SIGTERM, 75), (signal.SIGHUP, 75), (signal.SIGINT, 130)],
@@ -56,12 +50,12 @@ def test_a_request_to_stop(outer, caplog, number, code):
   with preemption.Notice() as notice:
     assert not notice.requested()
     signal.raise_signal(number)
-    _wait_for(notice.requested)
+    several.wait_for(notice.requested, PATIENCE)
     assert notice.stopped('saved').exit_code == code
-    _wait_for(lambda: 'saving, then stopping' in caplog.text)
+    several.wait_for(lambda: 'saving, then stopping' in caplog.text, PATIENCE)
     # Further signals do no harm while the run saves.
     signal.raise_signal(signal.SIGTERM)
-    _wait_for(lambda: 'SIGTERM: already saving' in caplog.text)
+    several.wait_for(lambda: 'SIGTERM: already saving' in caplog.text, PATIENCE)
     assert notice.stopped('saved').exit_code == code
     with pytest.raises(errors.PreemptedError, match='stopped before it began'):
       notice.begin()
@@ -153,11 +147,11 @@ def test_a_process_ends_only_if_beats_are_expected_and_missing(monkeypatch):
       time.sleep(0.7)
     assert not ended
     # Then the limit applies again.
-    _wait_for(lambda: ended)
+    several.wait_for(lambda: ended, PATIENCE)
   code, text = ended[0]
   assert code == 77
   assert 'The last was: end of compilation. The stacks of all' in text
-  assert 'in _wait_for' in text
+  assert 'in wait_for' in text
 
 
 # The main thread hangs in C with the interpreter lock released, like a

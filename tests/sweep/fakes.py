@@ -5,6 +5,7 @@ import sys
 
 from etils import epath
 
+from tests import run_files
 from vit_jax.sweep import Study, Sweep, make_run
 from vit_jax.sweep.commands import Folders
 
@@ -52,13 +53,12 @@ def measured(run):
 
 def finish(where, run, metrics=None):
   """Writes the files of a finished run."""
-  workdir = where.workdir(run.name)
-  workdir.mkdir(parents=True, exist_ok=True)
-  (workdir / 'config.json').write_text('{"total_steps": 7}')
   values = measured(run) if metrics is None else metrics
-  text = str(values | {'step': 7}).replace("'", '"')
-  (workdir / 'metrics.jsonl').write_text(text + '\n')
-  (workdir / 'DONE').write_text('7\n')
+  run_files.leave(
+    where.workdir(run.name),
+    values | {'step': 7},
+    **dict(config={'total_steps': 7}, done=7),
+  )
 
 
 def command(seconds, codes=()):

@@ -12,12 +12,11 @@ import time
 
 import pytest
 
+from tests.several import is_running, wait_for
 from tests.sweep import fakes
 from vit_jax.sweep import commands
 from vit_jax.sweep.launchers import local, worker
 from vit_jax.sweep.launchers.local import Local
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -88,20 +87,6 @@ def _starts(path):
   }
 
 
-def _alive(pid):
-  try:
-    return 'Z' not in pathlib.Path(f'/proc/{pid}/stat').read_text().split()[2]
-  except FileNotFoundError:
-    return False
-
-
-def _wait(condition, seconds=60.0):
-  end = time.monotonic() + seconds
-  while not condition():
-    assert time.monotonic() < end, 'the condition did not become true in time'
-    time.sleep(0.02)
-
-
 @pytest.mark.parametrize(('platform', 'expected'), [('cpu', '1'), ('gpu', '-')])
 def test_runs_on_cpus_keep_their_memory(
   tmp_path, monkeypatch, platform, expected
@@ -121,48 +106,49 @@ def test_runs_on_cpus_keep_their_memory(
   launcher = Local(where, 1)
   run = fakes.study().candidates[0]
   handle = launcher.start(run)
-  _wait(lambda: launcher.poll(handle) is not None)
+  wait_for(lambda: launcher.poll(handle) is not None)
   # A variable that the user has set is kept.
   assert where.log(run.name).read_text().split() == [expected, '7']
 
 
-def _begin(path, seconds):
-  words = ('--sweep=configs/sweeps/digits.py', '--parallel=2')
-  return subprocess.Popen(
-    [sys.executable, '-m', 'tests.sweep.fake_main', *words]
-    + [f'--workdir={path}'],
-    cwd=ROOT,
-    env=os.environ | {'JAX_PLATFORMS': 'cpu', 'FAKE_SECONDS': seconds},
-    stdout=subprocess.PIPE,
-    text=True,
-  )
+@pytest.fixture
+def begin(tmp_path, tmp_path_factory, command):
+  """Starts the launcher of a sweep, whose runs take so many seconds."""
+
+  def begin(seconds):
+    return command.start(
+      *(tmp_path_factory.mktemp('output'), 'tests.sweep.fake_main'),
+      *('--sweep=configs/sweeps/digits.py', '--parallel=2'),
+      f'--workdir={tmp_path}',
+      **{'JAX_PLATFORMS': 'cpu', 'FAKE_SECONDS': seconds},
+    )
+
+  return begin
 
 
 @pytest.mark.gate
 @pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM])
-def test_a_restarted_launcher_repeats_nothing(tmp_path, number):
-  process = _begin(tmp_path, '0.5')
+def test_a_restarted_launcher_repeats_nothing(tmp_path, begin, number):
+  process = begin('0.5')
   # Wait until some runs are done and two are running.
-  _wait(lambda: len(list((tmp_path / 'runs').rglob('DONE'))) >= 4)
-  _wait(lambda: len(_starts(tmp_path)) >= 6)
+  wait_for(lambda: len(list((tmp_path / 'runs').rglob('DONE'))) >= 4)
+  wait_for(lambda: len(_starts(tmp_path)) >= 6)
   done = [
     str(file.parent.relative_to(tmp_path / 'runs'))
     for file in (tmp_path / 'runs').rglob('DONE')
   ]
   pids = [pid for each in _starts(tmp_path).values() for pid in each]
-  process.send_signal(number)
-  process.communicate(timeout=20)
-  assert process.returncode == (75 if number == signal.SIGTERM else -number)
+  process.send(number)
+  assert process.wait(20) == (75 if number == signal.SIGTERM else -number)
   # Runs do not outlive a launcher, even one that was killed.
-  _wait(lambda: not any(map(_alive, pids)), seconds=5.0)
-  again = _begin(tmp_path, '0')
-  output = again.communicate(timeout=60)[0]
-  assert again.returncode == 0, output
+  wait_for(lambda: not any(map(is_running, pids)), 5)
+  again = begin('0')
+  assert again.wait(60) == 0, again.err
   starts = _starts(tmp_path)
   assert len(starts) == 14
   assert {len(starts[name]) for name in done} == {1}
   assert sum(map(len, starts.values())) <= 16  # Two runs were interrupted.
-  assert '[14 of 14 done, 0 running]' in output
+  assert '[14 of 14 done, 0 running]' in again.out
 
 
 def test_a_run_waits_until_its_predecessor_has_saved(tmp_path, monkeypatch):
@@ -175,7 +161,7 @@ def test_a_run_waits_until_its_predecessor_has_saved(tmp_path, monkeypatch):
     words = ['-m', worker.__name__, str(os.getpid()), '0', 'sleep', '1']
     earlier = subprocess.Popen([sys.executable, *words], stdout=file)
   line = pathlib.Path(f'/proc/{earlier.pid}/cmdline')
-  _wait(lambda: line.read_text().startswith('sleep'))
+  wait_for(lambda: line.read_text().startswith('sleep'))
   monkeypatch.setattr(commands, 'command', fakes.command(0))
   launcher = Local(where, 1)
   handle = launcher.start(run)

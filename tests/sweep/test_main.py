@@ -2,9 +2,10 @@
 
 import os
 import signal
-import time
 
 import pytest
+
+from tests import several
 
 TABLE = """\
 | study        | run      | held-out | test          | runs |
@@ -79,10 +80,7 @@ def test_a_closed_terminal_stops_the_sweep_and_its_runs(
     *(f'--workdir={tmp_path}', *SWEEP),
     FAKE_SECONDS='30',
   )
-  end = time.monotonic() + 120
-  while len(list(tmp_path.rglob('*.starts'))) < 2:
-    assert time.monotonic() < end
-    time.sleep(0.05)
+  several.wait_for(lambda: len(list(tmp_path.rglob('*.starts'))) == 2, 120)
   other, _, error = run(*SWEEP)
   assert other == 1
   who = f'another launcher, process {process.pid} on {os.uname().nodename}'

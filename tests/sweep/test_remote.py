@@ -9,6 +9,7 @@ import subprocess
 import pytest
 from etils import epath
 
+from tests.commands import write_program
 from tests.sweep import fakes
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.launchers import slurm, tpu_vm
@@ -25,8 +26,7 @@ def cluster(tmp_path, monkeypatch):
     'scancel': 'echo "scancel $*" >> $F/calls',
   }
   for name, text in stand_ins.items():
-    (tmp_path / name).write_text(f'#!/bin/sh\nF={tmp_path}\n{text}\n')
-    (tmp_path / name).chmod(0o755)
+    write_program(tmp_path / name, f'F={tmp_path}\n{text}')
   monkeypatch.setenv('PATH', f'{tmp_path}:{os.environ["PATH"]}')
   monkeypatch.setattr(slurm.Slurm, 'interval', 0.0)
   (tmp_path / 'queue').write_text('')

@@ -16,6 +16,17 @@ from vit_jax.training import program as program_lib
 from vit_jax.training import step as step_lib
 
 each_optimizer = pytest.mark.parametrize('name', made.OPTIONS)
+# sharding/test_gradients.py has AdamW on meshes, test_interrupted_run.py a run
+# that goes on bitwise, and test_step.py skipped steps.
+in_the_gate = pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(
+      n, marks=pytest.mark.slow if n == 'adamw' else pytest.mark.gate
+    )
+    for n in made.OPTIONS
+  ],
+)
 # Adam's first update is the gradient's sign, whatever its size. A larger
 # epsilon keeps differences due to rounding small.
 EPSILON = {'adamw': 1e-3, 'lamb': 1e-3, 'muon': 1e-3}
@@ -56,9 +67,7 @@ def _step(optimizer, layout=None, state=None, **changes):
   )  # fmt: skip
 
 
-# `test_step.py` and sharding/test_gradients.py have AdamW in the usual run.
-@pytest.mark.gate
-@each_optimizer
+@in_the_gate
 def test_a_mesh_updates_as_one_device_does(name):
   optimizer, found = _optimizer(name), []
   for layout in (
@@ -87,8 +96,7 @@ def test_a_mesh_updates_as_one_device_does(name):
   assert any("'fsdp'" in s for s in specs)
 
 
-@pytest.mark.gate
-@each_optimizer
+@in_the_gate
 def test_a_restored_state_goes_on_bitwise_and_a_skipped_step_counts_for_nothing(
   name, tmp_path
 ):

@@ -28,14 +28,11 @@ def _teacher(path, *, seed=0, classes=2, side=8, channels=1):
 
 
 def _config(teacher, **changes):
-  config = tiny_run.tiny_config(
+  return tiny_run.tiny_config(
     {'total_steps': 8, 'checkpoint.every': 4, 'log.every': 2}
-    | {'distill.teacher': teacher}
+    | {'distill.teacher': teacher},
+    **changes,
   )
-  config.update_from_flattened_dict(
-    {key.replace('__', '.'): value for key, value in changes.items()}
-  )
-  return config
 
 
 @pytest.fixture(scope='module')

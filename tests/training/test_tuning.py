@@ -23,14 +23,11 @@ QUERY = 'Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query/kernel'
 
 
 def _config(**changes):
-  config = tiny_run.tiny_config({'total_steps': 3, 'num_classes': 2})
+  config = tiny_run.tiny_config({'total_steps': 3, 'num_classes': 2}, **changes)
   config.optimizer = config_lib.optimizer(
     'adamw', weight_decay=0.1, clip_norm=1.0
   )
   config.schedule = config_lib.schedule('constant', peak=1e-2, warmup_steps=0)
-  config.update_from_flattened_dict(
-    {key.replace('__', '.'): value for key, value in changes.items()}
-  )
   return config
 
 

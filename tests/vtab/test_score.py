@@ -1,9 +1,8 @@
 """Guards: VTAB's score, and its configs."""
 
-import json
-
 import pytest
 
+from tests import run_files
 from vit_jax import config as config_lib
 from vit_jax.config import inputs
 from vit_jax.configs import finetune
@@ -19,15 +18,11 @@ NAMES = list(TASKS)
 
 
 def _leave_run(workdir, accuracy, *, done=True, evaluation='test'):
-  workdir.mkdir(parents=True)
   rows = [
-    {'step': 500, f'{evaluation}/accuracy': 0.1},
-    {'step': 2500, f'{evaluation}/accuracy': accuracy},
+    {'step': step, f'{evaluation}/accuracy': value}
+    for step, value in ((500, 0.1), (2500, accuracy))
   ]
-  text = ''.join(json.dumps(row) + '\n' for row in rows)
-  (workdir / 'metrics.jsonl').write_text(text)
-  if done:
-    (workdir / 'DONE').write_text('2500\n')
+  run_files.leave(workdir, *rows, done=2500 if done else None)
 
 
 def test_only_finished_runs_count(tmp_path, monkeypatch):

@@ -3,11 +3,12 @@
 import json
 import pathlib
 
+from tests import run_files
+
 
 def make(folder: pathlib.Path, steps=(), total: int = 100) -> pathlib.Path:
   """Makes a work directory with a row of metrics for each step."""
-  folder.mkdir(parents=True)
-  (folder / 'config.json').write_text(json.dumps({'total_steps': total}))
+  run_files.leave(folder, config={'total_steps': total})
   log(folder, steps)
   return folder
 

@@ -2,11 +2,11 @@
 
 import re
 import shutil
-import subprocess
 import threading
 
 import pytest
 
+from tests import commands
 from tests.compare import made
 from tests.compare.live import runs
 from vit_jax.compare import expected
@@ -23,18 +23,13 @@ def _browse(one, profile, width):
   """Returns the page of a server, which it ends."""
   threading.Thread(target=one.serve_forever, daemon=True).start()
   address = f'http://127.0.0.1:{one.server_port}/'
-  done = subprocess.run(
-    [
-      *('chromium', '--headless', '--no-sandbox', '--disable-gpu'),
-      *('--disable-quic', '--no-first-run', '--disable-background-networking'),
-      *('--disable-component-update', '--disable-sync', '--hide-scrollbars'),
-      *(f'--user-data-dir={profile}', '--virtual-time-budget=9000'),
-      *(f'--window-size={width},900', '--dump-dom', address),
-    ],
-    capture_output=True,
-    text=True,
-    check=True,
-    timeout=120,
+  done = commands.run_new(
+    *('chromium', '--headless', '--no-sandbox', '--disable-gpu'),
+    *('--disable-quic', '--no-first-run', '--disable-background-networking'),
+    *('--disable-component-update', '--disable-sync', '--hide-scrollbars'),
+    *(f'--user-data-dir={profile}', '--virtual-time-budget=9000'),
+    *(f'--window-size={width},900', '--dump-dom', address),
+    limit=120,
   )
   one.shutdown()
   return done.stdout

@@ -6,9 +6,10 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+
+from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[3]
 SCRIPTS = ROOT / 'launch' / 'worker'
@@ -59,23 +60,9 @@ STAND_INS = {
 
 
 def run(script, *words, code=0, **variables):
-  result = subprocess.run(
-    ['bash', str(SCRIPTS / script), *words],
-    env=os.environ | variables,
-    capture_output=True,
-    text=True,
-    check=False,
-    timeout=30,
-  )
-  assert result.returncode == code, result.stdout + result.stderr
+  words = ('bash', SCRIPTS / script, *words)
+  result = commands.run_new(*words, code=code, limit=30, **variables)
   return result.stdout + result.stderr
-
-
-def wait_for(condition):
-  end = time.monotonic() + 20
-  while not condition():
-    assert time.monotonic() < end, 'it took too long'
-    time.sleep(0.02)
 
 
 # A program that saves on SIGTERM for a moment.
@@ -101,10 +88,8 @@ def begin(tmp_path, monkeypatch):
 
   def start(script, program, *words, **variables):
     for name in ('program', 'python'):
-      (bin_ / name).write_text(
-        f'#!/bin/bash\necho "$*" >> "$FOLDER/calls"\n{program}\n'
-      )
-      (bin_ / name).chmod(0o755)
+      text = f'echo "$*" >> "$FOLDER/calls"\n{program}'
+      commands.write_program(bin_ / name, text)
     processes.append(
       subprocess.Popen(
         ['bash', str(ROOT / 'launch' / script), *words],
@@ -128,8 +113,7 @@ def machine(tmp_path, monkeypatch):
   folder = tmp_path / 'bin'
   folder.mkdir()
   for name, text in STAND_INS.items():
-    (folder / name).write_text(f'#!/bin/bash\nset -eu\n{text}\n')
-    (folder / name).chmod(0o755)
+    commands.write_program(folder / name, f'set -eu\n{text}')
   monkeypatch.setenv('PATH', f'{folder}{os.pathsep}{os.environ["PATH"]}')
   monkeypatch.setenv('HOME', str(tmp_path))
   monkeypatch.setenv('HOSTNAME', 't1v-n-1-w-3')

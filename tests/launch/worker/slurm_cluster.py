@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-from tests import several
+from tests import commands, several
 
 PROGRAMS = ('munged', 'slurmctld', 'slurmd', 'sinfo')
 
@@ -91,21 +91,11 @@ def started(folder: pathlib.Path) -> Iterator[dict[str, str]]:
       stack.callback(process.wait)
       stack.callback(process.terminate)
       time.sleep(1)  # Each program contacts the one before.
-    _wait_until_idle(environment)
+    several.wait_for(lambda: _is_idle(environment))
     yield environment
 
 
-def _wait_until_idle(environment: dict[str, str]) -> None:
-  end = time.monotonic() + 60
-  while time.monotonic() < end:
-    found = subprocess.run(
-      ['sinfo', '--noheader', '--format=%t'],
-      env=environment,
-      capture_output=True,
-      text=True,
-      check=False,
-    )
-    if found.stdout.strip() == 'idle':
-      return
-    time.sleep(0.5)
-  raise RuntimeError(f'The cluster did not start: {found}.')
+def _is_idle(environment: dict[str, str]) -> bool:
+  words = ('sinfo', '--noheader', '--format=%t')
+  found = commands.run_new(*words, code=None, **environment)
+  return found.stdout.strip() == 'idle'

@@ -3,23 +3,14 @@
 import os
 import pathlib
 import shutil
-import subprocess
 import tarfile
 
 import pytest
 
+from tests import commands
+from tests.package.conftest import git
+
 PACK = pathlib.Path(__file__).parents[3] / 'launch' / 'pack.sh'
-IDENTITY = ('-c', 'user.name=a', '-c', 'user.email=a@b')
-
-
-def git(folder, *words):
-  return subprocess.run(
-    ['git', *IDENTITY, *words],
-    cwd=folder,
-    capture_output=True,
-    text=True,
-    check=True,
-  ).stdout
 
 
 @pytest.fixture
@@ -57,16 +48,11 @@ def repository(empty):
 
 def pack(folder, code=0, **variables):
   out = folder.parent / 'out'
-  result = subprocess.run(
-    ['bash', str(folder / 'launch' / 'pack.sh'), str(out)],
-    cwd=folder.parent,
-    env=os.environ | variables,
-    capture_output=True,
-    text=True,
-    check=False,
+  result = commands.run_new(
+    *('bash', folder / 'launch' / 'pack.sh', out),
+    **dict(cwd=folder.parent, code=code, **variables),
   )
   text = result.stdout + result.stderr
-  assert result.returncode == code, text
   unpacked = folder.parent / 'unpacked'
   if code == 0:
     with tarfile.open(out / 'code.tar.gz') as archive:

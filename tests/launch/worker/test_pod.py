@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from tests.launch.worker.conftest import SAVES, wait_for
+from tests.launch.worker.conftest import SAVES
+from tests.several import wait_for
 
 # The fixture's `python` also stands for that of record.py, which fails here.
 FAILS_TO_RECORD = '[ "$1" = -m ] || exit 1\n'

@@ -1,11 +1,11 @@
 """Guards: record.py keeps a launch's code and command, keep_log.py its log."""
 
 import pathlib
-import subprocess
 import sys
 
 import pytest
 
+from tests import commands
 from vit_jax.launch.worker import keep_log, record
 
 
@@ -52,11 +52,6 @@ def test_a_work_directory_in_a_mounted_bucket_is_refused(order):
 
 
 def test_record_refuses_code_that_was_not_packed(tmp_path):
-  result = subprocess.run(
-    [sys.executable, record.__file__, str(tmp_path), 'x'],
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert result.returncode == 1
+  words = (sys.executable, record.__file__, tmp_path, 'x')
+  result = commands.run_new(*words, code=1)
   assert 'was not packed by pack.sh' in result.stderr

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from tests.launch.worker.conftest import ROOT, SAVES, wait_for
+from tests.launch.worker.conftest import ROOT, SAVES
+from tests.several import wait_for
 from vit_jax import config
 
 RUN = ROOT / 'launch' / 'worker' / 'run.sh'

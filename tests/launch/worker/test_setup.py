@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests import commands
 from tests.launch.worker.conftest import ROOT, run
 
 PYTHON = platform.python_version()
@@ -72,12 +73,9 @@ def test_setup_and_record_of_a_packed_archive(machine):
   assert not (code / 'old').exists()
   assert (machine / 'uv_calls').read_text().count('venv --quiet') == 1
 
-  written = subprocess.run(
-    [sys.executable, str(code / 'launch/worker/record.py')]
-    + [str(machine / 'workdir'), 'python', '--config.image_size=(8, 8)'],
-    capture_output=True,
-    text=True,
-    check=True,
+  written = commands.run_new(
+    *(sys.executable, code / 'launch/worker/record.py', machine / 'workdir'),
+    *('python', '--config.image_size=(8, 8)'),
   ).stdout
   (folder,) = (machine / 'workdir' / 'launch').iterdir()
   assert written == f'code recorded in {folder}\n'

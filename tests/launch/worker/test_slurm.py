@@ -7,7 +7,9 @@ import signal
 
 import pytest
 
-from tests.launch.worker.conftest import ROOT, SAVES, wait_for
+from tests.commands import write_program
+from tests.launch.worker.conftest import ROOT, SAVES
+from tests.several import wait_for
 
 # Like the real programs, srun returns the largest exit code, and scancel
 # signals all processes, which are slurm_task.sh and the program.
@@ -40,8 +42,7 @@ STAND_INS = {
 def job(tmp_path, begin):
   """Returns a function that starts the job with two processes of a program."""
   for name, text in STAND_INS.items():
-    (tmp_path / 'bin' / name).write_text(f'#!/bin/bash\n{text}\n')
-    (tmp_path / 'bin' / name).chmod(0o755)
+    write_program(tmp_path / 'bin' / name, text)
   (tmp_path / 'state').write_text('RUNNING\n')
 
   def start(program, **variables):

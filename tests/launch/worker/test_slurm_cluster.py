@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from tests import commands, several
 from tests.launch.worker import slurm_cluster
 
 pytestmark = [
@@ -41,8 +42,7 @@ def submit(cluster, tmp_path):
   jobs = []
 
   def start(program, *flags):
-    (tmp_path / 'program').write_text(f'#!/bin/bash\n{program}')
-    (tmp_path / 'program').chmod(0o755)
+    commands.write_program(tmp_path / 'program', program)
     jobs.append(
       call(
         *('sbatch', '--parsable', '--ntasks=2', f'--output={tmp_path}/out'),
@@ -52,14 +52,8 @@ def submit(cluster, tmp_path):
     return jobs[-1]
 
   def call(*words):
-    return subprocess.run(
-      words,
-      env=cluster | {'PYTHON': str(tmp_path / 'program')},
-      cwd=ROOT,
-      capture_output=True,
-      text=True,
-      check=True,
-    ).stdout
+    variables = cluster | {'PYTHON': str(tmp_path / 'program')}
+    return commands.run_new(*words, **variables).stdout
 
   start.call = call
   start.output = lambda: (
@@ -104,10 +98,7 @@ def test_a_job_at_its_time_limit_saves_and_is_requeued(submit):
 
 def test_a_cancelled_job_saves_and_is_not_requeued(submit):
   job = submit(SAVES)
-  end = time.monotonic() + 30
-  while submit.output().count('ready') < 2:
-    assert time.monotonic() < end
-    time.sleep(0.2)
+  several.wait_for(lambda: submit.output().count('ready') == 2)
   submit.call('scancel', job)
   wait(submit, job, 'JobState=CANCELLED', 'Restarts=0')
   text = submit.output()

@@ -4,7 +4,6 @@ And their claims can be confirmed and denied.
 """
 
 import dataclasses
-import json
 from unittest import mock
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 from etils import epath
 from scipy import optimize
 
+from tests import run_files
 from tests.paper import made
 from vit_jax import accounting
 from vit_jax import config as config_lib
@@ -60,11 +60,8 @@ def folder(tmp_path_factory):
   found = tmp_path_factory.mktemp('run')
   config = mini.get_config('ViT-B/32,jft300m,epochs=7,few_shot=average')
   config.num_classes, config.model.dtype = 10, 'float32'
-  config_lib.save(config, found)
   rows = [{'step': step, **METRICS, 'validation/loss': 1.0} for step in (1, 2)]
-  text = '\n'.join(map(json.dumps, rows))
-  (found / 'metrics.jsonl').write_text(f'{text}\n')
-  return epath.Path(found)
+  return epath.Path(run_files.leave(found, *rows, config=config))
 
 
 @pytest.fixture

@@ -1,13 +1,12 @@
 """Guards: ObjectNet's numbers are of finished runs, each evaluated once."""
 
-import json
 import pathlib
-import subprocess
 
 import pytest
 from etils import epath
 
 from tests.paper import made
+from tests.paper.released import made as released
 from vit_jax import data as sources
 from vit_jax.paper.items.text import objectnet
 from vit_jax.paper.numbers import IMAGENET
@@ -46,26 +45,15 @@ def results(tmp_path):
 @pytest.fixture
 def evaluations(monkeypatch):
   """Replaces the process by one that writes results; returns its flags."""
-  calls = []
 
-  def run(words, *, stdout, **_):
-    flags = dict(word.partition('=')[::2] for word in words)
-    calls.append(flags)
-    if 'broken' in flags['--config']:
-      stdout.write(b'error: No such class.\n')
-      return subprocess.CompletedProcess(words, 1)
-    workdir = pathlib.Path(flags['--workdir'])
-    workdir.mkdir()
-    (workdir / 'config.json').write_text('{"total_steps": 0}')
-    (workdir / 'DONE').write_text('0\n')
-    top1 = 0.5 + len(calls) / 10
-    row = {'objectnet/accuracy': top1, 'objectnet/top5_accuracy': top1 + 0.2}
-    text = json.dumps({'step': 0} | row)
-    (workdir / 'metrics.jsonl').write_text(f'{text}\n')
-    return subprocess.CompletedProcess(words, 0)
+  def row(_, number):
+    top1 = 0.5 + number / 10
+    return {'objectnet/accuracy': top1, 'objectnet/top5_accuracy': top1 + 0.2}
 
-  monkeypatch.setattr(eval_only.subprocess, 'run', run)
-  return calls
+  return released.evaluator(
+    *(monkeypatch, row),
+    lambda flags: 'No such class.' * ('broken' in flags['--config']),
+  )
 
 
 def _evaluate(results, data, tmp_path):

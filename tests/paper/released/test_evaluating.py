@@ -1,9 +1,6 @@
 """Guards: each released file is evaluated once, on the data that are there."""
 
-import json
 import os
-import pathlib
-import subprocess
 
 import numpy as np
 import pytest
@@ -34,20 +31,13 @@ def path(tmp_path):
 @pytest.fixture
 def evaluate(tmp_path, monkeypatch):
   """Calls `evaluate` with a process that writes results; returns its sets."""
-  calls = []
 
-  def run(words, *, stdout, **_):
-    flags = dict(word.partition('=')[::2] for word in words)
-    which = flags['--config'].split(',')[1]
-    calls.append(which)
-    if call.error:
-      stdout.write(f'Loading\nerror: {call.error}\nSee --help.\n'.encode())
-      return subprocess.CompletedProcess(words, 1)
-    workdir = pathlib.Path(flags['--workdir'])
-    workdir.mkdir(exist_ok=True)
-    row = {f'{which}/accuracy': len(calls) / 10, f'{which}/count': 50_000}
-    (workdir / 'metrics.jsonl').write_text(json.dumps({'step': 0} | row) + '\n')
-    return subprocess.CompletedProcess(words, 0)
+  def which(flags):
+    return flags['--config'].split(',')[1]
+
+  def row(flags, number):
+    of = which(flags)
+    return {f'{of}/accuracy': number / 10, f'{of}/count': 50_000}
 
   def call(*missing, keys=(), **images):
     calls.clear()
@@ -55,10 +45,10 @@ def evaluate(tmp_path, monkeypatch):
       *(epath.Path(tmp_path), tmp_path, keys, IMAGES | images),
       dict.fromkeys(missing, 'gone'),
     )
-    return pages.evaluate(place) or sorted(calls, key=BOTH.index)
+    return pages.evaluate(place) or sorted(map(which, calls), key=BOTH.index)
 
   call.error = ''
-  monkeypatch.setattr(eval_only.subprocess, 'run', run)
+  calls = made.evaluator(monkeypatch, row, lambda _: call.error)
   return call
 
 

@@ -1,12 +1,12 @@
 """Guards: a run in a bucket that fails ends like a run on a local disk."""
 
-import signal
-import time
+import pathlib
+import tempfile
 
 import pytest
 from etils import epath
 
-from tests import commands
+from tests import several
 from tests.faults import launching
 from tests.tiny_run import assert_same_state, rows_but_times
 from vit_jax.workdir import ownership
@@ -18,68 +18,43 @@ STEPS = 20
 LAYOUT = launching.Layout(1, 1, STEPS)
 
 
-class _Run:
-  """A run in its own process."""
-
-  def __init__(self, bucket, workdir, folder):
-    output = folder / f'{time.monotonic()}'
-    output.mkdir()
-    self._started = commands.shared().start(
-      *(output, 'tests.workdir.buckets.program'),
-      f'--workdir={workdir}',
-      *launching.arguments(LAYOUT),
-      '--config.log.every=1',
-      '--config.log.tensorboard=true',
-      '--config.evals.test.every=10',
-      '--config.checkpoint.best=test/accuracy',
-      '--config.checkpoint.keep=1',  # The run deletes some checkpoints.
-      '--compilation_cache=none',
-      XLA_FLAGS=launching._XLA_FLAGS.format(devices=1),
-      **bucket.environment(),
-    )
-    self.wait = self._started.wait
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *_):
-    self.kill()
-
-  def kill(self):
-    self._started.send(signal.SIGKILL)
-    self.wait(30)
-
-  @property
-  def text(self):
-    return self._started.out + self._started.err
-
-  def wait_for_text(self, words, seconds=120):
-    end = time.monotonic() + seconds
-    while words not in self.text:
-      assert self._started.poll() is None, self.text
-      assert time.monotonic() < end, self.text
-      time.sleep(0.02)
+def _start(bucket, workdir, folder):
+  """Starts a run in its own process."""
+  words = [
+    *(f'--workdir={workdir}', *launching.arguments(LAYOUT)),
+    '--config.log.every=1',
+    '--config.log.tensorboard=true',
+    '--config.evals.test.every=10',
+    '--config.checkpoint.best=test/accuracy',
+    '--config.checkpoint.keep=1',  # The run deletes some checkpoints.
+    f'--compilation_cache={folder}/cache',
+  ]
+  return several.Several(
+    pathlib.Path(tempfile.mkdtemp(dir=folder)),
+    *('tests.workdir.buckets.program', [words]),
+    **bucket.environment(),
+  )
 
 
 def test_a_run_with_outages_and_a_kill_ends_like_an_undisturbed_one(
   bucket, tmp_path
 ):
   local = tmp_path / 'undisturbed'
-  with _Run(bucket, local, tmp_path) as run:
-    assert run.wait(240) == 0, run.text
-  with _Run(bucket, RUN, tmp_path) as run:
+  with _start(bucket, local, tmp_path) as run:
+    assert run.codes(240) == [0], run.output(0)
+  with _start(bucket, RUN, tmp_path) as run:
     for step in (2, 9):  # Before and in a save.
-      run.wait_for_text(f'step {step:2d}/{STEPS}')
+      run.wait_for(f'step {step:2d}/{STEPS}', 120)
       bucket.fail(3)
-    run.wait_for_text(f'step 12/{STEPS}')
-    run.kill()
-  with _Run(bucket, RUN, tmp_path) as run:
-    run.wait_for_text('Resuming')
+    run.wait_for(f'step 12/{STEPS}', 120)
+  # It has been killed.
+  with _start(bucket, RUN, tmp_path) as run:
+    run.wait_for('Resuming', 120)
     with pytest.raises(ValueError, match='is in use by'), ownership.held(RUN):
       pass
-    run.wait_for_text(f'step {STEPS}/{STEPS}')
+    run.wait_for(f'step {STEPS}/{STEPS}', 120)
     bucket.fail(3)
-    assert run.wait(240) == 0, run.text
+    assert run.codes(240) == [0], run.output(0)
   assert bucket.refused > 10
   for part in ('', 'best', 'final'):
     assert_same_state(RUN / part if part else RUN, local / part)
