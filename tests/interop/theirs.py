@@ -70,7 +70,7 @@ CASES = (
   Case('CLIPModel', tower='vision_model'),
   Case('vit_tiny_patch16_224', {}),
   Case('vit_base_patch16_224_miil', {}),
-  Case('vit_base_patch16_224.mae', {}, dict(num_classes=0)),
+  Case('vit_base_patch16_224.mae', None, dict(num_classes=0)),
   Case('vit_base_patch16_224', None, dict(global_pool='avg')),
   Case('vit_small_patch16_224.dino', {}, dict(num_classes=0)),
   Case('deit3_small_patch16_224', {}),
@@ -85,9 +85,9 @@ CASES = (
   Case('vit_small_plus_patch16_dinov3', {}),
   Case('vit_base_patch16_siglip_224', {}, dict(num_classes=0)),
   Case('vit_base_patch16_siglip_gap_224'),
-  Case('vit_base_patch32_siglip_256', {}),  # With the GELU by tanh.
+  Case('vit_base_patch32_siglip_256'),  # With the GELU by tanh.
   Case('vit_xsmall_patch16_clip_224', {}),
-  Case('vit_base_patch32_clip_quickgelu_224', {}),
+  Case('vit_base_patch32_clip_quickgelu_224'),
   Case('vit_little_patch16_reg4_gap_256', {}),
 )
 
@@ -178,6 +178,8 @@ def run(
   for theirs, ours in (pairs | dict(logits='logits')).items():
     if getattr(out, theirs, None) is not None:
       found[ours] = getattr(out, theirs)
+  if case.source == 'DeiTModel':  # Its pooler is left out.
+    del found['pre_logits']
   if found['encoded'].ndim == 2:  # CLIP has the norm of the class token alone.
     found['pre_logits'] = found.pop('encoded')
   if tower is not model and hasattr(model, 'visual_projection'):

@@ -38,7 +38,10 @@ _TANH = (
   r'patch32_siglip|giantopt|so400m_patch16_siglip|large_patch16_siglip.*512'
 )
 # They have the names of a VisionTransformer, but compute something else.
-_REFUSED = r'aimv2|beit|eva|lingbot|_pe_|radio|rope|_rpn_|sapiens'
+_REFUSED = (
+  r'aimv2|beit|_d(little|p?wee)|eva|lingbot|_pe_|radio|rope|_rpn_|sapiens'
+  r'|so150m2|test_vit\d'
+)
 
 
 def _modules(name: str) -> dict[str, str]:
