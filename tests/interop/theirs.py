@@ -1,6 +1,5 @@
 """Models of transformers and timm with random weights, and their outputs."""
 
-import inspect
 import json
 import re
 from collections.abc import Mapping
@@ -158,7 +157,13 @@ def run(
   tower = getattr(model, case.tower) if hasattr(model, case.tower) else model
   names = {module: name for name, module in tower.named_modules()}
   images = torch.tensor(images.transpose(0, 3, 1, 2))
-  found = {}
+  found, options = {}, {}
+  if not case.is_timm:
+    options['interpolate_pos_encoding'] = True
+  if case.tower == 'vit':  # MAE masks nothing here, and keeps the order.
+    tower.config.mask_ratio = 0.0
+    patches = images[0, 0].numel() // tower.config.patch_size**2
+    options['noise'] = torch.arange(1.0 * patches)[None]
 
   def keep(module, args, out):
     name = names.get(module, '')
@@ -168,12 +173,12 @@ def run(
       found['encoded'] = out
 
   with torch.nn.modules.module.register_module_forward_hook(keep):
-    out = _call(tower, images)
-  if case.is_timm:
-    if not hasattr(tower, 'head_dist'):
-      found['pre_logits'] = tower.forward_head(out, pre_logits=True)
-    if tower.num_classes:
-      found['logits'] = tower.forward_head(out)
+    call = tower.forward_features if case.is_timm else tower
+    out = call(images, **options)
+  if case.is_timm and not hasattr(tower, 'head_dist'):
+    found['pre_logits'] = tower.forward_head(out, pre_logits=True)
+  if case.is_timm and tower.num_classes:
+    found['logits'] = tower.forward_head(out)
   pairs = dict(pooler_output='pre_logits', image_embeds='logits')
   for theirs, ours in (pairs | dict(logits='logits')).items():
     if getattr(out, theirs, None) is not None:
@@ -185,16 +190,3 @@ def run(
   if tower is not model and hasattr(model, 'visual_projection'):
     found['logits'] = model.visual_projection(found['pre_logits'])
   return found
-
-
-def _call(tower, images):
-  if hasattr(tower, 'forward_features'):
-    return tower.forward_features(images)
-  options, takes = {}, inspect.signature(tower.forward).parameters
-  if 'interpolate_pos_encoding' in takes:
-    options['interpolate_pos_encoding'] = True
-  if 'noise' in takes:  # Nothing is masked, and the order stays.
-    tower.config.mask_ratio = 0.0
-    patches = images[0, 0].numel() // tower.config.patch_size**2
-    options['noise'] = torch.arange(1.0 * patches).repeat(len(images), 1)
-  return tower(images, **options)

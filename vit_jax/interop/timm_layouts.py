@@ -39,8 +39,8 @@ _TANH = (
 )
 # They have the names of a VisionTransformer, but compute something else.
 _REFUSED = (
-  r'aimv2|beit|_d(little|p?wee)|eva|lingbot|_pe_|radio|rope|_rpn_|sapiens'
-  r'|so150m2|test_vit\d'
+  r'aimv2|beit|_d(little|wee)|eva|lingbot|_pe_|pwee|radio|rope|_rpn_|sapiens'
+  r'|so150m|test_vit\d|_xp_|_\d+x\d_'
 )
 
 
