@@ -147,6 +147,7 @@ def _weights(
   model = models.build(
     'ViT-B/16', num_classes=inference.num_classes(params), **found
   )
+  families.check(layout, model, has_head=has_head)
   if family.check:
     family.check(model, section)
   names = ()

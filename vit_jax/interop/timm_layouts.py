@@ -38,7 +38,10 @@ _TANH = (
   r'patch32_siglip|giantopt|so400m_patch16_siglip|large_patch16_siglip.*512'
 )
 # They have the names of a VisionTransformer, but compute something else.
-_REFUSED = r'aimv2|_rpn_|rope|eva|radio'
+_REFUSED = (
+  r'aimv2|beit|_d(little|wee)|eva|lingbot|_pe_|pwee|radio|rope|_rpn_|sapiens'
+  r'|so150m|test_vit\d|_xp_|_\d+x\d_'
+)
 
 
 def _modules(name: str) -> dict[str, str]:
