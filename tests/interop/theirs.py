@@ -54,6 +54,8 @@ CASES = (
   Case('ViTMAEForPreTraining', {}, tower='vit'),
   Case('ViTMSNModel', _SMALL),
   Case('ViTMSNForImageClassification'),
+  Case('IJepaModel', {}),
+  Case('IJepaForImageClassification'),
   Case('Dinov2Model', _DINOV2_SMALL),
   Case('Dinov2Model', _GIANT, dict(use_swiglu_ffn=True)),
   Case('Dinov2ForImageClassification'),

@@ -147,7 +147,8 @@ def _weights(
   model = models.build(
     'ViT-B/16', num_classes=inference.num_classes(params), **found
   )
-  families.check(layout, model, has_head=has_head)
+  if others := family.unlike(model, has_head=has_head):
+    raise ValueError(f'no {layout} has {", ".join(others)}, as the arrays show')
   if family.check:
     family.check(model, section)
   names = ()

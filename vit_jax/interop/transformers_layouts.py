@@ -195,6 +195,14 @@ MSN = dataclasses.replace(
   config=_config('vit_msn', 'ViTMSNModel', 'ViTMSNForImageClassification'),
 )
 
+# It has no class token: its features are the mean of the patches.
+IJEPA = dataclasses.replace(
+  VIT,
+  prefix='ijepa.',
+  pooling=('gap', 'gap'),
+  config=_config('ijepa', 'IJepaModel', 'IJepaForImageClassification'),
+)
+
 
 def _layer_scale(block: str) -> tuple[Rule, ...]:
   return tuple(
@@ -428,6 +436,7 @@ FAMILIES = {
   'deit': DEIT,
   'vit_mae': MAE,
   'vit_msn': MSN,
+  'ijepa': IJEPA,
   'dinov2': DINOV2,
   'dinov2_with_registers': DINOV2_WITH_REGISTERS,
   'dinov3_vit': DINOV3,
