@@ -45,49 +45,6 @@ def test_train_step(command):
   assert first.split()[:2] == ['config', f'{ours["step_ms"]["median"]:.1f}']
 
 
-def _fake_torch(folder, params):
-  """Returns an interpreter that answers for timm."""
-  found = {
-    'seconds': [0.25, 0.5, 0.4],
-    'params': params,
-    'compile_sec': 1.5,
-    'peak_gib': 17.25,
-    'device_kind': 'NVIDIA H100 PCIe',
-    'versions': {},
-  }
-  path = folder / 'python'
-  path.write_text(f"#!/bin/sh\n[ $1 = -c ] || echo '{json.dumps(found)}'\n")
-  path.chmod(0o755)
-  return path
-
-
-def _compare(command, folder, params):
-  return command(
-    *('benchmarks.gpu_vs_timm', '--models=ViT-Ti/16', '--device=cpu'),
-    *('--image_size=32', '--batch_size=4', '--steps=1', '--rounds=1'),
-    f'--torch_python={_fake_torch(folder, params)}',
-  )
-
-
-def test_gpu_vs_timm(command, tmp_path):
-  # The sum is: patches, class token, 5 positions, 12 blocks, last norm, head.
-  block = 4 * (192**2 + 192) + 2 * 192 * 768 + 768 + 192 + 4 * 192
-  params = 768 * 192 + 192 + 192 + 5 * 192 + 12 * block + 2 * 192 + 193 * 1000
-  done = _compare(command, tmp_path, params)
-  _, ours, timm = _results(done, 'ViT-Ti/16 ours', 'ViT-Ti/16 timm')
-  assert ours['params'] == params
-  assert timm['step_ms']['values'] == [250, 500, 400]
-  assert timm['images_per_sec'] == 4 / 0.4
-  macs = timm['forward_macs']
-  assert timm['mfu'] == pytest.approx(10 * 6 * macs / 756e12)
-  assert timm['ratio'] == pytest.approx(400 / ours['step_ms']['median'])
-  assert '400.0' in done.stderr
-  # The models must be equal.
-  done = _compare(command, tmp_path, 7)
-  assert done.returncode == 1
-  assert f"ours': {params}, 'ViT-Ti/16 timm': 7}}" in done.stderr
-
-
 def test_input(command):
   done = command(
     *('benchmarks.input', '--data=digits', '--image_size=16', '--batch_size=8'),
@@ -107,7 +64,6 @@ def test_input(command):
   [
     (['train_step'], '--config is missing'),
     (['train_step', *_TINY, '--against=model.scam=true'], 'model.scam=true'),
-    (['gpu_vs_timm', '--torch_python=/nowhere'], '/nowhere'),
     (['input', '--data=digits', '--workers=many'], '--workers'),
   ],
 )

@@ -1,4 +1,4 @@
-"""Guards: the worker process that times timm's step runs."""
+"""Guards: the step of timm's model that ours is compared with."""
 
 import json
 import pathlib
@@ -7,32 +7,26 @@ import sys
 
 import pytest
 
-from benchmarks import jax_worker
+from vit_jax import accounting, models
 
 ROOT = pathlib.Path(__file__).parents[2]
-TASK = {
-  'model': 'ViT-Ti/16',
-  'num_classes': 10,
-  'batch_size': 4,
-  'image_size': 32,
-  'device': 'cpu',
-  'turns': 2,
-  'steps': 1,
-  'warmup': 1,
-}
 
 
 @pytest.mark.hf
-def test_both_workers_time_the_same_model():
+def test_the_models_are_equal():
+  words = '--device=cpu --num_classes=10 --batch_size=4 --image_size=32'
+  turns = '--rounds=3 --steps=1 --warmup=1'
   done = subprocess.run(
-    [sys.executable, '-m', 'benchmarks.timm_worker', json.dumps(TASK)],
+    [sys.executable, '-m', 'benchmarks.timm_step', 'ViT-Ti/16']
+    + [*words.split(), *turns.split()],
     cwd=ROOT,
     capture_output=True,
     check=True,
     text=True,
   )
-  timm = json.loads(done.stdout.splitlines()[-1])
-  ours = jax_worker.main(TASK)
-  assert len(timm['seconds']) == len(ours['seconds']) == 2
-  assert timm['params'] == ours['params']
-  assert timm.keys() == ours.keys()
+  found = json.loads(done.stdout)
+  assert len(found['values']) == 3
+  assert found['step_ms'] == sorted(found['values'])[1]
+  assert found['images_per_sec'] == pytest.approx(4000 / found['step_ms'])
+  ours = accounting.account(models.build('ViT-Ti/16', num_classes=10), 32)
+  assert found['params'] == ours.params
