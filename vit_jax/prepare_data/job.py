@@ -7,7 +7,6 @@ are its counts and the images that it lacks, until the report tells them.
 import collections
 import dataclasses
 import functools
-import json
 import os
 import signal
 import tempfile
@@ -190,7 +189,7 @@ def _write(job: Job, shard: Shard, parent: int) -> int:
       system.put_file(temporary, place)
     else:
       os.replace(temporary, path)
-  write_json(job.facts(shard), {'counts': counts, 'set_aside': set_aside})
+  files.write_json(job.facts(shard), {'counts': counts, 'set_aside': set_aside})
   return shard.stop - shard.start
 
 
@@ -264,8 +263,3 @@ def _serialize(image: bytes, labels: Sequence[int], name: str) -> bytes:
     name.encode('utf-8', 'backslashreplace')
   )
   return example.SerializeToString(deterministic=True)
-
-
-def write_json(path: epath.Path, content: Any) -> None:
-  """Writes JSON so that no reader sees a half of it."""
-  files.write_shared(path, json.dumps(content, indent=1).encode())
