@@ -115,10 +115,8 @@ def build(config: ml_collections.ConfigDict) -> Step:
     'compile_sec': seconds,
     'memory_gib': memory.total / compilers.GIB,
   }
-  rng, above = (
-    np.random.default_rng(0),
-    dict(image=256, label=config.num_classes),
-  )
+  rng = np.random.default_rng(0)
+  above = {'image': 256, 'label': config.num_classes}
   # No step reads the other arrays, which are zeros here.
   numbers = {
     name: rng.integers(above.get(name, 1), size=x.shape).astype(x.dtype)
