@@ -45,26 +45,11 @@ def test_train_step(command):
   assert first.split()[:2] == ['config', f'{ours["step_ms"]["median"]:.1f}']
 
 
-def test_input(command):
-  done = command(
-    *('benchmarks.input', '--data=digits', '--image_size=16', '--batch_size=8'),
-    *('--batches=2', '--rounds=2', '--workers=0,1'),
-  )
-  _, first, second = _results(done, 'workers=0', 'workers=1')
-  for result in (first, second):
-    seconds = result['batch_sec']['median']
-    assert result['images_per_sec'] == pytest.approx(8 / seconds)
-    assert result['ratio'] == pytest.approx(
-      seconds / first['batch_sec']['median']
-    )
-
-
 @pytest.mark.parametrize(
   'words, message',
   [
     (['train_step'], '--config is missing'),
     (['train_step', *_TINY, '--against=model.scam=true'], 'model.scam=true'),
-    (['input', '--data=digits', '--workers=many'], '--workers'),
   ],
 )
 def test_errors(command, words, message):
