@@ -1,9 +1,14 @@
-"""Training steps on synthetic data, and configs that differ in some keys."""
+"""Training steps on synthetic data: their configs, figures and table."""
 
 import copy
 import dataclasses
+import datetime
+import json
+import os
 import re
+import sys
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,12 +16,28 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 from absl import flags
+from flax import traverse_util
 from ml_collections import config_flags
 
 from vit_jax import accounting, sharding
-from vit_jax.plan import compilers
-from vit_jax.runtime import stopwatch
+from vit_jax.plan import chips, compilers
+from vit_jax.runtime import installed, stopwatch, text_table
 from vit_jax.training import program as program_lib
+
+# Environment variables that can change the measurements begin with these.
+_PREFIXES = ('JAX_', 'LIBTPU_', 'OMP_', 'XLA_')
+# Title of a column -> the figure, and its format.
+_COLUMNS = {
+  'ms': ('step_ms.median', '.1f'),
+  'spread': ('step_ms.spread', '.1%'),
+  'images/s': ('images_per_sec', '.1f'),
+  '/device': ('images_per_sec_per_device', '.1f'),
+  'MFU': ('mfu', '.1%'),
+  'times': ('ratio', '.3f'),
+  'paired': ('paired_ratio', '.3f'),
+  'compile s': ('compile_sec', '.1f'),
+  'GiB': ('memory_gib', '.2f'),
+}
 
 
 def changed(
@@ -57,7 +78,7 @@ class Step:
     program: makes a state on the devices.
     inputs: a batch on the devices, and a teacher's parameters, which are zeros.
     run: `(state, *inputs) -> (state, others)`, compiled; donates the state.
-    facts: what `report.of_steps` needs, and `params`, `compile_sec` (with the
+    facts: what `of_steps` needs, and `params`, `compile_sec` (with the
       trace), and `memory_gib`, a device's memory by the compiler.
   """
 
@@ -135,3 +156,86 @@ def peak_gib() -> float | None:
   stats = jax.local_devices()[0].memory_stats() or {}
   peak = stats.get('peak_bytes_in_use')
   return peak and peak / 2**30
+
+
+def say(text: str) -> None:
+  """Prints to stderr, because stdout is for the JSON."""
+  print(text, file=sys.stderr, flush=True)
+
+
+def of_steps(
+  seconds: Mapping[str, Sequence[float]], facts: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+  """Returns the figures of training steps that took turns.
+
+  Args:
+    seconds: name -> the seconds of a step, one number a turn.
+    facts: name -> at least `batch_size`, `devices`, `device_kind` (JAX's or
+      CUDA's name) and `forward_macs`, the multiply-accumulates of one image's
+      forward pass.
+
+  Returns:
+    Name -> the facts, `step_ms` (see `stopwatch.statistics`), `images_per_sec`,
+    `images_per_sec_per_device`, `mfu`, and the `stopwatch.ratios` of the time
+    per image. `mfu` is in 0..1, and None if the device's peak is not known. The
+    backward pass has twice the multiply-accumulates of the forward pass, and
+    each counts as two operations.
+  """
+  an_image = {
+    name: np.divide(values, facts[name]['batch_size'])
+    for name, values in seconds.items()
+  }
+  ratios, results = stopwatch.ratios(an_image), {}
+  for name, found in facts.items():
+    rate = 1 / float(np.median(an_image[name]))
+    per_device = rate / found['devices']
+    peak = chips.peak_flops(found['device_kind'])
+    results[name] = {
+      'step_ms': stopwatch.statistics(np.multiply(seconds[name], 1000)),
+      'images_per_sec': rate,
+      'images_per_sec_per_device': per_device,
+      'mfu': peak and per_device * 3 * 2 * found['forward_macs'] / peak,
+      **found,
+      **ratios[name],
+    }
+  return results
+
+
+def publish(
+  results: Mapping[str, Mapping[str, Any]], title: str, **setting: Any
+) -> None:
+  """Prints the table to stderr, and the JSON to stdout.
+
+  Args:
+    results: name -> figures of `of_steps`.
+    title: the line above the table.
+    **setting: is written besides the flags, or in place of those.
+  """
+  say(f'\n{title}\n\n{table(results)}\n')
+  own = flags.FLAGS.get_flags_for_module(sys.argv[0])
+  given = {flag.name: flag.value for flag in own if flag.name != 'version'}
+  written = {
+    'benchmark': 'train_step',
+    'setting': given | setting,
+    'environment': {
+      'date': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
+      'commit': installed.commit(),
+      'versions': installed.versions(),
+      'variables': {
+        k: v for k, v in os.environ.items() if k.startswith(_PREFIXES)
+      },
+    },
+    'results': results,
+  }
+  print(json.dumps(written))
+
+
+def table(results: Mapping[str, Mapping[str, Any]]) -> str:
+  """Returns a row for each result; columns without any figure are left out."""
+  flat = [traverse_util.flatten_dict(r, sep='.') for r in results.values()]
+  rows = [['', *results]]
+  for title, (key, form) in _COLUMNS.items():
+    cells = [result[key] for result in flat]
+    if None not in cells:
+      rows.append([title, *(format(cell, form) for cell in cells)])
+  return text_table.aligned([*zip(*rows, strict=True)])

@@ -26,7 +26,7 @@ import jax
 from absl import flags
 from ml_collections import config_flags
 
-from benchmarks import report, steps
+from benchmarks import steps
 from vit_jax.plan import analysis
 from vit_jax.runtime import command_line, stopwatch
 
@@ -54,7 +54,7 @@ def main():
   configs = {k: analysis.resolve(c, platform) for k, c in configs.items()}
   built, turns = {}, {}
   for name, config in configs.items():
-    report.say(f'Compiling {name} ...')
+    steps.say(f'Compiling {name} ...')
     built[name] = steps.build(config)
     turns[name] = functools.partial(
       built[name].turn, _STEPS.value, _WARMUP.value
@@ -62,8 +62,8 @@ def main():
   seconds = stopwatch.take_turns(turns, _ROUNDS.value)
   facts = {name: step.facts for name, step in built.items()}
   config, first = configs['config'], facts['config']
-  report.publish(
-    report.of_steps(seconds, facts),
+  steps.publish(
+    steps.of_steps(seconds, facts),
     f'Training step of {config.model.name} at'
     f' {"x".join(map(str, config.image_size))} px, {config.model.dtype}, batch'
     f' {config.data.batch_size}, on {first["devices"]} x'

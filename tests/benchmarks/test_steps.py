@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from benchmarks import report, steps
+from benchmarks import steps
 from vit_jax import config as config_lib
 
 
@@ -44,7 +44,7 @@ def test_figures_of_steps():
   h100 = {'batch_size': 200, 'devices': 2, 'forward_macs': 17_500_000_000}
   h100['device_kind'] = 'NVIDIA H100 PCIe'
   facts = {'a': h100, 'b': h100 | {'batch_size': 100, 'device_kind': 'cpu'}}
-  found = report.of_steps({'a': [1.0], 'b': [1.0]}, facts)
+  found = steps.of_steps({'a': [1.0], 'b': [1.0]}, facts)
   assert found['a']['images_per_sec'] == 200
   assert found['a']['mfu'] == pytest.approx(10.5 / 756)
   assert found['b']['mfu'] is None
