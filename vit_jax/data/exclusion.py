@@ -121,17 +121,13 @@ class Excluding(source.Source):
     self.others, self.sorted_by_class = whole.others, whole.sorted_by_class
     spec = join(whole.info.spec, path)
     _, lists = read(files.absolute(path))
+    # The second has the number of examples that are kept before each excluded.
+    self._excluded, self._kept_before = {}, {}
     for name, entry in lists.items():
       _check(printable.name(spec), whole, name, entry)
-    self._excluded = {
-      name: np.array(entry['excluded'], np.int64)
-      for name, entry in lists.items()
-    }
-    # The number of examples that are kept before each excluded one.
-    self._kept_before = {
-      name: indices - np.arange(len(indices))
-      for name, indices in self._excluded.items()
-    }
+      indices = np.array(entry['excluded'], np.int64)
+      self._excluded[name] = indices
+      self._kept_before[name] = indices - np.arange(len(indices))
     self._digest = identity.short_hash(lists)
     left_out = sum(map(len, self._excluded.values()))
     total = sum(whole.info.splits[name] for name in lists)

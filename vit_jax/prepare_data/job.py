@@ -6,7 +6,6 @@ are its counts and the images that it lacks, until the report tells them.
 
 import collections
 import dataclasses
-import functools
 import os
 import signal
 import tempfile
@@ -160,16 +159,13 @@ def log_progress(what: str, sizes: Iterable[int], total: int) -> None:
       )
 
 
-@functools.cache
-def _set_up_worker() -> None:
-  decoding.own_process()
-  signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends this process.
-
-
 def _write(job: Job, shard: Shard, parent: int) -> int:
   """Writes a shard, then its facts; returns the number of its images."""
   if os.getpid() != parent:
-    _set_up_worker()
+    decoding.own_process()
+    signal.signal(
+      signal.SIGINT, signal.SIG_IGN
+    )  # The parent ends this process.
     if os.getppid() != parent:
       os._exit(1)  # The command was killed, and another may have begun.
   path, place = job.path(shard), None
