@@ -214,6 +214,11 @@ def get_config(argument=None):
   _set_dataset(config, dataset, args.get('train'), args.get('eval'))
   if 'data' in args:
     _use_copy(config, dataset, args['data'])
+  if (excluded or 'subset' in args) and config.data.num_examples:
+    # An epoch counts all examples, so that the run has as many steps as one on
+    # all of them.
+    config.data.examples_per_epoch = config.data.num_examples
+    config.data.num_examples = 0
   if excluded:
     _exclude(config, excluded)
   if 'subset' in args:
@@ -284,11 +289,6 @@ def _exclude(config, path):
       f' --config.data.dataset=SPEC,exclude={path}. {USAGE}'
     )
   config.data.dataset = exclusion.join(config.data.dataset, path)
-  # An epoch counts all examples, so that the run has as many steps as one on
-  # all of them.
-  if config.data.num_examples:
-    config.data.examples_per_epoch = config.data.num_examples
-    config.data.num_examples = 0
 
 
 def _set_dataset(config, dataset, train, given):
@@ -400,11 +400,7 @@ def _take_subset(config, subset):
       f'eval=shuffled(train)[98%:]. {USAGE}'
     )
   config.data.train_split = f'shuffled({whole})[:{_part(subset)}]'
-  # The run has as many steps as one on the whole data.
-  if config.data.num_examples:
-    config.data.examples_per_epoch = config.data.num_examples
-    config.data.num_examples = 0
-  elif not config.data.examples_per_epoch:
+  if not config.data.examples_per_epoch:
     config.data.examples_per_epoch = -1
   config.checkpoint.best = f'{name}/accuracy'
 

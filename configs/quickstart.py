@@ -24,8 +24,6 @@ TRAIN = 'train[:75]'
 VALIDATION = 'train[75:350]'
 TEST = 'train[350:]+test'
 
-STAGES = ('pretrain', 'finetune', 'scratch')
-
 
 def get_config(argument=None):
   """Returns all stages, or one of them: `quickstart.py:pretrain`."""
@@ -37,11 +35,11 @@ def get_config(argument=None):
   if argument:
     if argument not in stages:
       raise ValueError(
-        f'Unknown stage {argument!r}; choose one of {list(STAGES)}, or none'
+        f'Unknown stage {argument!r}; choose one of {list(stages)}, or none'
         ' for all three.'
       )
     return stages[argument]
-  return ml_collections.ConfigDict({'stages': stages, 'order': STAGES})
+  return ml_collections.ConfigDict({'stages': stages, 'order': tuple(stages)})
 
 
 def _base(digits, resolution, batch_size):

@@ -93,11 +93,6 @@ def run(shell, args, flags) -> None:
     flags = [*flags, f'--start_timeout={SLICES_TIMEOUT}']
   if not args.no_preflight:
     flags_lib.check_bucket(shell, workdir)
-  shell.run(_command(args, wanted, workdir, flags))
-
-
-def _command(args, wanted, workdir, flags) -> list[str]:
-  """Returns the command of XPK that starts the run."""
   kind = wanted.generation.accelerator or wanted.generation.name
   program = [
     # The metadata server, which JAX would ask, knows only the node. GKE
@@ -108,7 +103,7 @@ def _command(args, wanted, workdir, flags) -> list[str]:
   # With `exec`, the signals of XPK's shell reach pod.sh, which passes them on.
   # Kubernetes replaces $(A) in commands, and takes $$ for $.
   line = f'exec {shlex.join(program)}'.replace('$', '$$')
-  return [
+  command = [
     *('xpk', 'workload', 'create', f'--workload={args.name}'),
     *(f'--cluster={args.cluster}', f'--project={args.project}'),
     *(f'--zone={args.zone}', f'--tpu-type={kind}-{wanted.topology}'),
@@ -119,6 +114,7 @@ def _command(args, wanted, workdir, flags) -> list[str]:
     *args.more,  # The last of two equal flags counts.
     f'--command={line}',
   ]
+  shell.run(command)
 
 
 COMMANDS = {

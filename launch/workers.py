@@ -39,12 +39,14 @@ class Worker:
 
 def ssh(target: Target, command: str, *, worker: str = 'all') -> list[str]:
   """Returns the gcloud command that runs a shell line on one or all workers."""
+  return [*_on(target, 'ssh', target.name, worker), f'--command={command}']
+
+
+def _on(target: Target, program: str, what: str, worker: str = 'all', *to):
   return [
-    *(*_SSH, 'ssh', target.name, *target.place),
+    *(*_SSH, program, what, *to, *target.place),
     *(['--internal-ip'] if target.internal_ip else []),
-    f'--worker={worker}',
-    '--quiet',
-    f'--command={command}',
+    *(f'--worker={worker}', '--quiet'),
   ]
 
 
@@ -75,14 +77,7 @@ def set_up(
   Raises:
     CommandError: it failed on some worker.
   """
-  shell.run(
-    [
-      *(*_SSH, 'scp', archive, f'{target.name}:{ARCHIVE}', *target.place),
-      *(['--internal-ip'] if target.internal_ip else []),
-      '--worker=all',
-      '--quiet',
-    ]
-  )
+  shell.run(_on(target, 'scp', archive, 'all', f'{target.name}:{ARCHIVE}'))
   words = [f'LOCK={lock}', *([f'WORKDIR={workdir}'] if workdir else [])]
   # setup.sh is extracted first; it then unpacks the whole archive.
   shell.run(

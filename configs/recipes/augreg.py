@@ -62,8 +62,6 @@ def get_config(argument=None):
     args,
     epochs=300,
     batch_size=4096,
-    image_size=224,
-    test=base.CENTRE,
     model={'dropout_rate': drop, 'stochastic_depth': drop} if drop else {},
     keys={
       'data.preprocess': f'inception_crop|flip{augment}',

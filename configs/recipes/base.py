@@ -30,7 +30,7 @@ def parse(argument, name, options='', data='imagenet2012', train=''):
   return args
 
 
-def build(args, *, init='', data='', epochs, batch_size, image_size, **row):
+def build(args, *, init='', data='', epochs, batch_size, image_size=224, **row):
   """Returns the config of a run.
 
   Args:
@@ -41,7 +41,7 @@ def build(args, *, init='', data='', epochs, batch_size, image_size, **row):
     batch_size: on ImageNet.
     image_size: height and width in pixels.
     **row: `model` has options of the model, `test` is the preprocessing of
-      evaluated images, such as `CENTRE`, `keys` has other keys, such as
+      evaluated images (`CENTRE`), `keys` has other keys, such as
       `{'data.repeats': 3}`.
   """
   data = data or args['data']
@@ -60,7 +60,8 @@ def build(args, *, init='', data='', epochs, batch_size, image_size, **row):
     (config[parent] if parent else config)[name] = value
   for name, section in config.evals.items():
     if section.kind == 'classification':
-      section.preprocess = row['test'].format(larger=size // 7 * 8)
+      test = row.get('test', CENTRE)
+      section.preprocess = test.format(larger=size // 7 * 8)
       if config.loss.name == config_lib.MAE:
         same = {key: section[key] for key in ('preprocess', 'every')}
         config.evals[name] = config_lib.evaluation(section.split, 'mae', **same)

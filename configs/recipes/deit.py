@@ -39,7 +39,6 @@ def row(**model):
   return dict(
     epochs=300,
     batch_size=1024,
-    image_size=224,
     test='eval_crop(0.875)',
     model=MODEL | model,
     keys={

@@ -50,11 +50,8 @@ def patient():
   return dict(
     epochs=1200,
     batch_size=4096,
-    image_size=224,
-    test=base.CENTRE,
     model={},
     keys={
-      'data.preprocess': 'inception_crop|flip',
       'mixup_alpha': 1.0,
       'distill.kind': 'soft',
       'distill.temperature': 1.0,

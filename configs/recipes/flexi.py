@@ -50,7 +50,6 @@ def get_config(argument=None):
       'position_grid': (7, 7),
     },
     keys={
-      'data.preprocess': 'inception_crop|flip',
       'mixup_alpha': 1.0,
       'flexi.patch_sizes': PATCH_SIZES,
       'distill.teacher': teacher,

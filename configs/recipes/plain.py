@@ -25,8 +25,6 @@ def get_config(argument=None):
     args,
     epochs=90,
     batch_size=1024,
-    image_size=224,
-    test=base.CENTRE,
     model={
       'pooling': 'gap',
       'position_embedding': 'sincos2d',

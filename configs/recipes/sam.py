@@ -32,11 +32,8 @@ def get_config(argument=None):
     args,
     epochs=300,
     batch_size=4096,
-    image_size=224,
-    test=base.CENTRE,
     model={'pooling': 'gap', 'head_bias': -10.0},
     keys={
-      'data.preprocess': 'inception_crop|flip',
       'loss': config_lib.sigmoid(),
       # big_vision decays by 1e-3 at the peak of 3e-3; here the rate multiplies.
       'optimizer': config_lib.optimizer(

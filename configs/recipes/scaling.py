@@ -27,11 +27,8 @@ def get_config(argument=None):
     args,
     epochs=0.0,
     batch_size=16_384,
-    image_size=224,
-    test=base.CENTRE,
     model={'pooling': 'map', 'head_bias': -10.0, 'scan': True},
     keys={
-      'data.preprocess': 'inception_crop|flip',
       'loss': config_lib.sigmoid(),
       'optimizer': config_lib.optimizer(
         'adafactor',

@@ -98,9 +98,9 @@ def test_inside_one_set_each_pair_counts_once(tmp_path, block_size):
 def test_another_comparison_is_refused(tmp_path):
   _job(tmp_path)
   for settings in ({'flips': True}, {'max_distance': 7}, {'block_size': 5}):
-    with pytest.raises(ValueError, match=f'{next(iter(settings))}='):
+    with pytest.raises(ValueError, match=f'{next(iter(settings))}: '):
       _job(tmp_path, **settings)
-  with pytest.raises(ValueError, match=r'data=.*there'):
+  with pytest.raises(ValueError, match=r'data: .*there'):
     _job(tmp_path, images=ORIGINALS)
 
 

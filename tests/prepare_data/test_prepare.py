@@ -206,7 +206,7 @@ def test_done_is_done_and_other_options_are_refused(birds, tmp_path):
   before = hashes(folder)
   assert run(f'folder:{birds}', tmp_path) == first
   assert hashes(folder) == before
-  with pytest.raises(ValueError, match="order: 'shuffled' then, 'source' now"):
+  with pytest.raises(ValueError, match='order: "shuffled" then, "source" now'):
     run(f'folder:{birds}', tmp_path, shuffled=False)
   (folder / 'report.json').unlink()
   with pytest.raises(ValueError, match='has not written'):

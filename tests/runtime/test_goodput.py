@@ -1,6 +1,7 @@
 """Guards: the goodput categories sum to the wall time of all launches."""
 
 import math
+import types
 
 import jax
 import pytest
@@ -20,8 +21,16 @@ class Clock:
     return self.seconds
 
 
-def _start(clock, carried=None):
-  goodput = goodput_lib.Goodput(now=clock, clock=clock)
+@pytest.fixture
+def clock(monkeypatch):
+  clock = Clock()
+  clocks = types.SimpleNamespace(time=clock, monotonic=clock)
+  monkeypatch.setattr(goodput_lib, 'time', clocks)
+  return clock
+
+
+def _start(carried=None):
+  goodput = goodput_lib.Goodput()
   goodput.go_on_from([carried or {}, {}])
   return goodput
 
@@ -41,9 +50,8 @@ def _compile(clock, seconds):
   jax.monitoring.record_event_duration_secs(COMPILE, seconds, fun_name='f')
 
 
-def test_each_category():
-  clock = Clock()
-  with _start(clock) as goodput:
+def test_each_category(clock):
+  with _start() as goodput:
     clock.seconds += 7  # Start-up.
     goodput.start_training()
     clock.seconds += 100
@@ -74,13 +82,12 @@ def test_compilation_by_jax_is_counted():
   assert _seconds(goodput)['compilation'] == first
 
 
-def test_the_categories_always_sum_to_the_wall_time():
-  clock = Clock()
+def test_the_categories_always_sum_to_the_wall_time(clock):
   carried = {}
   begin = clock.seconds
   for launch in range(3):
     clock.seconds += 0.7 * launch  # Down time between launches.
-    with _start(clock, carried) as goodput:
+    with _start(carried) as goodput:
       clock.seconds += 0.1
       _compile(clock, 0.2)
       goodput.start_training()
@@ -105,9 +112,8 @@ def test_the_categories_always_sum_to_the_wall_time():
   assert all(math.isfinite(value) for value in carried.values())
 
 
-def test_a_launch_continues_from_the_last_kept_row():
-  clock = Clock()
-  with _start(clock) as goodput:
+def test_a_launch_continues_from_the_last_kept_row(clock):
+  with _start() as goodput:
     goodput.start_training()
     clock.seconds += 60
     row = {'step': 6.0} | goodput.metrics()
@@ -116,7 +122,7 @@ def test_a_launch_continues_from_the_last_kept_row():
       clock.seconds += 5
   assert row['unix_time'] == 1060
   clock.seconds += 300  # Down time.
-  with _start(clock, row) as goodput:
+  with _start(row) as goodput:
     clock.seconds += 7
     goodput.start_training()
     clock.seconds += 140

@@ -81,7 +81,8 @@ def main(folders: Sequence[str]) -> None:
   if _SERVE.value is not None:
     if _CSV.value or _PLOT.value:
       raise ValueError('--serve draws a page: leave out --csv and --plot.')
-    server.serve(folders, _METRIC.value, _HOST.value, _SERVE.value, choices)
+    options = _METRIC.value, _HOST.value, _SERVE.value, choices
+    server.Server(folders, *options).serve()
     return
   runs = frames.load_runs(*folders)
   metrics = table.choose(runs, _METRIC.value)

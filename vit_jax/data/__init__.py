@@ -11,28 +11,13 @@ import inspect
 from collections.abc import Callable
 
 from vit_jax.data import exclusion
-from vit_jax.data.identity import digest
-from vit_jax.data.source import (
-  Picked,
-  Record,
-  Source,
-  SourceInfo,
-  View,
-  read_labels,
-)
-
-__all__ = [
-  'Picked',
-  'Record',
-  'Source',
-  'SourceInfo',
-  'View',
-  'digest',
-  'exclusion',
-  'open_source',
-  'read_labels',
-]
-
+from vit_jax.data.identity import digest as digest
+from vit_jax.data.source import Picked as Picked
+from vit_jax.data.source import Record as Record
+from vit_jax.data.source import Source as Source
+from vit_jax.data.source import SourceInfo as SourceInfo
+from vit_jax.data.source import View as View
+from vit_jax.data.source import read_labels as read_labels
 
 # Kind of a data spec -> the class or function that opens it. MODULE:CLASS is
 # imported when a data set is opened, as some need large libraries.

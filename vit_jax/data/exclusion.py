@@ -22,8 +22,8 @@ has `facts`, a digest of the names of the split's files. Splits without an entry
 stay whole.
 """
 
+import dataclasses
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,7 +80,7 @@ def write(
     for name, indices in excluded.items()
   }
   content = {'kind': KIND, 'dataset': opened.info.spec, 'splits': splits}
-  files.write_shared(path, (json.dumps(content) + '\n').encode())
+  files.write_json(path, content, indent=None)
 
 
 def _entry(
@@ -121,31 +121,22 @@ class Excluding(source.Source):
     self.others, self.sorted_by_class = whole.others, whole.sorted_by_class
     spec = join(whole.info.spec, path)
     _, lists = read(files.absolute(path))
+    # The second has the number of examples that are kept before each excluded.
+    self._excluded, self._kept_before = {}, {}
     for name, entry in lists.items():
       _check(printable.name(spec), whole, name, entry)
-    self._excluded = {
-      name: np.array(entry['excluded'], np.int64)
-      for name, entry in lists.items()
-    }
-    # The number of examples that are kept before each excluded one.
-    self._kept_before = {
-      name: indices - np.arange(len(indices))
-      for name, indices in self._excluded.items()
-    }
+      indices = np.array(entry['excluded'], np.int64)
+      self._excluded[name] = indices
+      self._kept_before[name] = indices - np.arange(len(indices))
     self._digest = identity.short_hash(lists)
     left_out = sum(map(len, self._excluded.values()))
     total = sum(whole.info.splits[name] for name in lists)
     logging.info('%s leaves out %s of %s.', spec, f'{left_out:,}', f'{total:,}')
-    self.info = source.SourceInfo(
-      spec=spec,
-      splits={
-        name: size - len(self._excluded.get(name, ()))
-        for name, size in whole.info.splits.items()
-      },
-      class_names=whole.info.class_names,
-      multi_label=whole.info.multi_label,
-      is_remote=whole.info.is_remote,
-    )
+    splits = {
+      name: size - len(self._excluded.get(name, ()))
+      for name, size in whole.info.splits.items()
+    }
+    self.info = dataclasses.replace(whole.info, spec=spec, splits=splits)
 
   def _place(self, split: str, index: int) -> int:
     """Returns an example's index in the whole split, in O(log n)."""

@@ -61,15 +61,12 @@ def decode(image: bytes | np.ndarray, *, upright: bool) -> np.ndarray:
   Raises:
     CorruptImageError: the image cannot be decoded.
   """
-  if isinstance(image, np.ndarray):
-    return decoding.decode(image, 1)[:, :, 0]
   known = decoding.header(image)
   shrink = 1
   while shrink < 8 and min(known.height, known.width) >= 2 * LEAST * shrink:
     shrink *= 2
-  return decoding.decode(image, 1, upright=upright, known=known, shrink=shrink)[
-    :, :, 0
-  ]
+  options = {'upright': upright, 'known': known, 'shrink': shrink}
+  return decoding.decode(image, 1, **options)[:, :, 0]
 
 
 def square(grey: np.ndarray, side: int) -> np.ndarray:

@@ -16,7 +16,6 @@ machines do so at the same time, both write the same file.
 
 import dataclasses
 import io
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +27,7 @@ from absl import logging
 from etils import epath
 
 from vit_jax.dedup import hashing, matching, sets
-from vit_jax.runtime import printable
+from vit_jax.runtime import distributed, printable
 from vit_jax.workdir import files
 
 # Raised by changes after which hashes or correlations differ.
@@ -80,17 +79,13 @@ class Work:
     }
     path = self.folder / 'settings.json'
     if not path.exists():
-      files.write_shared(path, (json.dumps(asked, indent=2) + '\n').encode())
-    saved = files.read_object(path, 'use another directory, or delete this one')
-    differing = [
-      f'{key}={saved.get(key)!r} there, {value!r} now'
-      for key, value in asked.items()
-      if saved.get(key) != value
-    ]
-    if differing:
+      files.write_json(path, asked)
+    remedy = 'use another directory, or delete this one'
+    saved = files.read_object(path, remedy)
+    saved = {key: saved.get(key) for key in asked}
+    if found := distributed.differences(saved, asked, 'there', 'now'):
       raise ValueError(
-        f'{self.folder} holds another comparison: {"; ".join(differing)}. Use'
-        ' another directory, or delete this one.'
+        f'{self.folder} holds another comparison:\n{found}: {remedy}.'
       )
 
   def run(self, part: int = 0, parts: int = 1) -> None:

@@ -1,7 +1,6 @@
 """The file of measurements: one JSON object, which grows entry by entry."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 
 from etils import epath
@@ -116,6 +115,5 @@ def resume(path: epath.PathLike, settings: Settings) -> Measured:
 def add(path: epath.PathLike, measured: Measured, entry: Entry) -> Measured:
   """Adds an entry to the file, which it replaces atomically."""
   measured = dataclasses.replace(measured, entries=(*measured.entries, entry))
-  text = json.dumps(dataclasses.asdict(measured), indent=1) + '\n'
-  files.write_shared(files.absolute(path), text.encode())
+  files.write_json(files.absolute(path), dataclasses.asdict(measured))
   return measured

@@ -88,24 +88,23 @@ def page(figures: Mapping[str, Any], note: str = '') -> str:
     with_fix = f'With {search.flags(fix["changes"])} the run fits'
     blocks.append(f'{with_fix}. The figures below are those with it.')
   elif ended:
-    blocks.append(_wrap(_ended(figures)))
+    what = 'No settings were found with which the run fits'
+    if figures['fits']:
+      what = 'A smaller slice may suffice'
+    blocks.append(_wrap(f'{what}: {ended}.'))
   blocks += [_wrap(note), '\n'.join(_lines(detailed))]
   if detailed['hbm']:
-    blocks.append('\n'.join(_memory(detailed)))
-  if detailed['shares']:
-    blocks.append('\n'.join(_time(detailed)))
+    whole = max(detailed['hbm_gib'], detailed['hbm_usable_gib'])
+    blocks.append(_bars('memory of a device, GiB', detailed['hbm'], whole))
+  if shares := detailed['shares']:
+    raw = detailed['step_ms']
+    longest = sorted(shares, key=shares.get, reverse=True)
+    parts = {name: shares[name] * raw for name in longest}
+    blocks.append(_bars('estimated time of a step, ms', parts, raw))
   if said := detailed['assumptions']:
     lines = [_wrap(text, '  - ', '    ') for text in said]
     blocks.append('\n'.join(['assumptions', *lines]))
   return '\n\n'.join(filter(None, blocks))
-
-
-def _ended(figures) -> str:
-  """Returns what it means that a search ended without an answer."""
-  what = 'No settings were found with which the run fits'
-  if figures['fits']:
-    what = 'A smaller slice may suffice'
-  return f'{what}: {figures["search_ended"]}.'
 
 
 def _lines(figures) -> Iterator[str]:
@@ -122,24 +121,16 @@ def _lines(figures) -> Iterator[str]:
     yield f'{"compiler":36}{by}'
 
 
-def _memory(figures) -> Iterator[str]:
-  total, usable = figures['hbm_gib'], figures['hbm_usable_gib']
-  yield 'memory of a device, GiB'
-  yield from _bars(figures['hbm'], max(usable, total))
-
-
-def _bars(parts: Mapping[str, float], whole: float) -> Iterator[str]:
+def _bars(title: str, parts: Mapping[str, float], whole: float) -> str:
+  """Returns a line for each part that can be seen, with a bar."""
+  lines = [title]
   for name, size in parts.items():
     if size >= 0.0005 * whole:
       bar = '#' * round(_BAR * size / whole)
-      yield f'  {_LABELS.get(name, name):30}{size:10.3f}  {bar}'.rstrip()
-
-
-def _time(figures) -> Iterator[str]:
-  raw = figures['step_ms']
-  shares = sorted(figures['shares'].items(), key=lambda item: -item[1])
-  yield 'estimated time of a step, ms'
-  yield from _bars({name: share * raw for name, share in shares}, raw)
+      lines.append(
+        f'  {_LABELS.get(name, name):30}{size:10.3f}  {bar}'.rstrip()
+      )
+  return '\n'.join(lines)
 
 
 def table(reports: Sequence[Mapping[str, Any]], note: str = '') -> str:

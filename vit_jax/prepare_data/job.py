@@ -6,8 +6,6 @@ are its counts and the images that it lacks, until the report tells them.
 
 import collections
 import dataclasses
-import functools
-import json
 import os
 import signal
 import tempfile
@@ -161,16 +159,13 @@ def log_progress(what: str, sizes: Iterable[int], total: int) -> None:
       )
 
 
-@functools.cache
-def _set_up_worker() -> None:
-  decoding.own_process()
-  signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends this process.
-
-
 def _write(job: Job, shard: Shard, parent: int) -> int:
   """Writes a shard, then its facts; returns the number of its images."""
   if os.getpid() != parent:
-    _set_up_worker()
+    decoding.own_process()
+    signal.signal(
+      signal.SIGINT, signal.SIG_IGN
+    )  # The parent ends this process.
     if os.getppid() != parent:
       os._exit(1)  # The command was killed, and another may have begun.
   path, place = job.path(shard), None
@@ -190,7 +185,7 @@ def _write(job: Job, shard: Shard, parent: int) -> int:
       system.put_file(temporary, place)
     else:
       os.replace(temporary, path)
-  write_json(job.facts(shard), {'counts': counts, 'set_aside': set_aside})
+  files.write_json(job.facts(shard), {'counts': counts, 'set_aside': set_aside})
   return shard.stop - shard.start
 
 
@@ -264,8 +259,3 @@ def _serialize(image: bytes, labels: Sequence[int], name: str) -> bytes:
     name.encode('utf-8', 'backslashreplace')
   )
   return example.SerializeToString(deterministic=True)
-
-
-def write_json(path: epath.Path, content: Any) -> None:
-  """Writes JSON so that no reader sees a half of it."""
-  files.write_shared(path, json.dumps(content, indent=1).encode())

@@ -18,7 +18,7 @@ from vit_jax.data.source import Source, View
 from vit_jax.prepare_data import images, merging, report
 from vit_jax.prepare_data import job as job_lib
 from vit_jax.prepare_data.job import Job
-from vit_jax.runtime import json_text, printable
+from vit_jax.runtime import distributed, printable
 from vit_jax.workdir import files
 
 # Shards keep one open file each. Larger ones take longer to make again.
@@ -181,16 +181,11 @@ def _begin(job: Job) -> None:
         f'{job.target} holds a data set that this command has not written.'
         ' Choose another --to or --name.'
       )
-    job_lib.write_json(path, {'job': mine})  # This makes the folder, too.
-  begun = json_text.read(path).get('job', {})
-  if begun != mine:
-    different = [
-      f'{key}: {begun.get(key)!r} then, {value!r} now'
-      for key, value in mine.items()
-      if begun.get(key) != value
-    ]
+    files.write_json(path, {'job': mine})  # This makes the folder, too.
+  remedy = 'Choose another --to or --name, or delete that folder'
+  begun = files.read_object(path, remedy).get('job', {})
+  begun = {key: begun.get(key) for key in mine}
+  if found := distributed.differences(begun, mine, 'then', 'now'):
     raise ValueError(
-      f'{job.target} was begun with other data or options:\n  '
-      + '\n  '.join(different)
-      + '\nChoose another --to or --name, or delete that folder.'
+      f'{job.target} was begun with other data or options:\n{found}.\n{remedy}.'
     )

@@ -81,7 +81,7 @@ class Tars(labels_lib.Numbered):
           places.extend((number, *place))
           yield name
 
-    self._names = listing.Names.of(images())
+    self._names = listing.Names(images())
     # Which tar file, where the image begins there, and its size in bytes.
     self._places = np.array(places, np.int64).reshape(-1, 3)
     if damaged and not skip_damaged:
@@ -153,10 +153,11 @@ def _split_and_class(
     if folder not in ('.', '..')
   ]
   folders = outside + inside
-  # A tar file that holds folders of classes is no class itself, so its name may
-  # state a split, such as birds-test.tar.
-  is_class = inside in ([], [own])
-  split = 'train' if is_class else _named_split(archive, root)
+  # A tar file that holds folders of classes is no class itself, so its folders
+  # or its name may state a split, such as ROOT/val/0001.tar or birds-test.tar.
+  named = archive[len(root) :].strip('/') or os.path.basename(archive)
+  words = [] if inside in ([], [own]) else re.split('[-_./]', named)
+  split = next((word for word in words if word in listing.SPLITS), 'train')
   for i, folder in enumerate(folders):
     if folder in _SPLITS:
       split, folders = _SPLITS[folder], folders[i + 1 :]
@@ -220,18 +221,6 @@ def _archives(spec: str, root: str) -> list[str]:
       ' such files.'
     )
   return found
-
-
-def _named_split(path: str, root: str) -> str:
-  """Returns the split that a tar file's folders or name state, or `train`.
-
-  Args:
-    path: the tar file, such as ROOT/val/0001.tar or ROOT/birds-val-0001.tar.
-    root: the folder of all tar files, or the only one.
-  """
-  inside = path[len(root) :].strip('/') or os.path.basename(path)
-  words = re.split('[-_./]', inside)
-  return next((word for word in words if word in listing.SPLITS), 'train')
 
 
 def _ilsvrc_labels(images: int) -> list[str]:

@@ -192,13 +192,21 @@ def parse_flags(values: flags.FlagValues, argv: Sequence[str]) -> list[str]:
     ) from None
 
 
-def load_config(text: str) -> ml_collections.ConfigDict:
+def load_config(text: str, *words: str) -> ml_collections.ConfigDict:
   """Returns the config of `--config=TEXT`, which is FILE[:ARGUMENT].
 
+  Args:
+    text: the value of the flag.
+    *words: overrides, `--config.KEY=VALUE`.
+
   Raises:
-    ValueError: the file does not exist or refuses its argument.
+    ValueError: the file does not exist or refuses its argument, or the config
+      an override.
   """
-  return _FileParser('config').parse(text)
+  argv, values = ['', f'--config={text}', *words], flags.FlagValues()
+  config_flags.DEFINE_config_file('config', flag_values=values, sys_argv=argv)
+  parse_flags(values, argv)
+  return values.config
 
 
 class _FileParser(config_flags.ConfigFileFlagParser):

@@ -25,7 +25,7 @@ evaluations and saves were lost or repeated.
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -54,20 +54,13 @@ class Goodput:
   Only that thread may call the methods.
   """
 
-  def __init__(
-    self,
-    now: Callable[[], float] = time.time,
-    clock: Callable[[], float] = time.monotonic,
-  ):
+  def __init__(self):
     """Starts to count; time before `start_training` is `restart`.
 
-    Args:
-      now: returns seconds since 1970, for the time between launches. If this
-        clock was set back in between, that time counts as zero.
-      clock: returns monotonic seconds, for the time within a launch.
+    If the machine's clock was set back between launches, the time between them
+    counts as zero.
     """
-    self._now, self._clock = now, clock
-    self._launched, self._mark = now(), clock()
+    self._launched, self._mark = time.time(), time.monotonic()
     self._restarts = 0
     self._seconds = dict.fromkeys(CATEGORIES, 0.0)
     self._phases = ['restart']
@@ -127,7 +120,7 @@ class Goodput:
 
   def seconds(self) -> dict[str, float]:
     """Returns the seconds of each category so far, over all launches."""
-    mark = self._clock()
+    mark = time.monotonic()
     self._seconds[self._phases[-1]] += mark - self._mark
     self._mark = mark
     return dict(self._seconds)
@@ -145,7 +138,7 @@ class Goodput:
       'goodput/steps_share': _share(seconds, 'steps'),
       'goodput/restarts': float(self._restarts),
       DEVICES: float(self.devices),
-      'unix_time': self._now(),
+      'unix_time': time.time(),
     }
 
   def summary(self) -> str:

@@ -6,8 +6,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 import ml_collections
-from absl import flags
-from ml_collections import config_flags
 
 from vit_jax import config as config_lib
 from vit_jax.runtime import command_line, installed
@@ -82,14 +80,10 @@ def read_config(run: Run) -> ml_collections.ConfigDict:
   Raises:
     ValueError: the config or an override is wrong; the message names the run.
   """
-  argv = ['run', *commands.config_flags(run)]
-  values = flags.FlagValues()
-  config_flags.DEFINE_config_file('config', flag_values=values, sys_argv=argv)
   try:
-    command_line.parse_flags(values, argv)
+    return command_line.load_config(run.config, *commands.config_flags(run)[1:])
   except ValueError as error:
     raise ValueError(f'{run.name}: {error}') from None
-  return values.config
 
 
 def check(sweep: Sweep) -> None:

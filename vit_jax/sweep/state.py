@@ -58,8 +58,7 @@ def handles(local: pathlib.Path) -> dict[str, str]:
 
 def note_handles(local: pathlib.Path, found: Mapping[str, str]) -> None:
   """Writes what `handles` reads."""
-  with files.atomic(local / _RUNNING) as temporary:
-    temporary.write_text(json.dumps(found, indent=2) + '\n')
+  files.write_json(local / _RUNNING, found)
 
 
 def final_metrics(workdir: epath.Path) -> dict[str, float] | None:
@@ -139,8 +138,7 @@ def record(folders: Folders, file: str, sweep: Sweep) -> None:
     'shared': os.fspath(folders.shared),
     'runs': check_same_runs(folders, sweep),
   }
-  with files.atomic(folders.local / _SWEEP) as temporary:
-    temporary.write_text(json.dumps(found, indent=2) + '\n')
+  files.write_json(folders.local / _SWEEP, found)
 
 
 def check_same_runs(

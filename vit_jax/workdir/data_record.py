@@ -1,6 +1,5 @@
 """The record of the data that a run has read, `data.json` in its directory."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,5 +60,4 @@ def write(workdir: epath.Path, data: Mapping[str, Mapping[str, Any]]) -> None:
   """Adds to the record that `check_same` reads."""
   path = workdir / files.DATA
   saved = files.read_object(path, 'delete it') if path.exists() else {}
-  with files.atomic(path) as temporary:
-    temporary.write_text(json.dumps({**saved, **data}, indent=1) + '\n')
+  files.write_json(path, {**saved, **data})

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import os
 import socket
 import stat
@@ -83,6 +84,11 @@ def write_shared(path: epath.Path, content: bytes) -> None:
   path.parent.mkdir(parents=True, exist_ok=True)
   with atomic(path) as temporary:
     temporary.write_bytes(content)
+
+
+def write_json(path: epath.Path, content: Any, indent: int | None = 1) -> None:
+  """Writes JSON so that no reader sees a half of it; makes missing folders."""
+  write_shared(path, (json.dumps(content, indent=indent) + '\n').encode())
 
 
 def content(path: epath.Path) -> bytes:

@@ -101,6 +101,5 @@ def _begin(workdir: epath.Path, config: Mapping[str, Any]) -> Any:
   )
   # wandb's own step may not fall, but a resumed run repeats steps.
   run.define_metric('*', step_metric='step')
-  ids = json.dumps(ids | {'wandb': run.id})
-  files.write_shared(workdir / FILE, ids.encode())
+  files.write_json(workdir / FILE, ids | {'wandb': run.id}, indent=None)
   return run

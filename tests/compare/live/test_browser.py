@@ -42,7 +42,7 @@ def test_the_page(tmp_path, width, monkeypatch):
   done = runs.make(tmp_path / 'runs/b', range(1, 50))
   runs.log(done, [50], **{'test/accuracy': 0.625, f'{BAD}/loss': 1.0})
   (done / 'DONE').write_text('50\n')
-  with server.open_server([tmp_path / 'runs'], [], '127.0.0.1', '0') as one:
+  with server.Server([tmp_path / 'runs'], [], '127.0.0.1', '0') as one:
     one.watcher.news(0)
     # A row that comes while the page is open.
     runs.log(tmp_path / f'runs/{BAD}', [2000], **{'train/accuracy': 0.25})
@@ -73,7 +73,7 @@ def test_published_curves(tmp_path):
     made.run(tmp_path / f'runs/{name}', {5: 2.5, 20: 25.6, 40: 50.8})
   curves = expected.choose('auto')
   folders = [tmp_path / 'runs']
-  with server.open_server(folders, [], '127.0.0.1', '0', curves) as one:
+  with server.Server(folders, [], '127.0.0.1', '0', curves) as one:
     html = _browse(one, tmp_path / 'profile', 480)
   assert html.count('epoch 40: 50.8, published 50.8: on track') == 2
   # One curve for both runs, up to twice their length.

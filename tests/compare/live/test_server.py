@@ -16,7 +16,7 @@ from vit_jax.compare.live import server
 @pytest.fixture
 def served(tmp_path):
   runs.make(tmp_path / '<script>alert(1)', [1, 2])
-  with server.open_server([tmp_path], ['train/loss'], '127.0.0.1', '0') as one:
+  with server.Server([tmp_path], ['train/loss'], '127.0.0.1', '0') as one:
     threading.Thread(target=one.serve_forever, daemon=True).start()
     yield one
     one.shutdown()

@@ -32,79 +32,68 @@ _POLICY = (
 )
 
 
-def serve(
-  folders: Sequence[epath.PathLike],
-  metrics: Sequence[str],
-  host: str,
-  port: str,
-  curves: Sequence[expected.Curve] = (),
-) -> None:
-  """Serves the page until Ctrl-C.
-
-  Args:
-    folders: work directories, or folders of them.
-    metrics: the only metrics to draw; [] draws all.
-    host: the address to listen at.
-    port: a number; '' for PORT.
-    curves: see `reading.Watcher`.
-
-  Raises:
-    ValueError: there are no runs, or the address cannot be used.
-  """
-  server = open_server(folders, metrics, host, port, curves)
-  with server, contextlib.suppress(KeyboardInterrupt):
-    print(
-      f'http://{host}:{server.server_port}/ shows the runs. Ctrl-C ends it.',
-      flush=True,
-    )
-    if host not in _LOCAL:
-      logging.warning(
-        'The page has no password: all who reach port %d of this machine can'
-        ' read names and metrics.',
-        server.server_port,
-      )
-    server.serve_forever()
-
-
-def open_server(
-  folders: Sequence[epath.PathLike],
-  metrics: Sequence[str],
-  host: str,
-  port: str,
-  curves: Sequence[expected.Curve] = (),
-) -> '_Server':
-  """Returns a server that listens; see `serve`."""
-  if port and not (port.isascii() and port.isdigit() and int(port) < 2**16):
-    raise ValueError(f'--serve={port}: expected a port, such as {PORT}.')
-  watcher = reading.Watcher(folders, curves)
-  try:
-    return _Server((host, int(port or PORT)), watcher, metrics)
-  except OSError as error:
-    raise ValueError(
-      f'{host}, port {port or PORT}: {error.strerror or error}. Choose another'
-      ' port with --serve=PORT, or another --host.'
-    ) from error
-
-
-class _Server(http.server.ThreadingHTTPServer):
-  """Answers with the page and its data."""
+class Server(http.server.ThreadingHTTPServer):
+  """Answers with the page and its data; listens from the start."""
 
   daemon_threads = True
 
-  def __init__(self, address, watcher: reading.Watcher, metrics: Sequence[str]):
-    self.watcher, self.metrics = watcher, list(metrics)
-    self.only_local = address[0] in _LOCAL
-    super().__init__(address, _Handler)
+  def __init__(
+    self,
+    folders: Sequence[epath.PathLike],
+    metrics: Sequence[str],
+    host: str,
+    port: str,
+    curves: Sequence[expected.Curve] = (),
+  ):
+    """Finds the runs.
+
+    Args:
+      folders: work directories, or folders of them.
+      metrics: the only metrics to draw; [] draws all.
+      host: the address to listen at.
+      port: a number; '' for PORT.
+      curves: see `reading.Watcher`.
+
+    Raises:
+      ValueError: there are no runs, or the address cannot be used.
+    """
+    if port and not (port.isascii() and port.isdigit() and int(port) < 2**16):
+      raise ValueError(f'--serve={port}: expected a port, such as {PORT}.')
+    self.watcher = reading.Watcher(folders, curves)
+    self.metrics, self.host = list(metrics), host
+    try:
+      super().__init__((host, int(port or PORT)), _Handler)
+    except OSError as error:
+      raise ValueError(
+        f'{host}, port {port or PORT}: {error.strerror or error}. Choose'
+        ' another port with --serve=PORT, or another --host.'
+      ) from error
+
+  def serve(self) -> None:
+    """Serves the page until Ctrl-C."""
+    with self, contextlib.suppress(KeyboardInterrupt):
+      print(
+        f'http://{self.host}:{self.server_port}/ shows the runs. Ctrl-C ends'
+        ' it.',
+        flush=True,
+      )
+      if self.host not in _LOCAL:
+        logging.warning(
+          'The page has no password: all who reach port %d of this machine can'
+          ' read names and metrics.',
+          self.server_port,
+        )
+      self.serve_forever()
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-  server: _Server
+  server: Server
 
   def do_GET(self):
     # Another site's page could give its own name this machine's address, and
     # then read the answers.
     asked = self.headers.get('Host', '').partition(':')[0]
-    if self.server.only_local and asked not in _LOCAL:
+    if self.server.host in _LOCAL and asked not in _LOCAL:
       self.send_error(403, 'Ask for localhost')
       return
     url = urllib.parse.urlsplit(self.path)

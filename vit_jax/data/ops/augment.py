@@ -18,6 +18,7 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 
+from vit_jax.data.ops import geometry
 from vit_jax.data.ops.crops import draw_box
 from vit_jax.data.ops.decoding import with_channels
 
@@ -262,10 +263,7 @@ class RandomErasing:
   def __post_init__(self):
     if not 0 <= self.p <= 1:
       raise ValueError(f'p must lie in [0, 1], got {self.p!r}')
-    if self.noise not in ('uniform', 'normal'):
-      raise ValueError(
-        f"unknown noise {self.noise!r}; choose from ['normal', 'uniform']"
-      )
+    geometry.check_method(self.noise, ('uniform', 'normal'), 'noise')
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     if self.noise == 'normal':

@@ -85,14 +85,16 @@ def is_jpeg(data: bytes) -> bool:
   return data.startswith(_JPEG_START)
 
 
-def header(data: bytes, max_pixels: int = MAX_PIXELS) -> Header:
-  """Reads the header of an encoded image.
+def header(data: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> Header:
+  """Reads the header of an encoded image; zeros for one that is decoded.
 
   Raises:
     CorruptImageError: a JPEG or PNG is truncated, no known header is found, it
       states more than `max_pixels` pixels, or a JPEG has too many scans.
   """
   found, tile = Header(0, 0), (0, 0)
+  if isinstance(data, np.ndarray):
+    return found
   # OpenCV may decode a truncated file to a picture that is partly grey.
   if is_jpeg(data):
     found = _jpeg_header(data)

@@ -1,7 +1,7 @@
 """Resizes, pads, shifts and flips: where the pixels of a result come from."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection
 
 import cv2
 import numpy as np
@@ -31,10 +31,12 @@ def pair(size: Size) -> tuple[int, int]:
   return pair
 
 
-def check_method(method: str, choices: Sequence[str] = METHODS) -> None:
-  """Raises ValueError, which lists the choices, if a method is none of them."""
-  if method not in choices:
-    raise ValueError(f'unknown method {method!r}; choose from {list(choices)}')
+def check_method(
+  value: str, choices: Collection[str] = METHODS, what: str = 'method'
+) -> None:
+  """Raises ValueError, which lists the choices, if a value is none of them."""
+  if value not in choices:
+    raise ValueError(f'unknown {what} {value!r}; choose from {sorted(choices)}')
 
 
 def _check_pixels(op, **least: int) -> None:
@@ -121,11 +123,6 @@ class ResizeSmall(_Resized):
     return tuple(int(np.rint(np.float32(n) * scale)) for n in (height, width))
 
 
-def _check_mode(mode: str) -> None:
-  if mode not in PAD_MODES:
-    raise ValueError(f'unknown mode {mode!r}; choose from {sorted(PAD_MODES)}')
-
-
 @dataclasses.dataclass(frozen=True)
 class Pad:
   """Adds `n` pixels on each side: zeros, or the image mirrored (`reflect`)."""
@@ -135,7 +132,7 @@ class Pad:
 
   def __post_init__(self):
     _check_pixels(self, n=0)
-    _check_mode(self.mode)
+    check_method(self.mode, PAD_MODES, 'mode')
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     sides = [self.n] * 4
@@ -158,7 +155,7 @@ class Shift:
 
   def __post_init__(self):
     _check_pixels(self, y=-_FARTHEST, x=-_FARTHEST)
-    _check_mode(self.mode)
+    check_method(self.mode, PAD_MODES, 'mode')
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     height, width = image.shape[:2]

@@ -35,6 +35,12 @@ def _either(size: float, rng: np.random.Generator) -> float:
   return size if rng.random() < 0.5 else -size
 
 
+def _signed(
+  name: str, most: float, image: np.ndarray, x: float, rng: np.random.Generator
+) -> np.ndarray:
+  return getattr(augment, name)(image, _either(most * x, rng))
+
+
 def _away_from_1(
   name: str, image: np.ndarray, x: float, rng: np.random.Generator
 ) -> np.ndarray:
@@ -49,37 +55,31 @@ def _translate_by_chance(
   return augment.translate(image, steps, axis)
 
 
+def _by(name: str, strength: Callable[[float], float]) -> Change:
+  return lambda image, x, rng: getattr(augment, name)(image, strength(x))
+
+
+_FACTORS = ('saturation', 'contrast', 'brightness', 'sharpness')
 RAND_AUGMENT: dict[str, Change] = {
   'auto_contrast': lambda image, x, rng: augment.auto_contrast(image),
   'equalize': lambda image, x, rng: augment.equalize(image),
   'invert': lambda image, x, rng: 255 - image,
-  'rotate': lambda image, x, rng: augment.rotate(image, _either(30 * x, rng)),
+  'rotate': functools.partial(_signed, 'rotate', 30),
   # This becomes weaker as the magnitude grows, as in the source, and from 20 on
   # changes nothing.
-  'posterize': lambda image, x, rng: augment.posterize(
-    image, min(8, int(4 * x))
-  ),
+  'posterize': _by('posterize', lambda x: min(8, int(4 * x))),
   # Thresholds there are bytes, so 256 is 0: a magnitude of 10 or 20 inverts the
   # image, and 15 has a threshold of 128 (google-research/big_vision#110).
-  'solarize': lambda image, x, rng: augment.solarize(image, int(256 * x) % 256),
-  'saturation': lambda image, x, rng: augment.saturation(image, 0.1 + 1.8 * x),
-  'contrast': lambda image, x, rng: augment.contrast(image, 0.1 + 1.8 * x),
-  'brightness': lambda image, x, rng: augment.brightness(image, 0.1 + 1.8 * x),
-  'sharpness': lambda image, x, rng: augment.sharpness(image, 0.1 + 1.8 * x),
-  'shear_x': lambda image, x, rng: augment.shear_x(
-    image, _either(0.3 * x, rng)
-  ),
-  'shear_y': lambda image, x, rng: augment.shear_y(
-    image, _either(0.3 * x, rng)
-  ),
+  'solarize': _by('solarize', lambda x: int(256 * x) % 256),
+  **{name: _by(name, lambda x: 0.1 + 1.8 * x) for name in _FACTORS},
+  'shear_x': functools.partial(_signed, 'shear_x', 0.3),
+  'shear_y': functools.partial(_signed, 'shear_y', 0.3),
   'translate_x': lambda image, x, rng: _translate_by_chance(image, 1, x, rng),
   'translate_y': lambda image, x, rng: _translate_by_chance(image, 0, x, rng),
   'cut_out': lambda image, x, rng: augment.cut_out(
     image, round(40 * x * min(image.shape[:2]) / _SIDE), rng
   ),
-  'solarize_add': lambda image, x, rng: augment.solarize_add(
-    image, int(110 * x)
-  ),
+  'solarize_add': _by('solarize_add', lambda x: int(110 * x)),
 }
 _CHANGES = tuple(RAND_AUGMENT.values())
 
@@ -95,11 +95,10 @@ _COLOURS: dict[str, Change] = {
   name: change
   for name, change in RAND_AUGMENT.items()
   if name not in (*_SHAPES, 'cut_out')
-} | {'solarize': lambda image, x, rng: augment.solarize(image, int(256 * x))}
-_FACTORS = ('saturation', 'contrast', 'brightness', 'sharpness')
+} | {'solarize': _by('solarize', lambda x: int(256 * x))}
 _INCREASING: dict[str, Change] = {
-  'posterize': lambda image, x, rng: augment.posterize(image, 4 - int(4 * x)),
-  'solarize': lambda image, x, rng: augment.solarize(image, 256 - int(256 * x)),
+  'posterize': _by('posterize', lambda x: 4 - int(4 * x)),
+  'solarize': _by('solarize', lambda x: 256 - int(256 * x)),
 } | {name: functools.partial(_away_from_1, name) for name in _FACTORS}
 TIMM_RAND_AUGMENT = (*_COLOURS, *_SHAPES)
 

@@ -90,9 +90,11 @@ class Preprocess:
       ValueError: the result does not have `image_size`.
     """
     ops = self.ops[done:]
-    known = self._header(image)
+    known = decoding.header(image, self.max_pixels)
+    # The stored rows of a JPEG that is not turned are those of the result.
+    cut = ops and isinstance(ops[0], crops.Crop) and known.format == 'JPEG'
     with decoding.TURNS:
-      if ops and isinstance(ops[0], crops.Crop) and self._is_upright(image):
+      if cut and not (self.upright and decoding.orientation(image) > 1):
         image, ops = self._crop(image, known, ops[0], rng), ops[1:]
       else:
         image = self._decode(image, known=known)
@@ -117,7 +119,7 @@ class Preprocess:
       CorruptImageError: the bytes cannot be decoded.
     """
     fixed = itertools.takewhile(lambda op: not isinstance(op, RANDOM), self.ops)
-    known = self._header(image)
+    known = decoding.header(image, self.max_pixels)
     with decoding.TURNS:
       image = smallest = self._decode(image, known=known)
       done = 0
@@ -126,20 +128,6 @@ class Preprocess:
         if image.size <= smallest.size:
           smallest, done = image, number
     return smallest, done
-
-  def _header(self, image: bytes | np.ndarray) -> decoding.Header:
-    """Reads the header of an encoded image; zeros for one that is decoded."""
-    if isinstance(image, np.ndarray):
-      return decoding.Header(0, 0)
-    return decoding.header(image, self.max_pixels)
-
-  def _is_upright(self, image: bytes | np.ndarray) -> bool:
-    """Whether this is a JPEG whose stored rows are those of the result."""
-    return (
-      isinstance(image, bytes)
-      and decoding.is_jpeg(image)
-      and not (self.upright and decoding.orientation(image) > 1)
-    )
 
   def _decode(self, image: bytes | np.ndarray, **options) -> np.ndarray:
     defaults = {'upright': self.upright, 'jpeg_dct': self.jpeg_dct}

@@ -57,19 +57,14 @@ class Digits(source.Labelled):
     return source.Record(self._images[split][index], label, name)
 
 
-def _scans() -> tuple[np.ndarray, np.ndarray]:
-  """Returns scikit-learn's images [1797, 8, 8] in 0..16, and digits [1797]."""
+def _load(digits: str) -> tuple[np.ndarray, np.ndarray]:
+  """Returns images uint8 [n, 8, 8, 1] and labels int32 [n], in split order."""
   # Importing scikit-learn takes a second or more, a tenth of the smallest runs.
   # So its data file is read directly.
   package = importlib.util.find_spec('sklearn').submodule_search_locations[0]
   path = pathlib.Path(package, 'datasets', 'data', 'digits.csv.gz')
   rows = np.loadtxt(path, delimiter=',')
-  return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(int)
-
-
-def _load(digits: str) -> tuple[np.ndarray, np.ndarray]:
-  """Returns images uint8 [n, 8, 8, 1] and labels int32 [n], in split order."""
-  scans, targets = _scans()
+  scans, targets = rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]
   indices, turns, labels = [], [], []
   for label, digit in enumerate(digits):
     (members,) = np.nonzero(targets == int(digit))

@@ -60,7 +60,7 @@ class Folder(source.Labelled):
       self._labels[split] = np.repeat(
         np.arange(len(names), dtype=np.int32), [*map(len, paths)]
       )
-      self._names[split] = listing.Names.of(p for of in paths for p in of)
+      self._names[split] = listing.Names(p for of in paths for p in of)
     self.info = source.SourceInfo(
       spec=spec,
       splits={split: len(of) for split, of in self._labels.items()},

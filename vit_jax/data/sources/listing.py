@@ -90,19 +90,13 @@ class Names(Sequence):
     ends: where each ends, int64 [files].
   """
 
-  def __init__(self, letters: np.ndarray, ends: np.ndarray):
-    self.letters, self.ends = letters, ends
-
-  @classmethod
-  def of(cls, names: Iterable[str]) -> 'Names':
-    """Returns the names of a list or an iterator."""
+  def __init__(self, names: Iterable[str]):
     letters, ends = bytearray(), array.array('q')
     for name in names:
       letters += os.fsencode(name)
       ends.append(len(letters))
-    return cls(
-      np.frombuffer(bytes(letters), np.uint8), np.array(ends, np.int64)
-    )
+    self.letters = np.frombuffer(bytes(letters), np.uint8)
+    self.ends = np.array(ends, np.int64)
 
   def __len__(self) -> int:
     return len(self.ends)

@@ -50,15 +50,9 @@ _OUTLINES = {
     '-.4 -.5  -.15 -.5  -.15 .2  .15 .2  .15 -.5  .4 -.5  .4 .5  -.4 .5'
   ),
 }
-# Hues in degrees.
-_HUES = {
-  'red': 0,
-  'yellow': 60,
-  'green': 120,
-  'cyan': 180,
-  'blue': 240,
-  'magenta': 300,
-}
+_COLOURS = ('red', 'yellow', 'green', 'cyan', 'blue', 'magenta')
+# In degrees.
+_HUES = {name: 60 * place for place, name in enumerate(_COLOURS)}
 # A shape's longer side in pixels. Four large shapes in a square still fit into
 # the image if the centre of the square lies in a corner cell.
 _LENGTHS = {'small': 7, 'medium': 10.5, 'large': 14.5}
@@ -240,12 +234,8 @@ def _place(rng: np.random.Generator, labels: dict[str, int]) -> np.ndarray:
   names = {factor: FACTORS[factor][label] for factor, label in labels.items()}
   turn = np.deg2rad(90 * labels['orientation'] + rng.uniform(-8, 8))
   # Since y points down, this turns clockwise.
-  rotation = np.array(
-    [
-      [np.cos(turn), np.sin(turn)],
-      [-np.sin(turn), np.cos(turn)],
-    ]
-  )
+  cos, sin = np.cos(turn), np.sin(turn)
+  rotation = np.array([[cos, sin], [-sin, cos]])
   length = _LENGTHS[names['size']] + rng.uniform(-0.3, 0.3)
   outline = _OUTLINES[names['shape']] @ rotation * length
   extent = np.ptp(outline, axis=0)
