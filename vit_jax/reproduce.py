@@ -38,12 +38,11 @@ from absl import flags
 from vit_jax.pages import drawing
 from vit_jax.paper import items, making, planning
 from vit_jax.paper.item import Item
-from vit_jax.paper.items.beyond import near_duplicates
 from vit_jax.paper.items.text import objectnet
 from vit_jax.paper.making import Workplace
 from vit_jax.paper.numbers import IMAGENET21K, JFT
 from vit_jax.paper.released import pages as released
-from vit_jax.paper.runs import SCALES, Node, Pretraining, first
+from vit_jax.paper.runs import SCALES, Node, Pretraining
 from vit_jax.runtime import command_line
 from vit_jax.sweep import reading, running, state
 from vit_jax.sweep.spec import Sweep
@@ -66,13 +65,6 @@ _DATA = flags.DEFINE_string(
   'Data spec with the splits train and test: what --scale=midi pre-trains on,'
   ' and --scale=mini instead of rendered scenes. With released: a copy of'
   ' ImageNet whose classes are WordNet ids; default: tfds:imagenet2012.',
-)
-_CLEAN = flags.DEFINE_string(
-  'clean',
-  '',
-  'Folder of lists of test images that have near-duplicates in pre-training'
-  ' data: DIR/jft300m and DIR/imagenet21k, written by vit_jax.dedup. ViT-L/16'
-  ' of Table 5 is also tested without them, for near_duplicates.',
 )
 _WEIGHTS = flags.DEFINE_string(
   'weights',
@@ -115,7 +107,7 @@ def sweep_text(chosen: Sequence[Item], seeds: int) -> str:
   """Returns the sweep file with its argument, built from the flags."""
   words = ['+'.join(item.name for item in chosen)]
   words += [f'scale={_SCALE.value}', f'seeds={seeds}']
-  for flag in (_JFT, _IMAGENET21K, _DATA, _CLEAN):
+  for flag in (_JFT, _IMAGENET21K, _DATA):
     if flag.value:
       words.append(f'{flag.name}={flag.value}')
   if _FIRST_SEED.value:
@@ -166,30 +158,6 @@ def _check_objectnet(chosen: Sequence[Item]) -> None:
     )
   if path:
     objectnet.check(path)
-
-
-def check_clean(chosen: Sequence[Item], nodes: Sequence[Node]) -> None:
-  """Checks that --clean is given if it is needed, and has an effect.
-
-  Runs that were started without it cannot be continued with it.
-
-  Args:
-    chosen: the items.
-    nodes: their runs.
-
-  Raises:
-    ValueError: it is lacking, or changes none of the runs.
-  """
-  asking = near_duplicates.ITEM
-  if _SCALE.value == 'paper' and asking in chosen and not _CLEAN.value:
-    raise ValueError(f'{asking.name}: {near_duplicates.HOW}')
-  tested = {*asking.shown(_SCALE.value)}
-  if _CLEAN.value and not {first(node) for node in nodes} & tested:
-    raise ValueError(
-      f'--clean={_CLEAN.value} is about the fine-tuning of ViT-L/16 in Table 5,'
-      f' which is not a part of {", ".join(item.name for item in chosen)}: add'
-      f' {asking.name}, or leave it out.'
-    )
 
 
 def _check_released(words: Sequence[str]) -> None:
@@ -243,7 +211,6 @@ def main(words: Sequence[str]) -> None:
   text = sweep_text(ready, seeds)
   if not _LIST.value and not _RENDER.value:
     check_data(nodes)
-    check_clean(chosen, nodes)
   if running.DRY_RUN.value:
     for item in chosen:
       if item not in ready and place.nodes(item):

@@ -16,9 +16,6 @@ pre-training run and task, as claims compare pre-training runs of several seeds.
 `scale=midi`: configs/midi.py on your photographs, `data=SPEC`.
 `seeds=N` makes N pre-trainings of each mean that a claim tests; all seeds of a
 miniature count from `first_seed=N`.
-`clean=DIR`, for scale=paper, tests the fine-tuning runs of the item
-near_duplicates a second time, without the images in DIR's lists
-(`near_duplicates`).
 """
 
 import dataclasses
@@ -26,11 +23,9 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from vit_jax import config as config_lib
-from vit_jax.configs import finetune as tuning
 from vit_jax.configs import midi, mini
 from vit_jax.configs.sweeps import finetune
 from vit_jax.paper import items, numbers, runs
-from vit_jax.paper.items.beyond import near_duplicates
 from vit_jax.paper.items.tables import table4
 from vit_jax.paper.runs import Node, Pretraining, Transfer, Vtab
 from vit_jax.sweep import Study, Sweep, make_run
@@ -40,16 +35,10 @@ from vit_jax.vtab import tasks
 USAGE = (
   'Usage: configs/sweeps/reproduce.py:ITEM[+ITEM...][,scale=paper|mini|midi]'
   '[,jft=SPEC][,imagenet21k=SPEC][,data=SPEC]'
-  '[,seeds=3][,first_seed=0][,clean=DIR], with'
+  '[,seeds=3][,first_seed=0], with'
   f' ITEM one of {", ".join(items.ITEMS)}, or all.'
 )
 TASKS = table4.TASKS
-# Task -> its data spec, and the split that is reported.
-_TESTS = {
-  task: (row.spec, row.test)
-  for task, name in TASKS.items()
-  for row in [tuning.TABLE_4[name]]
-}
 MINI_TASKS = TASKS | {numbers.IMAGENET: 'imagenet'}
 # VTAB's tasks as Table 9 prints them -> their names in configs/vtab.py.
 VTAB = {task.title: task.name for task in tasks.TASKS.values()}
@@ -62,7 +51,7 @@ def get_sweep(argument=None) -> Sweep:
   """Returns the sweep of `ITEM[+ITEM...][,scale=SCALE]`."""
   args = config_lib.parse_argument(argument, USAGE)
   scale = args.get('scale', 'paper')
-  others = {'jft', 'imagenet21k', 'clean'}
+  others = {'jft', 'imagenet21k'}
   if scale == 'paper':
     others = {'data', 'first_seed'}
   for option in args.keys() & others:
@@ -87,10 +76,7 @@ def get_sweep(argument=None) -> Sweep:
       numbers.JFT: args.get('jft', ''),
       numbers.IMAGENET21K: args.get('imagenet21k', ''),
     }
-    lists = {}
-    if 'clean' in args:
-      lists = near_duplicates.find_lists(args['clean'], _TESTS)
-    studies = [at_paper_scale(node, specs, lists) for node in nodes]
+    studies = [at_paper_scale(node, specs) for node in nodes]
   else:
     studies = [in_miniature(node, data, scale) for node in nodes]
   studies = [study for study in studies if study]
@@ -150,17 +136,12 @@ def _tuned(
   return Study(node.name, finals=finals)
 
 
-def at_paper_scale(
-  node: Node,
-  specs: Mapping[str, str],
-  lists: Mapping[tuple[str, str], str] | None = None,
-) -> Study:
+def at_paper_scale(node: Node, specs: Mapping[str, str]) -> Study:
   """Returns the runs of a node with the paper's own models and data.
 
   Args:
     node: the node to run.
     specs: pre-training set -> data spec, for sets that are not public.
-    lists: see `near_duplicates.find_lists`.
   """
   if isinstance(node, Pretraining):
     return _papers_pretraining(node, specs.get(node.data, ''))
@@ -172,10 +153,6 @@ def at_paper_scale(
   options = {} if node.resolution == 384 else {'resolution': node.resolution}
   if node.task == numbers.IMAGENET:
     options['real'] = 'true'
-  asked = runs.first(node) in near_duplicates.nodes().values()
-  path = (lists or {}).get((node.pretraining.data, node.task))
-  if asked and path:
-    options['clean'] = path
   overrides = {'init.checkpoint': _weights(node), **dict(node.options)}
   if node.pretraining.seed:  # As in `_tuned`, no two may share seeds.
     overrides['seed'] = _TUNING_SEEDS * node.pretraining.seed

@@ -142,14 +142,6 @@ def test_objectnet_starts_runs_only_where_its_data_are(run, tmp_path):
     (['table5', '--objectnet=/data'], 'is for the item objectnet'),
     (['objectnet', '--objectnet=/data', '--scale=mini'], 'at --scale=paper'),
     (
-      ['near_duplicates', '--dry_run', '--jft=digits', '--imagenet21k=digits'],
-      'near_duplicates: --clean=DIR names the test images',
-    ),
-    (
-      ['table8', '--dry_run', '--jft=digits', '--clean=/nowhere'],
-      'not a part of table8: add near_duplicates, or leave it out',
-    ),
-    (
       ['table8', '--dry_run', '--jft=digits', '--first_seed=9'],
       'first_seed=9 does not go with scale=paper',
     ),

@@ -50,10 +50,7 @@ def test_items_share_runs():
   assert len(nodes['table9']) == 3 * 19
   # ReaL is another test of the same runs.
   assert not any(n.task == REAL for n in nodes['table5'])
-  for part, whole in (
-    *(('near_duplicates', 'table5'), ('translation', 'figure4')),
-    ('objectnet', 'table2'),
-  ):
+  for part, whole in (('translation', 'figure4'), ('objectnet', 'table2')):
     assert nodes[part] < nodes[whole]
 
 

@@ -16,7 +16,7 @@ _ORDER = (
   *('masked_patch', 'regularization', 'objectnet', 'resolution', 'head'),
   *('weight_decay', 'extremes', 'overfitting', 'tuned_regularization'),
   *('pixels', 'sizes', 'sinusoids', 'receptive_field'),
-  *('norm_position', 'translation', 'equivariance', 'near_duplicates'),
+  *('norm_position', 'translation', 'equivariance'),
 )
 _FOUND = {
   item.name: item
