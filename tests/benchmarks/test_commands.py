@@ -94,20 +94,6 @@ def test_gpu_vs_timm(command, tmp_path, equal):
   assert '400.0' in done.stderr
 
 
-def test_input(command):
-  done = command(
-    *('benchmarks.input', '--data=digits', '--image_size=16', '--batch_size=8'),
-    *('--batches=2', '--rounds=2', '--workers=0,1'),
-  )
-  _, first, second = _results(done, 'workers=0', 'workers=1')
-  for result in (first, second):
-    seconds = result['batch_sec']['median']
-    assert result['images_per_sec'] == pytest.approx(8 / seconds)
-    assert result['ratio'] == pytest.approx(
-      seconds / first['batch_sec']['median']
-    )
-
-
 @pytest.mark.parametrize(
   'words, message',
   [

@@ -52,7 +52,7 @@ def _modules(name: str) -> dict[str, str]:
 
 
 def _rules(*layer_scale: str, bias: tuple[Rule, ...] = ()) -> tuple[Rule, ...]:
-  attention = {'q': 'query', 'k': 'key', 'v': 'value'}
+  attention = {'q': 'query', 'k': 'key', 'v': 'value', 'proj': 'out'}
   return (
     Rule('cls_token', common.CLS),
     Rule('dist_token', common.DIST),
@@ -79,7 +79,7 @@ def _rules(*layer_scale: str, bias: tuple[Rule, ...] = ()) -> tuple[Rule, ...]:
         'norm2': 'LayerNorm_1',
         **{
           f'attn.{theirs}': ATTENTION.removeprefix(BLOCK) + ours
-          for theirs, ours in (attention | {'proj': 'out'}).items()
+          for theirs, ours in attention.items()
         },
       },
       within='blocks.{i}.',
@@ -90,19 +90,7 @@ def _rules(*layer_scale: str, bias: tuple[Rule, ...] = ()) -> tuple[Rule, ...]:
     ),
     *of_pytorch(_modules('fc1'), within='blocks.{i}.', ours=BLOCK),
     Rule('attn_pool.latent', f'{MAP}probe'),
-    *of_pytorch(
-      {
-        'norm': 'LayerNorm_0',
-        'mlp.fc1': 'MlpBlock_0/Dense_0',
-        'mlp.fc2': 'MlpBlock_0/Dense_1',
-        **{
-          theirs: f'MultiHeadDotProductAttention_0/{ours}'
-          for theirs, ours in (attention | {'proj': 'out'}).items()
-        },
-      },
-      within='attn_pool.',
-      ours=MAP,
-    ),
+    *common.map_head('attn_pool.', 'norm', attention),
   )
 
 
@@ -216,30 +204,22 @@ def options(config: Mapping[str, Any], found: Mapping[str, Any]) -> dict:
   name, given = config.get('architecture', ''), config.get('model_args') or {}
   width = found['width']
   heads = next((w for key, w in _HEAD_WIDTHS if re.search(key, name)), 64)
-  act = given.get('act_layer') or (
-    'quick_gelu'
-    if 'quickgelu' in name
-    else 'gelu_tanh'
-    if re.search(_TANH, name)
-    else 'gelu'
-  )
+  named = 'gelu_tanh' if re.search(_TANH, name) else 'gelu'
+  named = 'quick_gelu' if 'quickgelu' in name else named
+  act = given.get('act_layer') or named
   if act == 'silu':  # Of the gate, which the arrays show.
     act = 'gelu'
   if act not in _GELU:
     raise ValueError(f'act_layer={act!r}: known are {", ".join(_GELU)}.')
+  larger = found.get('embedding_norm') or re.search('clip|dinov3', name)
   changed = {
     'heads': given.get('num_heads', max(1, width // heads)),
     'gelu': _GELU[act],
-    # CLIP's and DINOv3's.
-    'norm_epsilon': 1e-5 if 'clip' in name or 'dinov3' in name else 1e-6,
+    'norm_epsilon': 1e-5 if larger else 1e-6,
   }
-  if found.get('embedding_norm'):
-    changed['norm_epsilon'] = 1e-5
   pool = given.get('global_pool') or config.get('global_pool')
   if pool in _POOLING and found['pooling'] != 'map':
     changed['pooling'] = _POOLING[pool][found['pooling'] == 'gap']
-  if 'dinov3' in name:
-    changed |= {'rotary': 'dinov3', 'position_embedding': 'none'}
   return changed
 
 

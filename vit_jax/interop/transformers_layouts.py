@@ -6,7 +6,7 @@ are those that `save_pretrained` writes; `ALIASES` has those of other versions.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -53,6 +53,16 @@ def _norms(first: str, second: str) -> dict[str, str]:
 def _mlp(first: str, second: str, gate: str = '') -> dict[str, str]:
   dense = {gate: 'gate', first: 'Dense_0', second: 'Dense_1'}
   return {k: f'MlpBlock_0/{v}' for k, v in dense.items() if k}
+
+
+def map_head(
+  within: str, norm: str, attention: Mapping[str, str]
+) -> Iterator[Rule]:
+  """Yields the rules of attention pooling, but for its probe."""
+  part = 'MultiHeadDotProductAttention_0/'
+  modules = {k: part + v for k, v in attention.items()}
+  modules |= {norm: 'LayerNorm_0', **_mlp('mlp.fc1', 'mlp.fc2')}
+  return of_pytorch(modules, within=within, ours=MAP)
 
 
 _BERT_ATTENTION = _attention(
@@ -365,18 +375,12 @@ SIGLIP = Family(
   rules=(
     *_TOWER,
     Rule('head.probe', f'{MAP}probe'),
-    *of_pytorch(
-      {
-        'classifier': 'head',
-        'head.layernorm': f'{MAP}LayerNorm_0',
-        **{
-          f'head.attention.{n}': f'{MAP}MultiHeadDotProductAttention_0/{n}'
-          for n in ('query', 'key', 'value')
-        },
-        'head.attention.out_proj': f'{MAP}MultiHeadDotProductAttention_0/out',
-        'head.mlp.fc1': f'{MAP}MlpBlock_0/Dense_0',
-        'head.mlp.fc2': f'{MAP}MlpBlock_0/Dense_1',
-      }
+    *of_pytorch({'classifier': 'head'}),
+    *map_head(
+      'head.',
+      'layernorm',
+      {f'attention.{n}': n for n in ('query', 'key', 'value')}
+      | {'attention.out_proj': 'out'},
     ),
   ),
   fused=(
