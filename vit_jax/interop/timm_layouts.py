@@ -40,7 +40,7 @@ _TANH = (
 # They have the names of a VisionTransformer, but compute something else.
 _REFUSED = (
   r'aimv2|beit|_d(little|wee)|eva|lingbot|_pe_|pwee|radio|rope|_rpn_|sapiens'
-  r'|so150m|test_vit\d|_xp_|_\d+x\d_'
+  r'|intern300m|so150m|test_vit\d|_xp_|_\d+x\d_'
 )
 
 
