@@ -1,4 +1,4 @@
-"""Guards: our blocks equal those of timm and transformers, with equal weights.
+"""Guards: our blocks equal those of timm, with equal weights.
 
 Outputs and all gradients, also of the frequencies of rotary positions.
 """
@@ -12,7 +12,6 @@ import pytest
 
 timm = pytest.importorskip('timm')
 torch = pytest.importorskip('torch')
-transformers = pytest.importorskip('transformers')
 
 from timm.layers import pos_embed_sincos  # noqa: E402
 from timm.models import eva  # noqa: E402
@@ -56,18 +55,6 @@ TIMM = family(
   ),
   Rule('rope.freqs', 'MultiHeadDotProductAttention_0/rotary_frequencies'),
 )
-DINOV3 = family(
-  *('model.layer.{i}.', 'Transformer/encoderblock_{i}/'),
-  'layer_scale{}.lambda1',
-  (
-    *(f'attention.{name}_proj' for name in 'qkvo'),
-    *(f'mlp.{name}_proj' for name in ('gate', 'up', 'down')),
-  ),
-  Rule('embeddings.cls_token', 'cls'),
-  *of_pytorch({'embeddings.patch_embeddings': 'embedding'}),
-  *of_pytorch({'norm': 'Transformer/encoder_norm'}),
-)
-
 
 def _compare(family, ours, params, x, module, theirs, unused=()):
   """Asserts equal outputs, and gradients of a weighted sum of them.
@@ -149,33 +136,4 @@ def test_blocks_are_timms(options):
     x,
     theirs,
     lambda: theirs(torch.tensor(x), rope=theirs.rope.get_embed(list(GRID))),
-  )
-
-
-@pytest.mark.parametrize('size', [(8, 12), (12, 12)])
-def test_dinov3_is_that_of_transformers(size):
-  model = tiny.vit(
-    **dict(width=WIDTH, heads=HEADS, mlp_dim=HIDDEN, mlp='swiglu'),
-    **dict(rotary='dinov3', position_embedding='none', layer_scale=1.0),
-    norm_epsilon=1e-5,
-  )
-  images = RNG.uniform(-1, 1, (2, *size, 3)).astype('f')
-  params = naive.random_params(model, images)
-  head = {'head': params.pop('head')}
-  theirs = transformers.DINOv3ViTModel(
-    transformers.DINOv3ViTConfig(
-      **dict(hidden_size=WIDTH, num_attention_heads=HEADS, patch_size=4),
-      **dict(intermediate_size=HIDDEN, num_hidden_layers=2, image_size=8),
-      **dict(use_gated_mlp=True, hidden_act='silu', key_bias=True),
-    )
-  )
-  assert (theirs.config.rope_theta, theirs.config.layer_norm_eps) == (100, 1e-5)
-  pixels = torch.tensor(images.transpose(0, 3, 1, 2))
-  _compare(
-    DINOV3,
-    lambda params, x: model.apply({'params': params | head}, x)[1]['encoded'],
-    *(params, images),
-    theirs.eval(),
-    lambda: theirs(pixels).last_hidden_state,
-    unused=('embeddings.mask_token', 'embeddings.register_tokens'),
   )
