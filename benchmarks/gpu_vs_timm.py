@@ -78,16 +78,6 @@ def main():
   report.publish(
     'gpu_vs_timm',
     results,
-    {
-      'batch': ('batch_size', 'd'),
-      'ms': ('step_ms.median', '.1f'),
-      'spread': ('step_ms.spread', '.1%'),
-      'images/s': ('images_per_sec', '.1f'),
-      'MFU': ('mfu', '.1%'),
-      'times': ('ratio', '.3f'),
-      'compile s': ('compile_sec', '.1f'),
-      'peak GiB': ('peak_gib', '.2f'),
-    },
     f'Training step at {_IMAGE_SIZE.value} px, bfloat16, on'
     f' {next(iter(results.values()))["device_kind"]}',
   )

@@ -16,6 +16,21 @@ from vit_jax.runtime import installed, stopwatch, text_table
 
 # Environment variables that can change the measurements begin with these.
 _PREFIXES = ('JAX_', 'LIBTPU_', 'OMP_', 'XLA_')
+# Title of a column -> the key of a figure, `outer.inner` for a nested one, and
+# its format.
+_COLUMNS = {
+  'batch': ('batch_size', 'd'),
+  'ms': ('step_ms.median', '.1f'),
+  'spread': ('step_ms.spread', '.1%'),
+  'images/s': ('images_per_sec', '.1f'),
+  '/device': ('images_per_sec_per_device', '.1f'),
+  'MFU': ('mfu', '.1%'),
+  'times': ('ratio', '.3f'),
+  'paired': ('paired_ratio', '.3f'),
+  'compile s': ('compile_sec', '.1f'),
+  'GiB': ('memory_gib', '.2f'),
+  'peak GiB': ('peak_gib', '.2f'),
+}
 
 
 def say(text: str) -> None:
@@ -64,7 +79,6 @@ def of_steps(
 def publish(
   benchmark: str,
   results: Mapping[str, Mapping[str, Any]],
-  columns: Mapping[str, tuple[str, str]],
   title: str,
   **setting: Any,
 ) -> None:
@@ -73,11 +87,10 @@ def publish(
   Args:
     benchmark: the program's name.
     results: name -> figures, which may be nested.
-    columns: see `table`.
     title: the line above the table.
     **setting: is written besides the flags, or in place of those.
   """
-  say(f'\n{title}\n\n{table(results, columns)}\n')
+  say(f'\n{title}\n\n{table(results)}\n')
   own = flags.FLAGS.get_flags_for_module(sys.argv[0])
   given = {flag.name: flag.value for flag in own if flag.name != 'version'}
   written = {
@@ -96,21 +109,14 @@ def publish(
   print(json.dumps(written))
 
 
-def table(
-  results: Mapping[str, Mapping[str, Any]],
-  columns: Mapping[str, tuple[str, str]],
-) -> str:
-  """Returns a table with a row for each result.
+def table(results: Mapping[str, Mapping[str, Any]]) -> str:
+  """Returns a table with a row for each result; see `publish`.
 
-  Args:
-    results: see `publish`.
-    columns: title -> (key of a figure, format such as '.3f'). The key of a
-      nested figure is `outer.inner`. A cell without a figure stays blank; a
-      column without any is left out.
+  A cell without a figure stays blank; a column without any is left out.
   """
   flat = [traverse_util.flatten_dict(r, sep='.') for r in results.values()]
   rows = [['', *results]]
-  for title, (key, form) in columns.items():
+  for title, (key, form) in _COLUMNS.items():
     cells = [result.get(key) for result in flat]
     if any(cell is not None for cell in cells):
       rows.append(

@@ -65,17 +65,6 @@ def main():
   report.publish(
     'train_step',
     report.of_steps(seconds, facts),
-    {
-      'ms': ('step_ms.median', '.1f'),
-      'spread': ('step_ms.spread', '.1%'),
-      'images/s': ('images_per_sec', '.1f'),
-      '/device': ('images_per_sec_per_device', '.1f'),
-      'MFU': ('mfu', '.1%'),
-      'times': ('ratio', '.3f'),
-      'paired': ('paired_ratio', '.3f'),
-      'compile s': ('compile_sec', '.1f'),
-      'GiB': ('memory_gib', '.2f'),
-    },
     f'Training step of {config.model.name} at'
     f' {"x".join(map(str, config.image_size))} px, {config.model.dtype}, batch'
     f' {config.data.batch_size}, on {first["devices"]} x'

@@ -153,12 +153,10 @@ def convert(
     read, model_name and _named(model_name, read), image_size
   )
   has_head = 'head/kernel' in read.params
-  described = {}
   if is_folder:
     layout = layout or read.layout
     layout = layout or families.layout_of(model, has_head=has_head)
     families.check(layout, model, has_head=has_head)
-    described['layout'] = layout
   size = resolution or old_size
   read = dataclasses.replace(
     read,
@@ -174,7 +172,7 @@ def convert(
   if not has_head:
     params, report = _without_head(params, report)
   save = saving.save_huggingface if is_folder else saving.save_npz
-  described |= read.described
+  described = read.described | ({'layout': layout} if is_folder else {})
   save(to, params, model, image_size=size, **described)
   written = dataclasses.replace(read, image_size=size)
   if is_folder:

@@ -16,14 +16,9 @@ SCHEME = 'hf://'
 _ADDRESS = re.compile(
   r'hf://(?P<repository>[\w.-]+/[\w.-]+)(?P<file>(/[^/@]+)*)(@(?P<revision>\S+))?'
 )
-_JSON = (
-  'config.json',
-  'preprocessor_config.json',
-  'processor_config.json',
-  'model.safetensors.index.json',
-)
+_JSON = ('config.json', 'preprocessor_config.json', 'processor_config.json')
 _WEIGHTS = 'model.safetensors'
-_PARTS = 'model-*-of-*.safetensors'
+_INDEX, _PARTS = f'{_WEIGHTS}.index.json', 'model-*-of-*.safetensors'
 _READ = ('.npz', '.safetensors')
 
 
@@ -63,7 +58,7 @@ def download(text: str) -> epath.Path:
   import huggingface_hub
   from huggingface_hub import errors
 
-  patterns = [*_JSON, _WEIGHTS, _PARTS]
+  patterns = [*_JSON, _WEIGHTS, _INDEX, _PARTS]
   if file:
     beside = os.path.dirname(file)
     patterns = [file, f'{file}.json']
@@ -77,7 +72,7 @@ def download(text: str) -> epath.Path:
     raise ValueError(f'{text}: {error}') from error
   folder = epath.Path(found)
   wanted = file or _WEIGHTS
-  if not any((folder / name).exists() for name in (wanted, file or _JSON[-1])):
+  if not any((folder / name).exists() for name in (wanted, file or _INDEX)):
     raise ValueError(
       f'{text}: the repository has no {wanted}. Another file is'
       f' named as in {SCHEME}{match["repository"]}/FILE.npz. Pickles, such as'

@@ -259,11 +259,9 @@ def write(folder: epath.Path, weights: Weights) -> None:
   family, model = families.OTHERS[weights.layout], weights.model
   has_head = 'head/kernel' in weights.params
   tensors = family.write(weights.params)
-  described = {
-    key: getattr(weights, key) for key in ('preprocessing', 'decoding', 'loss')
-  }
   prepared = processors.Prepared(
-    image_mean=model.image_mean, image_std=model.image_std, **described
+    *(weights.preprocessing, weights.decoding, weights.loss),
+    *(model.image_mean, model.image_std),
   )
   shape = dict(image_size=weights.image_size, channels=weights.channels)
   if weights.layout in timm_layouts.FAMILIES:

@@ -250,8 +250,9 @@ def to_transformers(
 
   Args:
     prepared: how images are prepared.
-    processor: the image processor of such models, a key of `PROCESSORS`. Those
-      before transformers 5 may not accept its sizes.
+    processor: the image processor of such models, a key of `PROCESSORS`. If it
+      does not resize or crop like this, the first that does takes its place:
+      before transformers 5, they accept no other sizes.
     image_size: (height, width) of the model's images, in pixels.
     channels: of these images.
   """
@@ -259,8 +260,13 @@ def to_transformers(
   size = {'shortest_edge': max(resize.size)}
   if isinstance(resize, Resize):
     size = dict(zip(_SIDES, resize.size, strict=True))
+  for kind in (processor, *PROCESSORS):
+    usual = PROCESSORS[kind]
+    same = usual['size'].keys() == size.keys()
+    if same and usual['do_center_crop'] == bool(crop):
+      break
   return {
-    'image_processor_type': processor,
+    'image_processor_type': kind,
     **_USUAL,
     'size': size,
     'resample': int(PILLOW.get(resize.method, _LINEAR)),

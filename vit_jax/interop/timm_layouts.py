@@ -44,15 +44,8 @@ _REFUSED = (
 )
 
 
-def _modules(name: str) -> dict[str, str]:
-  """Returns the modules of a block, with `name` for those of its MLP."""
-  first = f'mlp.{name}'
-  gate = {'mlp.fc1_g': 'MlpBlock_0/gate'} if name == 'fc1_x' else {}
-  return {first: 'MlpBlock_0/Dense_0', 'mlp.fc2': 'MlpBlock_0/Dense_1', **gate}
-
-
 def _rules(*layer_scale: str, bias: tuple[Rule, ...] = ()) -> tuple[Rule, ...]:
-  attention = {'q': 'query', 'k': 'key', 'v': 'value', 'proj': 'out'}
+  parts = 'q', 'k', 'v', 'proj'
   return (
     Rule('cls_token', common.CLS),
     Rule('dist_token', common.DIST),
@@ -74,23 +67,20 @@ def _rules(*layer_scale: str, bias: tuple[Rule, ...] = ()) -> tuple[Rule, ...]:
       }
     ),
     *of_pytorch(
-      {
-        'norm1': 'LayerNorm_0',
-        'norm2': 'LayerNorm_1',
-        **{
-          f'attn.{theirs}': ATTENTION.removeprefix(BLOCK) + ours
-          for theirs, ours in attention.items()
-        },
-      },
+      common.norms('norm1', 'norm2')
+      | common.attention(*(f'attn.{part}' for part in parts)),
       within='blocks.{i}.',
       ours=BLOCK,
     ),
     *of_pytorch(
-      _modules('fc1_x'), within='blocks.{i}.', ours=BLOCK, needs='/gate/'
+      common.mlp('fc1_x', 'fc2', 'fc1_g'),
+      within='blocks.{i}.mlp.',
+      ours=BLOCK,
+      needs='/gate/',
     ),
-    *of_pytorch(_modules('fc1'), within='blocks.{i}.', ours=BLOCK),
+    *of_pytorch(common.mlp('fc1', 'fc2'), within='blocks.{i}.mlp.', ours=BLOCK),
     Rule('attn_pool.latent', f'{MAP}probe'),
-    *common.map_head('attn_pool.', 'norm', attention),
+    *common.map_head('attn_pool.', 'norm', *parts),
   )
 
 
@@ -106,7 +96,7 @@ def _one_of(*values: Any) -> Callable[[Any], bool]:
 
 def _clashing(model: nn.Module) -> tuple[str, ...]:
   """See `Family.clashing`, for timm's VisionTransformer."""
-  has_token = model.pooling in ('token', 'gap_patches')
+  has_token = 'cls' in model.prefix
   distilled, norm = model.distillation_token, model.embedding_norm
   found = {
     # Its models with registers have positions of patches alone; those with a
@@ -231,11 +221,7 @@ def configured(
   has_head: bool,
 ) -> dict[str, Any]:
   """Inverts `options`: returns a `config.json` without `pretrained_cfg`."""
-  pool, has_token = next(
-    (theirs, model.pooling == pair[0])
-    for theirs, pair in _POOLING.items()
-    if model.pooling in pair
-  )
+  pool = {'token': 'token', 'map': 'map'}.get(model.pooling, 'avg')
   arguments = {
     'img_size': list(image_size),
     'patch_size': list(model.patch_size),
@@ -261,7 +247,7 @@ def configured(
     arguments |= {
       'reg_tokens': model.registers,
       'pre_norm': model.embedding_norm,
-      'class_token': has_token and pool != 'map',
+      'class_token': 'cls' in model.prefix,
       'no_embed_class': not model.class_position or model.registers > 0,
       'fc_norm': model.final_norm == 'pooled',
     }

@@ -40,32 +40,31 @@ _OLD_MLP = (
 # ---- Parts of several families -----------------------------------------------
 
 
-def _attention(query: str, key: str, value: str, out: str) -> dict[str, str]:
+def attention(query: str, key: str, value: str, out: str) -> dict[str, str]:
+  """Returns a block's attention: their name -> ours, as `of_pytorch` has it."""
   names = dict(query=query, key=key, value=value, out=out)
   part = ATTENTION.removeprefix(BLOCK)
   return {theirs: part + ours for ours, theirs in names.items()}
 
 
-def _norms(first: str, second: str) -> dict[str, str]:
+def norms(first: str, second: str) -> dict[str, str]:
+  """As `attention`, for the norms of a block."""
   return {first: 'LayerNorm_0', second: 'LayerNorm_1'}
 
 
-def _mlp(first: str, second: str, gate: str = '') -> dict[str, str]:
+def mlp(first: str, second: str, gate: str = '') -> dict[str, str]:
+  """As `attention`, for the MLP."""
   dense = {gate: 'gate', first: 'Dense_0', second: 'Dense_1'}
   return {k: f'MlpBlock_0/{v}' for k, v in dense.items() if k}
 
 
-def map_head(
-  within: str, norm: str, attention: Mapping[str, str]
-) -> Iterator[Rule]:
+def map_head(within: str, norm: str, *heads: str) -> Iterator[Rule]:
   """Yields the rules of attention pooling, but for its probe."""
-  part = 'MultiHeadDotProductAttention_0/'
-  modules = {k: part + v for k, v in attention.items()}
-  modules |= {norm: 'LayerNorm_0', **_mlp('mlp.fc1', 'mlp.fc2')}
-  return of_pytorch(modules, within=within, ours=MAP)
+  modules = attention(*heads) | mlp('mlp.fc1', 'mlp.fc2')
+  return of_pytorch(modules | {norm: 'LayerNorm_0'}, within=within, ours=MAP)
 
 
-_BERT_ATTENTION = _attention(
+_BERT_ATTENTION = attention(
   *(f'attention.attention.{name}' for name in ('query', 'key', 'value')),
   'attention.output.dense',
 )
@@ -150,9 +149,9 @@ VIT = Family(
     *_STEM,
     *of_pytorch(
       {
-        **_norms('layernorm_before', 'layernorm_after'),
+        **norms('layernorm_before', 'layernorm_after'),
         **_BERT_ATTENTION,
-        **_mlp('intermediate.dense', 'output.dense'),
+        **mlp('intermediate.dense', 'output.dense'),
       },
       within='encoder.layer.{i}.',
       ours=BLOCK,
@@ -237,19 +236,17 @@ DINOV2 = Family(
     *_STEM,
     *_layer_scale('encoder.layer.{i}'),
     *of_pytorch(
-      _norms('norm1', 'norm2') | _BERT_ATTENTION,
+      norms('norm1', 'norm2') | _BERT_ATTENTION,
       within='encoder.layer.{i}.',
       ours=BLOCK,
     ),
     *of_pytorch(
-      _mlp('up', 'weights_out', 'gate'),
+      mlp('up', 'weights_out', 'gate'),
       within='encoder.layer.{i}.mlp.',
       ours=BLOCK,
       needs='/gate/',
     ),
-    *of_pytorch(
-      _mlp('fc1', 'fc2'), within='encoder.layer.{i}.mlp.', ours=BLOCK
-    ),
+    *of_pytorch(mlp('fc1', 'fc2'), within='encoder.layer.{i}.mlp.', ours=BLOCK),
   ),
   fused=(
     Fused(
@@ -305,9 +302,9 @@ DINOV3 = Family(
     *_layer_scale('layer.{i}'),
     *of_pytorch(
       {
-        **_norms('norm1', 'norm2'),
-        **_attention(*(f'attention.{n}_proj' for n in 'qkvo')),
-        **_mlp('mlp.up_proj', 'mlp.down_proj', 'mlp.gate_proj'),
+        **norms('norm1', 'norm2'),
+        **attention(*(f'attention.{n}_proj' for n in 'qkvo')),
+        **mlp('mlp.up_proj', 'mlp.down_proj', 'mlp.gate_proj'),
       },
       within='layer.{i}.',
       ours=BLOCK,
@@ -347,9 +344,9 @@ DINOV3 = Family(
 
 _TOWER_BLOCK = of_pytorch(
   {
-    **_norms('layer_norm1', 'layer_norm2'),
-    **_attention(*(f'self_attn.{n}_proj' for n in 'qkv'), 'self_attn.out_proj'),
-    **_mlp('mlp.fc1', 'mlp.fc2'),
+    **norms('layer_norm1', 'layer_norm2'),
+    **attention(*(f'self_attn.{n}_proj' for n in 'qkv'), 'self_attn.out_proj'),
+    **mlp('mlp.fc1', 'mlp.fc2'),
   },
   within='encoder.layers.{i}.',
   ours=BLOCK,
@@ -377,10 +374,8 @@ SIGLIP = Family(
     Rule('head.probe', f'{MAP}probe'),
     *of_pytorch({'classifier': 'head'}),
     *map_head(
-      'head.',
-      'layernorm',
-      {f'attention.{n}': n for n in ('query', 'key', 'value')}
-      | {'attention.out_proj': 'out'},
+      *('head.', 'layernorm', 'attention.query', 'attention.key'),
+      *('attention.value', 'attention.out_proj'),
     ),
   ),
   fused=(

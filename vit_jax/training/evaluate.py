@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import ml_collections
-from absl import logging
 from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
@@ -107,19 +106,9 @@ def _prepare_as_weights_say(
   if checkpoint_lib.workdir_of(path):
     return  # A run's own config was the user's choice.
   weights = interop.read(path)
-  default = config_lib.evaluation('').preprocess
-  if weights.preprocessing in ('', default):
-    return
-  if weights.image_size != tuple(config.image_size):
-    return  # `warm_start.load` logs how they prepare theirs.
-  names = warm_start.prepare_as(config, weights.preprocessing, weights.decoding)
-  if not names:
-    return
-  logging.info(
-    'evals %s prepare images as %s do: %s, %s.',
-    *(', '.join(names), weights.origin, weights.preprocessing),
-    weights.decoding,
-  )
+  # Else `warm_start.load` logs how they prepare theirs.
+  if weights.preprocessing and weights.image_size == tuple(config.image_size):
+    warm_start.prepare_as(config, weights.preprocessing, weights.decoding)
 
 
 def _evaluate(run: Run) -> None:

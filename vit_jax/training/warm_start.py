@@ -212,24 +212,24 @@ def prepare_as(
   config: ml_collections.ConfigDict,
   operations: str,
   decoding: Mapping[str, Any],
-) -> tuple[str, ...]:
-  """Lets the default preprocessing of evaluations give way to another one.
+) -> None:
+  """Lets the default preprocessing of evaluations give way to the weights'.
 
   Args:
     config: changed.
     operations: see `data/ops`.
     decoding: how images are decoded before; keys of `config.data` count.
-
-  Returns:
-    The names of the evaluations that change.
   """
   default = config_lib.evaluation('').preprocess
   names = [k for k, v in config.evals.items() if v.preprocess == default]
   for name in names:
     config.evals[name].preprocess = operations
-  if names:
+  if names and operations != default:
     config.data.jpeg_dct = decoding.get('jpeg_dct', config.data.jpeg_dct)
-  return tuple(names)
+    listed = ', '.join(names)
+    logging.info(
+      'evals %s prepare images as the weights do: %s.', listed, operations
+    )
 
 
 def model_of(path: epath.PathLike) -> dict[str, Any]:
