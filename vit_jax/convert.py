@@ -42,6 +42,7 @@ from vit_jax.interop import (
   inference,
   saving,
   sources,
+  timm_layouts,
   weight_files,
 )
 from vit_jax.runtime import command_line, printable
@@ -155,9 +156,12 @@ def convert(
   has_head = 'head/kernel' in read.params
   if is_folder:
     layout = layout or read.layout
-    layout = layout or families.layout_of(model, has_head=has_head)
+    layout = layout or families.layout_of(model, read.params)
     families.check(layout, model, has_head=has_head)
   size = resolution or old_size
+  if layout in timm_layouts.FAMILIES and not resolution:
+    # timm knows one size, that of the images.
+    size = read.prepared_size or old_size
   read = dataclasses.replace(
     read,
     model=model,
@@ -165,6 +169,7 @@ def convert(
     class_names=tuple(class_names or read.class_names),
     preprocessing=preprocess or read.preprocessing,
     layout=layout,
+    prepared_size=read.prepared_size if size == old_size else None,
   )
   if read.preprocessing and (preprocess or resolution):
     loaded.prepared(read, read.preprocessing, size)

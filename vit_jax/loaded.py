@@ -101,6 +101,7 @@ def load(
     ValueError: there are no weights, or they do not fit the model.
   """
   weights = interop.read(checkpoint)
+  image_size = image_size or weights.prepared_size
   model, size = sources.model_and_size(weights, image_size=image_size)
   has_head = 'head/bias' in weights.params
   params, report = interop.fit_weights(

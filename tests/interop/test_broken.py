@@ -117,6 +117,8 @@ def test_a_damaged_folder_is_an_error_that_names_it(
     ('timm_deit3', dict(architecture='eva02_small'), 'eva02_small'),
     ('timm_deit3', dict(model_args=dict(act_layer='relu')), "'relu'"),
     ('timm_deit3', dict(model_args=dict(num_heads=3)), 'heads'),
+    ('timm_deit3', dict(model_args=dict(norm_layer='rmsnorm')), 'norm_layer'),
+    ('timm_deit3', dict(model_args=dict(global_pool='avgmax')), 'avgmax'),
     ('vit', dict(hidden_size=16), r'cls is \(1, 1, 8\), expected \(1, 1, 16'),
     ('vit', dict(num_hidden_layers=3), r'missing \(16\)'),
     ('vit', dict(image_size=16), '4x4 has 16 tokens, but .* has 4'),

@@ -10,7 +10,7 @@ import safetensors.numpy
 from PIL import Image
 
 from tests.interop import tiny
-from vit_jax import interop
+from vit_jax import convert, interop
 from vit_jax import loaded as subject
 from vit_jax.interop import families
 
@@ -314,3 +314,37 @@ def test_a_refused_processor_is_named(tmp_path):
     ValueError, match=r'preprocessor_config.* expected a side'
   ):
     interop.read(tmp_path)
+
+
+def test_a_processor_may_crop_other_images_than_positions_are_for(tmp_path):
+  # As in DINOv2's folders: positions for 518 px, images of 224 px.
+  _folder(tmp_path / 'a', tiny.vit(layer_scale=1.0, mlp_dim=32), (16, 16))
+  content = dict(size={'shortest_edge': 10}, crop_size=8)
+  content['image_processor_type'] = 'BitImageProcessor'
+  path = tmp_path / 'a/preprocessor_config.json'
+  path.write_text(json.dumps(content))
+  for step in ('a', 'b', 'c.npz', 'd'):
+    if step != 'a':
+      convert.convert(str(tmp_path / 'a'), str(tmp_path / step))
+    weights = interop.read(tmp_path / step)
+    assert (weights.image_size, weights.prepared_size) == ((16, 16), (8, 8))
+    of = subject.load(str(tmp_path / step))
+    image = np.zeros((30, 40, 3), np.uint8)
+    assert of.preprocess(image, None).shape == (*of.image_size, 3) == (8, 8, 3)
+    assert of.grid == (2, 2)
+  tiny.assert_equal(_tensors(tmp_path / 'b'), _tensors(tmp_path / 'a'))
+  convert.convert(str(tmp_path / 'a'), str(tmp_path / 'e'), layout='timm')
+  weights = interop.read(tmp_path / 'e')
+  assert (weights.image_size, weights.prepared_size) == ((8, 8), None)
+
+
+def test_a_trained_head_of_clip_is_no_projection(tmp_path):
+  model = tiny.vit(embedding_norm=True, patch_bias=False, norm_epsilon=1e-5)
+  params = tiny.params(model)
+  interop.save_huggingface(tmp_path / 'a', params, model, 8)
+  assert interop.read(tmp_path / 'a').layout == 'timm'
+  params['head']['bias'] *= 0
+  interop.save_huggingface(tmp_path / 'b', params, model, 8)
+  weights = interop.read(tmp_path / 'b')
+  assert weights.layout == 'clip_vision_model'
+  assert weights.class_names[0] == 'dimension 0'

@@ -23,7 +23,10 @@ def _read(content, **options):
 
 def _write(prepared, **options):
   content = processors.to_transformers(
-    prepared, processor='SiglipImageProcessor', image_size=SIZE, **options
+    prepared,
+    processor='SiglipImageProcessor',
+    image_size=prepared.size or SIZE,
+    **options,
   )
   return json.loads(json.dumps(content))
 
@@ -44,34 +47,38 @@ def _check_written(prepared):
 
 
 @pytest.mark.parametrize(
-  'content, operations',
+  'content, operations, size',
   [
-    (dict(), f'resize({LINEAR})'),
+    (dict(), f'resize({LINEAR})', None),
     (
       dict(feature_extractor_type='ViTFeatureExtractor', size=9),
-      f'resize(9, {LINEAR})',
+      *(f'resize({LINEAR})', (9, 9)),
     ),
     (
       dict(size=[224, 9], resample=0),
-      "resize((224, 9), method='pillow_nearest')",
+      *("resize(method='pillow_nearest')", (224, 9)),
     ),
-    (_of('DeiT', do_rescale=None), f'resize(256, {BICUBIC})|central_crop'),
+    (
+      _of('DeiT', do_rescale=None),
+      f'resize(256, {BICUBIC})|central_crop',
+      None,
+    ),
     (
       _of('DeiT', crop_size=dict(height=8, width=6), do_pad=False, _name='x'),
-      f'resize(256, {BICUBIC})|central_crop((8, 6))',
+      *(f'resize(256, {BICUBIC})|central_crop', (8, 6)),
     ),
     (
       _of('Bit', size=dict(shortest_edge=256)),
-      f'resize_small(256, {BICUBIC})|central_crop',
+      *(f'resize_small(256, {BICUBIC})|central_crop', None),
     ),
     (
       _of('CLIP', size=224, crop_size=9),
-      f'resize_small({BICUBIC})|central_crop(9)',
+      *(f'resize_small(224, {BICUBIC})|central_crop', (9, 9)),
     ),
-    (_of('Siglip', do_convert_rgb=True), f'resize({BICUBIC})'),
+    (_of('Siglip', do_convert_rgb=True), f'resize({BICUBIC})', None),
     (
       _of('Siglip', size=9, do_center_crop=True, crop_size=8),
-      f'resize_small(9, {BICUBIC})|central_crop(8)',
+      *(f'resize_small(9, {BICUBIC})|central_crop', (8, 8)),
     ),
     (
       dict(
@@ -79,13 +86,13 @@ def _check_written(prepared):
         crop_size=None,
         default_to_square=True,
       ),
-      f'resize({LINEAR})',
+      *(f'resize({LINEAR})', None),
     ),
   ],
 )
-def test_fields_and_defaults_of_transformers(content, operations):
+def test_fields_and_defaults_of_transformers(content, operations, size):
   prepared = _read(content)
-  assert prepared.preprocessing == operations
+  assert (prepared.preprocessing, prepared.size) == (operations, size)
   # Pillow decodes accurately.
   assert prepared.decoding == {'jpeg_dct': 'accurate'}
   assert _read(dict(image_processor=content, tokenizer={})) == prepared

@@ -56,6 +56,7 @@ TIMM = family(
   Rule('rope.freqs', 'MultiHeadDotProductAttention_0/rotary_frequencies'),
 )
 
+
 def _compare(family, ours, params, x, module, theirs, unused=()):
   """Asserts equal outputs, and gradients of a weighted sum of them.
 

@@ -9,7 +9,7 @@ from etils import epath
 from vit_jax import interop
 from vit_jax.export import card
 from vit_jax.export.program import Program
-from vit_jax.interop import families, transformers_layouts
+from vit_jax.interop import families, inference, transformers_layouts
 from vit_jax.models.shared import normalize, standardize
 from vit_jax.runtime import installed
 
@@ -19,7 +19,10 @@ PATH, TOLERANCE = 'huggingface', 1e-4  # See `forms`.
 def check(program: Program) -> None:
   """Raises ValueError if transformers lacks the model."""
   installed.require('transformers', 'torch', extra='hf')
-  families.layout_of(program.loaded.model, among=transformers_layouts.FAMILIES)
+  params = inference.flatten(program.loaded.params)
+  families.layout_of(
+    program.loaded.model, params, among=transformers_layouts.FAMILIES
+  )
   if program.dtype != 'float32':
     raise ValueError(
       f'--dtype={program.dtype}: Hugging Face folders and what is made of them'

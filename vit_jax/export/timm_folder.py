@@ -9,7 +9,7 @@ from etils import epath
 from vit_jax import interop
 from vit_jax.export import huggingface_folder
 from vit_jax.export.program import Program
-from vit_jax.interop import families, timm_layouts
+from vit_jax.interop import families, inference, timm_layouts
 from vit_jax.runtime import installed
 
 PATH, TOLERANCE = 'timm', 1e-4  # See `forms`.
@@ -18,9 +18,15 @@ PATH, TOLERANCE = 'timm', 1e-4  # See `forms`.
 def check(program: Program) -> None:
   """Raises ValueError with the reasons why timm lacks the model."""
   installed.require('timm', 'torch', extra='hf')
-  families.layout_of(program.loaded.model, among=timm_layouts.FAMILIES)
+  _layout(program)
   if program.dtype != 'float32':
     raise ValueError(f'--dtype={program.dtype}: timm folders are float32.')
+
+
+def _layout(program: Program) -> str:
+  loaded = program.loaded
+  params = inference.flatten(loaded.params)
+  return families.layout_of(loaded.model, params, among=timm_layouts.FAMILIES)
 
 
 def write(program: Program, folder: epath.Path) -> None:
@@ -28,7 +34,7 @@ def write(program: Program, folder: epath.Path) -> None:
   loaded = program.loaded
   interop.save_huggingface(
     *(folder / PATH, loaded.params, loaded.model, loaded.image_size),
-    layout=families.layout_of(loaded.model, among=timm_layouts.FAMILIES),
+    layout=_layout(program),
     **loaded.described,
   )
 

@@ -75,22 +75,24 @@ OTHERS = transformers_layouts.FAMILIES | timm_layouts.FAMILIES
 
 def layout_of(
   model: nn.Module,
+  params: Arrays,
   *,
-  has_head: bool = True,
   among: Mapping[str, Family] = OTHERS,
 ) -> str:
   """Returns the first layout that has a model.
 
   Args:
     model: from `models.build`.
-    has_head: whether its head is to be written, too.
+    params: its flat parameters, with or without a head.
     among: the layouts, some of `OTHERS`.
 
   Raises:
     ValueError: there is none. The message says what is closest.
   """
+  has_head = 'head/kernel' in params
   unlike = {
     name: family.unlike(model, has_head=has_head)
+    + [b for m in family.no_bias if np.any(params.get(b := f'{m}/bias', 0))]
     for name, family in among.items()
   }
   closest = min(unlike, key=lambda name: len(unlike[name]))

@@ -62,9 +62,11 @@ def read(path: epath.PathLike) -> Weights:
     layout = _layout(config, tensors)
     weights = _weights(path, layout, config, tensors)
   except (AttributeError, LookupError, TypeError, ValueError) as error:
-    missing = ' is missing' if isinstance(error, KeyError) else ''
+    reason = str(error)
+    if isinstance(error, KeyError):
+      reason = f'its arrays are of another kind of model, as they lack {error}'
     raise ValueError(
-      f'{folder / CONFIG} describes no model of these weights: {error}{missing}'
+      f'{folder / CONFIG} describes no model of these weights: {reason}'
     ) from error
   return _prepared(weights, folder, config)
 
@@ -233,7 +235,7 @@ def _prepared(
       f'{path} is refused: {error}. Correct the file to how images were'
       ' prepared for these weights.'
     ) from error
-  own = dict(found.described)
+  own = dict(found.described, prepared_size=found.size)
   if not found.preprocessing:
     own['notes'] = (
       f'{folder} does not say how images were prepared for these weights, so'
@@ -264,9 +266,10 @@ def write(folder: epath.Path, weights: Weights) -> None:
     *(model.image_mean, model.image_std),
   )
   shape = dict(image_size=weights.image_size, channels=weights.channels)
+  images = shape | {'image_size': weights.prepared_size or weights.image_size}
   if weights.layout in timm_layouts.FAMILIES:
     config = timm_layouts.configured(model, **shape, has_head=has_head)
-    config['pretrained_cfg'] = processors.to_timm(prepared, **shape)
+    config['pretrained_cfg'] = processors.to_timm(prepared, **images)
     if has_head and weights.class_names:
       config['label_names'] = list(weights.class_names)
   else:
@@ -286,7 +289,6 @@ def write(folder: epath.Path, weights: Weights) -> None:
   arrays.write_safetensors(folder / WEIGHTS, tensors)
   weight_files.write_json(folder / CONFIG, config)
   if family.processor:
-    weight_files.write_json(
-      folder / PROCESSORS[1],
-      processors.to_transformers(prepared, processor=family.processor, **shape),
-    )
+    images['processor'] = family.processor
+    content = processors.to_transformers(prepared, **images)
+    weight_files.write_json(folder / PROCESSORS[1], content)

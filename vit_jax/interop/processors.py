@@ -84,6 +84,7 @@ class Prepared:
     image_mean: of each channel, of images in [0, 1]; what the model subtracts.
       None if the model takes inputs in [-1, 1] as they are.
     image_std: what it divides by, of each channel; None likewise.
+    size: (height, width) of the prepared images; None: the model's own.
   """
 
   preprocessing: str = ''
@@ -91,10 +92,11 @@ class Prepared:
   loss: str = ''
   image_mean: tuple[float, ...] | None = None
   image_std: tuple[float, ...] | None = None
+  size: tuple[int, int] | None = None
 
   @property
   def described(self) -> dict[str, Any]:
-    """All but `image_mean` and `image_std`."""
+    """All but `image_mean`, `image_std` and `size`."""
     return {key: getattr(self, key) for key in _DESCRIBED}
 
 
@@ -168,7 +170,9 @@ def from_transformers(
     content: of `preprocessor_config.json`, or of a `processor_config.json`
       with an image processor in it. None if there is no file.
     processor: the image processor if the file names none.
-    image_size: (height, width) of the model's images, in pixels.
+    image_size: (height, width) of the model's images, in pixels. A processor
+      may crop others: most of DINOv2's files have positions for 518 px, and
+      crop 224 px.
     channels: of these images.
 
   Raises:
@@ -186,13 +190,23 @@ def from_transformers(
   given = PROCESSORS.get(kind, PROCESSORS[processor]) | content
   if reasons := [*_refused(given, kind)]:
     raise ValueError('; '.join(reasons))
+  last = _sides(given['crop_size' if given['do_center_crop'] else 'size'])
+  last = pair(last) if last else image_size
   if 'preprocessing' not in own:
-    operations = _operations(given, image_size)
+    operations = _operations(given, last)
     own = _DECODED | own | {'preprocessing': operations}
   mean, std = given['image_mean'], given['image_std']
   if not given['do_normalize']:
     mean, std = 0, 1
-  return Prepared(**own, **_normalized(mean, std, channels))
+  size = last if last != image_size else None
+  return Prepared(**own, **_normalized(mean, std, channels), size=size)
+
+
+def _sides(size: Any) -> Any:
+  """Returns a side, or (height, width); None if a size has only one edge."""
+  if isinstance(size, dict) and size.keys() >= {'height', 'width'}:
+    return size['height'], size['width']
+  return None if isinstance(size, dict) else size
 
 
 def _refused(given: Mapping[str, Any], kind: str) -> Iterator[str]:
@@ -215,9 +229,7 @@ def _operations(given: Mapping[str, Any], image_size: tuple[int, int]) -> str:
   """Returns what an image processor does, as `data/ops` reads it."""
 
   def text(size):  # The size of the model's images goes without saying.
-    if isinstance(size, dict) and size.keys() >= {'height', 'width'}:
-      size = (size['height'], size['width'])
-    sides = pair(size)
+    sides = pair(_sides(size) or size)
     if sides == image_size:
       return ''
     return str(sides[0] if sides[0] == sides[1] else sides)

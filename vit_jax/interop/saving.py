@@ -113,7 +113,7 @@ def save_huggingface(
   """
   flat = inference.flatten(params)
   has_head = 'head/kernel' in flat
-  layout = layout or families.layout_of(model, has_head=has_head)
+  layout = layout or families.layout_of(model, flat)
   families.check(layout, model, has_head=has_head)
   weights = _checked(params, model, image_size, described | {'layout': layout})
   huggingface.write(files.absolute(folder), weights)

@@ -217,6 +217,7 @@ def _read_npz(path: epath.Path, name: str) -> Weights:
       classes, names = content['num_classes'], content['class_names']
       weight_files.check_class_names(names, classes)
       overrides = content['overrides'] | {'num_classes': classes}
+      size = content.get('prepared_size')
       return dataclasses.replace(
         weights,
         model=models.build(content['model'], **overrides),
@@ -224,6 +225,7 @@ def _read_npz(path: epath.Path, name: str) -> Weights:
         class_names=tuple(names),
         preprocessing=content['preprocessing'],
         decoding=content.get('decoding', {}),
+        prepared_size=pair(size) if size else None,
         loss=content.get('loss', ''),
       )
     except _WRONG as error:

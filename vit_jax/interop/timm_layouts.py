@@ -37,6 +37,14 @@ _HEAD_WIDTHS = (
 _TANH = (
   r'patch32_siglip|giantopt|so400m_patch16_siglip|large_patch16_siglip.*512'
 )
+# Arguments that the arrays show, that are read, or that change no output.
+_KNOWN = {
+  *('embed_dim', 'depth', 'num_heads', 'mlp_ratio', 'patch_size', 'img_size'),
+  *('in_chans', 'num_classes', 'global_pool', 'qkv_bias', 'init_values'),
+  *('class_token', 'no_embed_class', 'reg_tokens', 'num_reg_tokens'),
+  *('pre_norm', 'fc_norm', 'use_fc_norm', 'act_layer', 'rope_temperature'),
+  *('dynamic_img_size', 'drop_rate', 'drop_path_rate', 'weight_init'),
+}
 # They have the names of a VisionTransformer, but compute something else.
 _REFUSED = (
   r'aimv2|beit|_d(little|wee)|eva|lingbot|_pe_|pwee|radio|rope|_rpn_|sapiens'
@@ -207,8 +215,13 @@ def options(config: Mapping[str, Any], found: Mapping[str, Any]) -> dict:
     'gelu': _GELU[act],
     'norm_epsilon': 1e-5 if larger else 1e-6,
   }
-  pool = given.get('global_pool') or config.get('global_pool')
-  if pool in _POOLING and found['pooling'] != 'map':
+  if 'rope_temperature' in given:
+    changed['rotary_base'] = given['rope_temperature']
+  pool = given.get('global_pool') or config.get('global_pool') or ''
+  strange = [*(given.keys() - _KNOWN), *({pool} - {'', *_POOLING})]
+  if strange:
+    raise ValueError(f'timm with {", ".join(strange)} is not read.')
+  if pool and found['pooling'] != 'map':
     changed['pooling'] = _POOLING[pool][found['pooling'] == 'gap']
   return changed
 
@@ -240,8 +253,9 @@ def configured(
     arguments |= {
       'num_reg_tokens': model.registers,
       'use_fc_norm': model.final_norm == 'pooled',
-      'rope_temperature': model.rotary_base or 100.0,
     }
+    if model.rotary_base:
+      arguments['rope_temperature'] = model.rotary_base
   else:
     name = _architecture(model)
     arguments |= {

@@ -33,6 +33,8 @@ class Weights:
       unknown.
     decoding: how images are decoded before that: the arguments `upright` and
       `jpeg_dct` of `ops.parse`, as far as they are known.
+    prepared_size: (height, width) of the images that `preprocessing` is for, if
+      that is not `image_size`.
     loss: the loss that the head was trained with, such as 'sigmoid'; '' if
       unknown.
     dropped: names of the file's arrays that are not parameters.
@@ -51,6 +53,7 @@ class Weights:
   class_names: tuple[str, ...] = ()
   preprocessing: str = ''
   decoding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  prepared_size: tuple[int, int] | None = None
   loss: str = ''
   dropped: tuple[str, ...] = ()
   layout: str = ''
@@ -70,7 +73,7 @@ class Weights:
   @property
   def described(self) -> dict[str, Any]:
     """What files say beside the arrays, as far as it is known."""
-    keys = ('class_names', 'preprocessing', 'decoding', 'loss')
+    keys = ('class_names', 'preprocessing', 'decoding', 'prepared_size', 'loss')
     return {key: getattr(self, key) for key in keys if getattr(self, key)}
 
   @property

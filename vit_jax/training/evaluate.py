@@ -107,7 +107,8 @@ def _prepare_as_weights_say(
     return  # A run's own config was the user's choice.
   weights = interop.read(path)
   # Else `warm_start.load` logs how they prepare theirs.
-  if weights.preprocessing and weights.image_size == tuple(config.image_size):
+  size = weights.prepared_size or weights.image_size
+  if weights.preprocessing and size == tuple(config.image_size):
     warm_start.prepare_as(config, weights.preprocessing, weights.decoding)
 
 

@@ -195,7 +195,8 @@ def _with_images(
   else:
     weights = interop.read(path)
     operations = weights.preprocessing if weights.layout else ''
-    size, decoding = weights.image_size, weights.decoding
+    size = weights.prepared_size or weights.image_size
+    decoding = weights.decoding
   if not operations:
     return config
   config.init.preprocess, config.image_size = operations, tuple(size)

@@ -34,8 +34,8 @@ def _change(monkeypatch, change):
   """Applies `change` to each config that is read."""
 
   def changing(read):
-    def changed(words):
-      config = read(words)
+    def changed(*words):
+      config = read(*words)
       for part in config.get('stages', {'': config}).values():
         change(part)
       return config
