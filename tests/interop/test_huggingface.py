@@ -318,7 +318,8 @@ def test_a_refused_processor_is_named(tmp_path):
 
 def test_a_processor_may_crop_other_images_than_positions_are_for(tmp_path):
   # As in DINOv2's folders: positions for 518 px, images of 224 px.
-  _folder(tmp_path / 'a', tiny.vit(layer_scale=1.0, mlp_dim=32), (16, 16))
+  model = tiny.vit(layer_scale=1.0, mlp_dim=32, pooling='token_gap')
+  _folder(tmp_path / 'a', model, (16, 16))
   content = dict(size={'shortest_edge': 10}, crop_size=8)
   content['image_processor_type'] = 'BitImageProcessor'
   path = tmp_path / 'a/preprocessor_config.json'
@@ -333,8 +334,11 @@ def test_a_processor_may_crop_other_images_than_positions_are_for(tmp_path):
     assert of.preprocess(image, None).shape == (*of.image_size, 3) == (8, 8, 3)
     assert of.grid == (2, 2)
   tiny.assert_equal(_tensors(tmp_path / 'b'), _tensors(tmp_path / 'a'))
-  convert.convert(str(tmp_path / 'a'), str(tmp_path / 'e'), layout='timm')
-  weights = interop.read(tmp_path / 'e')
+  # timm has one size for both.
+  _folder(tmp_path / 'e', size=(16, 16))
+  (tmp_path / 'e/preprocessor_config.json').write_text('{"size": 8}')
+  convert.convert(str(tmp_path / 'e'), str(tmp_path / 'f'), layout='timm')
+  weights = interop.read(tmp_path / 'f')
   assert (weights.image_size, weights.prepared_size) == ((8, 8), None)
 
 
