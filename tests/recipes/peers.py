@@ -20,7 +20,7 @@ SIDE = 16  # Of an image.
 DECODER = {'depth': 2, 'width': 16, 'heads': 2}
 DEVIATION = 0.3  # Of all parameters at the start: each of them matters.
 _RULES = (
-  *(Rule(f'{n}_token', n) for n in (families.CLS, families.DIST)),
+  *(Rule(f'{n}_token', n) for n in ('cls', 'dist')),
   Rule('reg_token', 'registers'),
   Rule('pos_embed', families.POSITION),
   *of_pytorch(

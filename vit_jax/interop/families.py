@@ -12,9 +12,7 @@ import numpy as np
 
 from vit_jax.interop import timm_layouts, transformers_layouts
 from vit_jax.interop.layouts import Arrays, Family, Rule, unstack
-from vit_jax.interop.transformers_layouts import CLS as CLS
-from vit_jax.interop.transformers_layouts import DIST as DIST
-from vit_jax.interop.transformers_layouts import POSITION
+from vit_jax.interop.transformers_layouts import CLS, POSITION
 
 # Prefixes under which some code bases keep the parameters.
 _PREFIXES = ('opt/target/', 'params/img/', 'params/', 'img/', 'target/')

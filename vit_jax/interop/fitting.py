@@ -18,7 +18,7 @@ import numpy as np
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax.interop import arrays as arrays_lib
 from vit_jax.interop import inference, layouts
-from vit_jax.interop.families import CLS, DIST
+from vit_jax.interop.transformers_layouts import CLS, DIST
 from vit_jax.interop.weight_files import Weights
 from vit_jax.models import patches, position
 

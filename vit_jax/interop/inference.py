@@ -11,7 +11,8 @@ import flax.traverse_util
 import numpy as np
 
 from vit_jax import models
-from vit_jax.interop import families, layouts
+from vit_jax.interop import layouts
+from vit_jax.interop.transformers_layouts import CLS, DIST, POSITION
 from vit_jax.models import position, variants, vit
 
 _VIT_SIZES = (
@@ -57,8 +58,8 @@ def infer_model(
         'BiT-R50x1', num_classes=classes, blocks=blocks, width_factor=width
       )
       return model, image_size or (224, 224)  # It takes any size.
-    if families.POSITION not in shapes:
-      raise KeyError(families.POSITION)
+    if POSITION not in shapes:
+      raise KeyError(POSITION)
     # Released files without a row for the class token get zeros.
     found = fields(arrays, image_size) | {'class_position': True}
   except KeyError as error:
@@ -98,7 +99,7 @@ def fields(
   width, heads, _ = shapes[attention + 'query/kernel']
   pooled = _POOLED_NORM in shapes
   pooling = 'gap_patches' if pooled else 'token'
-  pooling = pooling if families.CLS in shapes else 'gap'
+  pooling = pooling if CLS in shapes else 'gap'
   if shapes.get('head/kernel', (width,))[0] == 2 * width:
     pooling = 'token_gap'
   found = {
@@ -109,7 +110,7 @@ def fields(
     'patch_size': shapes['embedding/kernel'][:2],
     'pooling': 'map' if 'MAPHead_0/probe' in shapes else pooling,
     'registers': shapes.get('registers', (1, 0))[1],
-    'distillation_token': families.DIST in shapes,
+    'distillation_token': DIST in shapes,
     'final_norm': 'pooled' if pooled else 'tokens',
     'norm_position': 'pre' if pooled or _FINAL_NORM in shapes else 'post',
     'parallel': not has('Norm_1/scale'),
@@ -137,8 +138,8 @@ def _class_position(
   shapes: _Shapes, image_size: tuple[int, int] | None
 ) -> bool:
   """Returns whether the position embeddings have rows before the patches'."""
-  rows = shapes.get(families.POSITION, (1, 0))[1]
-  if not {families.CLS, families.DIST} & shapes.keys():
+  rows = shapes.get(POSITION, (1, 0))[1]
+  if not {CLS, DIST} & shapes.keys():
     return True
   if image_size and 'conv_root/kernel' not in shapes:
     patch = shapes['embedding/kernel'][:2]
@@ -168,8 +169,8 @@ def patches_size(
   Raises:
     ValueError: the patches form no square grid.
   """
-  prefix = sum(name in arrays for name in (families.CLS, families.DIST))
-  rows = arrays[families.POSITION].shape[1]
+  prefix = sum(name in arrays for name in (CLS, DIST))
+  rows = arrays[POSITION].shape[1]
   patches = rows - prefix * model.class_position
   side = math.isqrt(max(0, patches))
   if side == 0 or side**2 != patches:

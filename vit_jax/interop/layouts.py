@@ -242,11 +242,7 @@ class Family:
 
   def knows(self, names: Iterable[str]) -> bool:
     """Returns whether a rule fits one of the names in a file."""
-    fused = [_pattern(fused.theirs) for fused in self.fused]
-    return any(
-      self._rule(plain, 'theirs')[0] or any(p.fullmatch(plain) for p in fused)
-      for plain in map(self.plain, names)
-    )
+    return any(self._rule(self.plain(name), 'theirs')[0] for name in names)
 
   def plain(self, name: str) -> str:
     """Returns a name of a file without aliases and prefix."""

@@ -4,10 +4,9 @@ timm's `config.json` names an architecture, and the arguments that differ from
 it. What neither arguments nor arrays show follows from the name.
 """
 
-import itertools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -25,7 +24,6 @@ _POOLING = {
 }
 # Pattern of architectures -> the width of a head, where it is not 64.
 _HEAD_WIDTHS = (
-  (r'test_vit', 32),
   (r'vit_base_patch16_gap_', 48),
   (r'giantopt', 96),
   (r'7b', 128),
@@ -98,10 +96,6 @@ _QKV = Fused(
 )
 
 
-def _one_of(*values: Any) -> Callable[[Any], bool]:
-  return lambda value: value in values
-
-
 def _clashing(model: nn.Module) -> tuple[str, ...]:
   """See `Family.clashing`, for timm's VisionTransformer."""
   has_token = 'cls' in model.prefix
@@ -120,7 +114,7 @@ def _clashing(model: nn.Module) -> tuple[str, ...]:
   return tuple(key for key, clashes in found.items() if clashes)
 
 
-_ANY_POOLING = (_one_of(*itertools.chain(*_POOLING.values())),) * 2
+_ANY_POOLING = (lambda value: value != 'token_gap',) * 2
 _FREE = 'registers', 'final_norm', 'qkv_bias', 'mlp'
 VISION_TRANSFORMER = Family(
   rules=_rules('ls1.gamma', 'ls2.gamma'),
@@ -133,15 +127,8 @@ VISION_TRANSFORMER = Family(
       reader='blocks.{i}.mlp.fc2.weight',
     ),
   ),
-  aliases=(
-    common.WRAPPERS,
-    # Names in the files of DINOv2's authors.
-    (r'^register_tokens$', 'reg_token'),
-    (r'\.mlp\.w12\.', '.mlp.fc1.'),
-    (r'\.mlp\.w3\.', '.mlp.fc2.'),
-  ),
-  unused=('mask_token',),
-  fixed={'norm_epsilon': _one_of(1e-6, 1e-5)},
+  aliases=(common.WRAPPERS,),
+  fixed={'norm_epsilon': lambda value: value in (1e-6, 1e-5)},
   free=(
     *(*_FREE, 'gelu', 'embedding_norm', 'class_position', 'patch_bias'),
     *('distillation_token', 'layer_scale'),
@@ -200,7 +187,6 @@ def options(config: Mapping[str, Any], found: Mapping[str, Any]) -> dict:
     found: the options that the arrays show.
   """
   name, given = config.get('architecture', ''), config.get('model_args') or {}
-  width = found['width']
   heads = next((w for key, w in _HEAD_WIDTHS if re.search(key, name)), 64)
   named = 'gelu_tanh' if re.search(_TANH, name) else 'gelu'
   named = 'quick_gelu' if 'quickgelu' in name else named
@@ -211,7 +197,7 @@ def options(config: Mapping[str, Any], found: Mapping[str, Any]) -> dict:
     raise ValueError(f'act_layer={act!r}: known are {", ".join(_GELU)}.')
   larger = found.get('embedding_norm') or re.search('clip|dinov3', name)
   changed = {
-    'heads': given.get('num_heads', max(1, width // heads)),
+    'heads': given.get('num_heads', max(1, found['width'] // heads)),
     'gelu': _GELU[act],
     'norm_epsilon': 1e-5 if larger else 1e-6,
   }

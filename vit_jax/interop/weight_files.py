@@ -126,13 +126,13 @@ def pickle_refused(path: epath.PathLike) -> str:
   """Returns why a pickle, or a folder of one, is not read, and what to do."""
   return (
     f'{path} holds its weights as a pickle only, which is not read, because it'
-    ' can run code. If you trust its source, and have torch, convert it once.'
-    ' A folder: python -c "import transformers as t;'
+    ' can run code. If you trust it, and have torch, convert it once. A folder:'
+    ' python -c "import transformers as t;'
     " t.AutoModel.from_pretrained('FOLDER').save_pretrained('NEW')\" (or"
-    ' t.AutoModelForImageClassification, to keep its classifier). A file:'
-    ' python -c "import torch, safetensors.torch as s;'
-    " w = torch.load('FILE', weights_only=True);"
-    " s.save_file(w.get('model', w), 'NEW.safetensors')\"."
+    ' t.AutoModelForImageClassification, with its head). A file: python -c'
+    ' "import torch, safetensors.torch as s; w = torch.load('
+    "'FILE', weights_only=True); s.save_file(w.get('model', w),"
+    " 'NEW.safetensors')\"."
   )
 
 

@@ -132,7 +132,10 @@ def with_model(
     ValueError: the name is `auto`, and there are no weights, or they do not
       tell their model.
   """
-  config = _with_images(config.copy_and_resolve_references(), workdir)
+  config = config.copy_and_resolve_references()
+  takes_images = config.init.preprocess == config_lib.AUTO
+  if takes_images:
+    config.init.preprocess = ''
   named = config.model.name != config_lib.AUTO
   if not config.init.checkpoint:
     if not named:
@@ -148,6 +151,8 @@ def with_model(
   run = checkpoint_lib.workdir_of(path)
   saved = config_lib.load(run) or (own if again else {})
   trained = saved.get('model', {})
+  if takes_images and not run:
+    _take_images(config, path, own if again else None)
   if not named:
     trained = trained or model_of(path)
     config.model.name = models.paper_name(trained['name'])
@@ -175,21 +180,19 @@ def with_model(
   return config
 
 
-def _with_images(
-  config: ml_collections.ConfigDict, workdir: epath.PathLike
-) -> ml_collections.ConfigDict:
-  """Resolves `init.preprocess`; changes the config."""
-  if config.init.preprocess != config_lib.AUTO:
-    return config
-  config.init.preprocess = ''
-  if not config.init.checkpoint:
-    return config
-  path = resolve_path(config.init.checkpoint, workdir)
-  if checkpoint_lib.workdir_of(path):
-    return config
-  own = config_lib.load(workdir) or {}
-  if own.get('init', {}).get('checkpoint') == config.init.checkpoint:
-    # The weights may be gone by now.
+def _take_images(
+  config: ml_collections.ConfigDict,
+  path: epath.Path,
+  own: Mapping[str, Any] | None,
+) -> None:
+  """Sets image size and preparation to those of a folder; changes the config.
+
+  Args:
+    config: its `init.preprocess` is ''.
+    path: the weights.
+    own: the saved config of the run, if it goes on; the weights may be gone.
+  """
+  if own:
     operations, size = own['init'].get('preprocess', ''), own['image_size']
     decoding = own['data']
   else:
@@ -198,7 +201,7 @@ def _with_images(
     size = weights.prepared_size or weights.image_size
     decoding = weights.decoding
   if not operations:
-    return config
+    return
   config.init.preprocess, config.image_size = operations, tuple(size)
   prepare_as(config, operations, decoding)
   # They were trained on crops of torchvision, with this interpolation.
@@ -206,7 +209,6 @@ def _with_images(
     method = re.search(r"method='(\w+)'", operations)
     words = f'method={method[1]!r}' if method else ''
     config.data.preprocess = f'random_resized_crop({words})|flip'
-  return config
 
 
 def prepare_as(
