@@ -136,7 +136,8 @@ def _check(read, column, seen):
   (row,) = (row for row in _rows() if source in row['source'])
   assert row['layout'] == f'`{read.weights.layout}`'
   assert model.depth == 2 or f'{model.depth}x{model.width}' in row['sizes']
-  assert seen[0] <= min(_LIMITS[column], float(row[column]))
+  # Another processor may add numbers in another order.
+  assert seen[0] <= min(_LIMITS[column], 3 * float(row[column]))
 
 
 def test_the_docs_list_what_is_tested_here():
