@@ -329,7 +329,8 @@ def to_timm(
   """Inverts `from_timm`: returns the entries of a `pretrained_cfg`.
 
   They make timm do what is nearest to the operations. If these are unknown or
-  of another kind, it resizes to the image size.
+  of another kind, it resizes to the image size. Its crop of the middle rounds
+  up where transformers' rounds down, so it may lie a pixel beside.
 
   Args:
     prepared: how images are prepared.
