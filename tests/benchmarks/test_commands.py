@@ -43,8 +43,9 @@ def test_train_step(command):
     assert result['memory_gib'] * 2**30 > 16 * result['params']
   head, first, _ = done.stderr.strip().splitlines()[-3:]
   # A CPU's MFU is not known.
-  assert head.split()[:5] == ['ms', 'spread', 'images/s', '/device', 'times']
-  assert first.split()[:2] == ['config', f'{ours["step_ms"]["median"]:.1f}']
+  titles = ['batch', 'ms', 'spread', 'images/s', '/device', 'times']
+  assert head.split()[:6] == titles
+  assert first.split()[2] == f'{ours["step_ms"]["median"]:.1f}'
 
 
 def _fake_torch(folder, params):
@@ -100,7 +101,6 @@ def test_gpu_vs_timm(command, tmp_path, equal):
     (['train_step'], '--config is missing'),
     (['train_step', *_TINY, '--against=model.scam=true'], 'model.scam=true'),
     (['gpu_vs_timm', '--torch_python=/nowhere'], '/nowhere'),
-    (['input', '--data=digits', '--workers=many'], '--workers'),
   ],
 )
 def test_errors(command, words, message):

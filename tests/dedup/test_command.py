@@ -40,7 +40,7 @@ def test_the_command(folder, tmp_path, run):
   assert clean.info.splits == {'test': 3, 'train': 6}
   again = run(f'--data={spec}', f'--test={spec}', f'--to={to}', '--flips')
   assert again.returncode == 1
-  assert 'flips=False there, True now' in again.stderr
+  assert 'flips: false there, true now' in again.stderr
 
 
 @pytest.mark.gate
