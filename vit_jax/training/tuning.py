@@ -76,7 +76,8 @@ def build(section: Mapping[str, Any], params: Any) -> Tuning:
   Args:
     section: `config.tuning`. Its patterns are regular expressions of names; a
       name that goes on after a slash matches, too. A stacked block (`scan`) has
-      the names of its single blocks.
+      the names of its single blocks. A distillation token's head trains if the
+      head does.
     params: the parameters or their shapes. If they have low-rank additions,
       these train, beside what `train` names or else the head.
 
@@ -96,6 +97,8 @@ def build(section: Mapping[str, Any], params: Any) -> Tuning:
     )
   if train:
     trained = _matches('tuning.train', train, own)
+    if 'head/kernel' in trained:
+      trained |= {name for name in own if name.startswith(HEADS[1])}
   elif freeze:
     trained = own.keys() - _matches('tuning.freeze', freeze, own)
     if not trained:
