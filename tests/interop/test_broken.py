@@ -164,6 +164,18 @@ def test_a_folder_without_a_config(tmp_path):
     assert (weights.image_size, weights.preprocessing) == ((8, 8), '')
 
 
+def test_arguments_of_timm_that_arrays_do_not_show(tmp_path):
+  test_names.write(tmp_path, 'timm_dinov3')
+  _configure(tmp_path, model_args={'rope_temperature': 50.0, 'num_heads': 1})
+  weights = interop.read(tmp_path)
+  assert (weights.model.rotary_base, weights.model.heads) == (50, 1)
+  to = tmp_path / 'again'
+  params, size = tiny.unflat(weights.params), weights.image_size
+  options = dict(layout=weights.layout)
+  interop.save_huggingface(to, params, weights.model, size, **options)
+  assert interop.read(to).model.rotary_base == 50
+
+
 # Pickles ---------------------------------------------------------------------
 
 
