@@ -46,7 +46,7 @@ _KNOWN = {
 # They have the names of a VisionTransformer, but compute something else.
 _REFUSED = (
   r'aimv2|beit|_d(little|wee)|eva|lingbot|_pe_|pwee|radio|rope|_rpn_|sapiens'
-  r'|intern300m|so150m|test_vit\d|_xp_|_\d+x\d_'
+  r'|intern300m|so150m|test_vit|_xp_|_\d+x\d_'
 )
 
 
