@@ -169,7 +169,10 @@ def convert(
     class_names=tuple(class_names or read.class_names),
     preprocessing=preprocess or read.preprocessing,
     layout=layout,
-    prepared_size=read.prepared_size if size == old_size else None,
+    # It is that of the source's own operations.
+    prepared_size=None
+    if preprocess or size != old_size
+    else read.prepared_size,
   )
   if read.preprocessing and (preprocess or resolution):
     loaded.prepared(read, read.preprocessing, size)

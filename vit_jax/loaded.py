@@ -114,6 +114,7 @@ def load(
     params=params,
     image_size=size,
     preprocessing=prepare.text,
+    prepared_size=None,
     decoding={'upright': prepare.upright, 'jpeg_dct': prepare.jpeg_dct},
     notes=report.notes,
     class_names=weights.class_names if has_head else (),

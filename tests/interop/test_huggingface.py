@@ -267,8 +267,17 @@ def test_weights_of_another_normalization_compute_the_same(
   bare = model.clone(patch_bias=False)
   arrays = {k: v for k, v in weights.params.items() if k != 'embedding/bias'}
   old = weights.model.clone(patch_bias=False)
-  with pytest.raises(ValueError, match=r'has no bias: set model\.image_mean='):
-    interop.fit_weights(interop.Weights('', arrays, old), bare, 8)
+  # The embedding of a hybrid reads no images.
+  sizes = dict(resnet_blocks=(1,), patch_size=1)
+  hybrid = tiny.vit(**sizes, image_mean=(0.1,), image_std=(0.2,))
+  of_hybrid = tiny.flat(tiny.params(hybrid, (32, 32), 1))
+  for found, source, other, size in (
+    (arrays, old, bare, 8),
+    (of_hybrid, hybrid, tiny.vit(**sizes), 32),
+  ):
+    weights = interop.Weights('', found, source, (size, size))
+    with pytest.raises(ValueError, match=r'take over: set model\.image_mean='):
+      interop.fit_weights(weights, other, size)
 
 
 def test_the_processor_is_found_in_either_file(tmp_path):
@@ -334,6 +343,15 @@ def test_a_processor_may_crop_other_images_than_positions_are_for(tmp_path):
     assert of.preprocess(image, None).shape == (*of.image_size, 3) == (8, 8, 3)
     assert of.grid == (2, 2)
   tiny.assert_equal(_tensors(tmp_path / 'b'), _tensors(tmp_path / 'a'))
+  # Other operations, or another size, are for the model's own images.
+  convert.convert(
+    *(str(tmp_path / 'a'), str(tmp_path / 'r.npz')), preprocess='resize'
+  )
+  assert interop.read(tmp_path / 'r.npz').prepared_size is None
+  of = subject.load(
+    str(tmp_path / 'a'), image_size=(16, 16), preprocess='resize'
+  )
+  assert (of.image_size, of.prepared_size) == ((16, 16), None)
   # timm has one size for both.
   _folder(tmp_path / 'e', size=(16, 16))
   (tmp_path / 'e/preprocessor_config.json').write_text('{"size": 8}')

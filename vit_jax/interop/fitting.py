@@ -174,7 +174,8 @@ def _renormalize(
     A note for the report, if anything changed.
 
   Raises:
-    ValueError: the embedding has no bias that could take the difference.
+    ValueError: the embedding has no bias that could take the difference, or
+      reads no images.
   """
   names = 'image_mean', 'image_std'
   given = [[getattr(m, name, None) for name in names] for m in (old, new)]
@@ -183,11 +184,12 @@ def _renormalize(
   (mean, std), (new_mean, new_std) = (
     (np.asarray(v or 0.5, np.float64) for v in values) for values in given
   )
-  if 'embedding/bias' not in loaded:
+  # That of a hybrid reads a feature map.
+  if 'embedding/bias' not in loaded or 'conv_root/kernel' in loaded:
     set_ = ' and '.join(map('model.{}={}'.format, names, given[0]))
     raise ValueError(
-      f'these weights are for images normalised with {given[0]}, and their'
-      f' embedding has no bias: set {set_}, or use model.name=auto.'
+      f'these weights are for images normalised with {given[0]}, which their'
+      f' embedding cannot take over: set {set_}, or use model.name=auto.'
     )
   kernel = np.asarray(loaded[_KERNEL], np.float64)  # [h, w, channels, D]
   shift = np.broadcast_to((new_mean - mean) / std, kernel.shape[2])

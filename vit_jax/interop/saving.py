@@ -54,8 +54,8 @@ def save_npz(
     params: the model's parameters, a tree of arrays, blocks stacked or not.
     model: from `models.build`.
     image_size: side or (height, width) that the position embeddings are for.
-    **described: `class_names`, `preprocessing`, `decoding` and `loss` of
-      `Weights`, as far as they are known.
+    **described: `class_names`, `preprocessing`, `decoding`, `prepared_size` and
+      `loss` of `Weights`, as far as they are known.
 
   Raises:
     ValueError: the path has another ending, the number of class names is not
