@@ -14,10 +14,10 @@ in their names.
 Start the same command again to resume the run. Exit codes: 0 everything was
 done; 1 an error; 75 stopped by SIGTERM (of a cluster, or of a machine that
 shuts down) or SIGHUP (a closed terminal), state saved; 76 a collective failed,
-or the bucket does not answer; 77 no progress within the time limit; 134 another
-process was lost (JAX's own code). After 75, 76, 77 and 134, start the command
-again. 130 stopped by Ctrl-C, state saved; a second Ctrl-C ends the process at
-once.
+or the bucket does not answer; 77 no progress within the time limit; 78 a device
+has computed wrongly (--config.guard.replay_every); 134 another process was lost
+(JAX's own code). After 75, 76, 77, 78 and 134, start the command again. 130
+stopped by Ctrl-C, state saved; a second Ctrl-C ends the process at once.
 
 --eval_only runs the config's evaluations on the weights of
 --config.init.checkpoint, at any resolution, and trains nothing.
@@ -27,14 +27,12 @@ and Open MPI, the processes find each other. Elsewhere, pass
 --coordinator_address, --num_processes and --process_id.
 """
 
-import os
-
 import jax
 from absl import flags
 from ml_collections import config_flags
 
 from vit_jax.config import listing
-from vit_jax.runtime import command_line, distributed, logs
+from vit_jax.runtime import cluster, command_line
 from vit_jax.training import evaluate, stages, train
 from vit_jax.workdir import files
 
@@ -73,42 +71,13 @@ _EVAL_ONLY = flags.DEFINE_bool(
   False,
   'Evaluate the weights of --config.init.checkpoint, and train nothing.',
 )
-_COORDINATOR = flags.DEFINE_string(
-  'coordinator_address',
-  None,
-  'HOST:PORT of process 0, for several processes on a cluster that does not'
-  ' provide it.',
-)
-_NUM_PROCESSES = flags.DEFINE_integer(
-  'num_processes', None, 'Number of processes.', lower_bound=1
-)
-_PROCESS_ID = flags.DEFINE_integer(
-  'process_id', None, 'Number of this process, from 0.', lower_bound=0
-)
-_START_TIMEOUT = flags.DEFINE_float(
-  'start_timeout',
-  300.0,
-  'Seconds to wait for all processes.',
-  lower_bound=1,
-)
-_LOST_TIMEOUT = flags.DEFINE_float(
-  'lost_timeout',
-  30.0,
-  'Seconds without a heartbeat after which a process counts as lost.',
-  lower_bound=1,
-)
 _COMPILATION_CACHE = flags.DEFINE_string(
   'compilation_cache',
   'auto',
   'Directory for compiled programs, which a restart loads. auto:'
   ' WORKDIR/compilation_cache. none: keep no programs.',
 )
-_DETERMINISTIC = flags.DEFINE_bool(
-  'deterministic',
-  False,
-  'Make repeated runs on a GPU bitwise equal, which is slower. Runs on CPUs and'
-  ' TPUs always are.',
-)
+flags.adopt_module_key_flags(cluster)
 
 
 def main():
@@ -122,24 +91,13 @@ def main():
       '--restart starts a training run over, but --eval_only trains nothing:'
       ' leave one of the two out.'
     )
-  if _DETERMINISTIC.value:  # Other devices ignore the option.
-    options = os.environ.get('XLA_FLAGS', '')
-    os.environ['XLA_FLAGS'] = f'{options} --xla_gpu_deterministic_ops=true'
   cache = _COMPILATION_CACHE.value
   if cache == 'auto':
     cache = f'{_WORKDIR.value}/compilation_cache'
   if cache not in ('none', ''):
     # JAX reads it at its first compilation.
     jax.config.update('jax_compilation_cache_dir', str(files.absolute(cache)))
-  with distributed.connected(
-    coordinator_address=_COORDINATOR.value,
-    num_processes=_NUM_PROCESSES.value,
-    process_id=_PROCESS_ID.value,
-    start_timeout=_START_TIMEOUT.value,
-    lost_timeout=_LOST_TIMEOUT.value,
-  ):
-    if jax.process_index():
-      logs.only_warnings()
+  with cluster.joined():
     options = {'allow_config_change': _ALLOW_CONFIG_CHANGE.value}
     if _EVAL_ONLY.value:
       start = evaluate.evaluate_only

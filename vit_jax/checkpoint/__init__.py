@@ -14,8 +14,10 @@ from vit_jax.checkpoint.folders import find as find
 from vit_jax.checkpoint.folders import latest_step as latest_step
 from vit_jax.checkpoint.folders import workdir_of as workdir_of
 from vit_jax.checkpoint.reading import read_params as read_params
+from vit_jax.checkpoint.reading import restore as restore
 from vit_jax.checkpoint.reading import restore_newest as restore_newest
 from vit_jax.checkpoint.record import DamagedError as DamagedError
+from vit_jax.checkpoint.record import digests as digests
 from vit_jax.checkpoint.record import mismatch as mismatch
 from vit_jax.checkpoint.saving import Checkpoints as Checkpoints
 from vit_jax.checkpoint.saving import is_better as is_better

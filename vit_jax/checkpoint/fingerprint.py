@@ -10,6 +10,9 @@ any other change goes unnoticed with probability 2^-64.
 """
 
 import functools
+import hashlib
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -62,6 +65,29 @@ def digests(tree: Any) -> dict[str, str]:
   return {name: f'{sums[name][0]:08x}{sums[name][1]:08x}' for name in leaves}
 
 
+def number(digests: Mapping[str, str]) -> int:
+  """Returns one number for the digests of a tree, to be kept among metrics.
+
+  It has 52 bits, which a float64 holds exactly.
+  """
+  text = json.dumps(digests, sort_keys=True)
+  return int(hashlib.sha256(text.encode()).hexdigest()[:13], 16)
+
+
+def word_sums(tree: Any) -> jax.Array:
+  """Returns the sum of each array's bits, for use inside a jitted function.
+
+  It serves to compare two executions of one program, and costs a single pass
+  over the arrays. One flipped bit always changes it. Unlike `digests`, it does
+  not notice elements that have changed places.
+
+  Returns:
+    uint32 [arrays], each the sum of the array's words modulo 2^32.
+  """
+  words = [_words(x) for x in jax.tree.leaves(tree)]
+  return jnp.stack([jnp.sum(x, dtype=np.uint32) for x in words])
+
+
 def _better_on_host(arrays) -> bool:
   """Whether NumPy is faster than compiling, and reads without a copy."""
   devices = set().union(*(array.sharding.device_set for array in arrays))
@@ -92,11 +118,7 @@ def _jitted(out_sharding):
 # Jitted separately, so that arrays of equal shape are traced once.
 @jax.jit
 def _array_sums(x: jax.Array) -> jax.Array:
-  if x.dtype == bool:
-    x = x.astype(np.uint8)
-  unsigned = _UNSIGNED[x.dtype.itemsize]
-  # An element of 8 bytes becomes two words, in a last axis.
-  word = jax.lax.bitcast_convert_type(x, unsigned).astype(np.uint32)
+  word = _words(x)
   # One reduction for both sums: with two, XLA on CPU would store both terms.
   sums = jax.lax.reduce(
     _terms(word, _index(word.shape)),
@@ -105,6 +127,14 @@ def _array_sums(x: jax.Array) -> jax.Array:
     range(word.ndim),
   )
   return jnp.stack(sums)
+
+
+def _words(x: jax.Array) -> jax.Array:
+  """The bits of each element as uint32; 8 bytes become two, in a last axis."""
+  if x.dtype == bool:
+    x = x.astype(np.uint8)
+  unsigned = _UNSIGNED[x.dtype.itemsize]
+  return jax.lax.bitcast_convert_type(x, unsigned).astype(np.uint32)
 
 
 def _index(shape: tuple[int, ...]) -> jax.Array:

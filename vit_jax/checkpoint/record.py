@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import flax.serialization
 import flax.traverse_util
 from etils import epath
 
@@ -105,12 +106,21 @@ class Record:
     )
 
 
-def build(tree: Any) -> dict[str, Any]:
-  """Builds the record of a state about to be saved, as JSON values.
+def digests(state: Any) -> dict[str, str]:
+  """Returns the digests that the record of a state has, see `Record`.
 
   All processes must call this; see `fingerprint.digests`.
   """
-  digests = fingerprint.digests(tree)
+  return fingerprint.digests(flax.serialization.to_state_dict(state))
+
+
+def build(tree: Any, digests: Mapping[str, str]) -> dict[str, Any]:
+  """Builds the record of a state about to be saved, as JSON values.
+
+  Args:
+    tree: the state as nested dicts of arrays.
+    digests: those of its arrays.
+  """
   content = {
     'version': 1,
     'arrays': {

@@ -118,7 +118,9 @@ class Checkpoints:
     self._values[step] = value
     return better
 
-  def save(self, step: int, state: Any) -> None:
+  def save(
+    self, step: int, state: Any, digests: Mapping[str, str] | None = None
+  ) -> None:
     """Starts saving; returns when the state is copied off the devices.
 
     First waits for the previous save to end. Removes what a killed run left.
@@ -126,6 +128,7 @@ class Checkpoints:
     Args:
       step: the step, which names the checkpoint.
       state: a tree of arrays.
+      digests: its `record.digests`, if they are known.
 
     Raises:
       SaveError: the previous save failed, or this one could not start. Names
@@ -133,7 +136,7 @@ class Checkpoints:
     """
     self.wait()
     tree = flax.serialization.to_state_dict(state)
-    saved_as = record.build(tree)
+    saved_as = record.build(tree, digests or record.digests(tree))
     self.check_space(tree)
     item = ocp.args.Composite(
       **{

@@ -321,6 +321,11 @@ KEYS = {
     'Seconds without a step, an evaluated batch or a save, after which all'
     " threads' stacks are logged and the process ends; 0: never.",
   ),
+  'guard.replay_every': Key(
+    0,
+    'Every so many steps, one step is computed twice, and a difference ends the'
+    ' run (exit code 78); 0: never. See docs/help.md.',
+  ),
   'log.every': Key(50, 'Steps between two rows of metrics.', at_least(1)),
   'log.tensorboard': Key(True, "Whether to write TensorBoard's files too."),
   'log.trackers': Key(

@@ -108,7 +108,11 @@ def _explained(error: BaseException, if_no_memory: str) -> str:
     return f'error: {errors.described(error)}'
   if isinstance(
     error,
-    ValueError | errors.NonFiniteError | errors.ReadError | errors.SaveError,
+    ValueError
+    | errors.CorruptionError
+    | errors.NonFiniteError
+    | errors.ReadError
+    | errors.SaveError,
   ):
     return f'error: {error}'
   if isinstance(error, errors.RestartableError):

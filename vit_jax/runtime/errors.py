@@ -77,6 +77,12 @@ class InterruptedByUserError(PreemptedError):
   exit_code = 130
 
 
+class CorruptionError(RuntimeError):
+  """The same computation gave two results, so a device has failed."""
+
+  exit_code = 78
+
+
 class HostLostError(RestartableError):
   """A collective failed, or JAX's coordination service did not start."""
 

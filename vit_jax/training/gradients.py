@@ -33,9 +33,13 @@ from jax.experimental import layout as memory_layout
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import sharding
+from vit_jax.checkpoint import fingerprint
 from vit_jax.losses.objective import Batch, MeanLoss, Metrics
 from vit_jax.training.tuning import Tuning
 
+# The metric that holds `fingerprint.word_sums` of each device's own gradient,
+# before the sum over the devices: uint32 [devices, parameters that train].
+WORD_SUMS = 'gradient_word_sums'
 # `(params, batch, key) -> ((loss, metrics), gradients)`, of a batch or of a
 # micro-batch.
 LossAndGrad = Callable[
@@ -50,6 +54,7 @@ def make_loss_and_grad(
   manual: bool,
   accumulation_steps: int = 1,
   tuning: Tuning = Tuning(),  # noqa: B008 (It is immutable.)
+  word_sums: bool = False,
 ) -> LossAndGrad:
   """Returns `f(params, batch, key) -> ((loss, metrics), gradients)`.
 
@@ -69,6 +74,8 @@ def make_loss_and_grad(
     manual: which of the two ways to go, see `Layout.is_manual`.
     accumulation_steps: A.
     tuning: which parameters train; by default all.
+    word_sums: whether the metrics get `WORD_SUMS`. Only the manual way has
+      gradients of single devices.
   """
 
   def value_and_grad(params, batch, key):
@@ -79,8 +86,9 @@ def make_loss_and_grad(
 
     return jax.value_and_grad(loss, has_aux=True)(trained)
 
-  spread = _manual if manual else _by_compiler
-  return spread(value_and_grad, accumulation_steps, layout)
+  if manual:
+    return _manual(value_and_grad, accumulation_steps, layout, word_sums)
+  return _by_compiler(value_and_grad, accumulation_steps, layout)
 
 
 def _accumulate(
@@ -152,7 +160,10 @@ def _by_compiler(
 
 
 def _manual(
-  value_and_grad: LossAndGrad, steps: int, layout: sharding.Layout
+  value_and_grad: LossAndGrad,
+  steps: int,
+  layout: sharding.Layout,
+  word_sums: bool,
 ) -> LossAndGrad:
   devices = layout.mesh.size
   on_tpu = layout.mesh.devices.flat[0].platform == 'tpu'
@@ -172,23 +183,26 @@ def _manual(
     result, grads = _accumulate(value_and_grad, steps)(params, batch, key)
     grads = jax.tree_util.tree_map_with_path(to_reduce_dtype, grads)
     grads = in_fast_layout(grads)
+    # [1, parameters], the part of one device.
+    sums = {WORD_SUMS: fingerprint.word_sums(grads)[None]} if word_sums else {}
     return (
       jax.lax.pmean(result, sharding.BATCH),
+      sums,
       jax.lax.psum(grads, sharding.BATCH),
     )
 
   def loss_and_grad(params, batch, key):
-    result, grads = jax.shard_map(
+    (loss, metrics), sums, grads = jax.shard_map(
       on_a_device,
       mesh=layout.mesh,
       in_specs=(P(), P(sharding.BATCH), P()),
-      out_specs=P(),
+      out_specs=(P(), P(sharding.BATCH), P()),
       check_vma=False,  # With the check, JAX inserts sums of its own.
     )(_placed(params, layout.gathered_params(params)), batch, key)
     # `psum`, and then each device's part of the sum. `psum_scatter` compiles to
     # the same program on TPU v3.
     grads = _placed(grads, layout.updates(grads))
-    return result, jax.tree.map(
+    return (loss, metrics | sums), jax.tree.map(
       lambda g: g.astype(jnp.promote_types(g.dtype, jnp.float32)) / devices,
       grads,
     )

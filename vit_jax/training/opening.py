@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from etils import epath
 from vit_jax import config as config_lib
 from vit_jax import data, evaluators, sharding
 from vit_jax.config import inputs
+from vit_jax.data import pipeline
 from vit_jax.evaluators import predictions
 from vit_jax.runtime import (
   distributed,
@@ -24,6 +26,7 @@ from vit_jax.runtime import (
 from vit_jax.runtime import goodput as goodput_lib
 from vit_jax.training import program as program_lib
 from vit_jax.training import warm_start
+from vit_jax.training.step import TrainState
 from vit_jax.workdir import buckets, files, metrics, ownership
 
 # Seconds for opening the data, compilation and the first step. The watchdog's
@@ -103,6 +106,40 @@ class Run:
     """The mesh of devices."""
     return self.program.layout.mesh
 
+  def first_state(self) -> TrainState:
+    """Returns the state before the first step."""
+    section = self.config.init
+    if not section.checkpoint:
+      logging.info('Fresh weights.')
+      return self.program.init_state()
+    path = warm_start.resolve_path(section.checkpoint, self.workdir)
+    return self.program.init_state(
+      warm_start.load(path, self.program, new_head=section.new_head)
+    )
+
+  @contextlib.contextmanager
+  def feed(self, start_step: int, end: int) -> Iterator[Iterator[Any]]:
+    """Yields an iterator of the global batches after a step, on the devices.
+
+    Args:
+      start_step: the batch of the next step is the first.
+      end: the step of the last batch.
+    """
+    config = self.config
+    batches = pipeline.train_batches(
+      self.view,
+      inputs.parse_preprocess(config, config.data.preprocess),
+      batch_size=config.data.batch_size,
+      seed=config.seed,
+      start_step=start_step,
+      repeats=config.data.repeats,
+      rows=sharding.local_rows(self.mesh, config.data.batch_size),
+      **inputs.reading(config),
+    )
+    with contextlib.closing(batches):
+      on_wait = functools.partial(self.goodput.add, 'input')
+      yield sharding.feed(batches, self.mesh, end - start_step, on_wait)
+
   def metric_writer(self, start_step: int) -> metrics.MetricWriter:
     """Opens the run's metrics, without the rows after `start_step`."""
     trackers = self.config.log.trackers
@@ -160,6 +197,8 @@ def open_workdir(
   config: ml_collections.ConfigDict,
   workdir: epath.PathLike,
   notice: preemption.Notice | None = None,
+  *,
+  writes: bool = True,
 ) -> Iterator[Run]:
   """Takes the work directory, and opens the training data.
 
@@ -169,6 +208,7 @@ def open_workdir(
     config: see `config.default`; not changed.
     workdir: where the run's results go.
     notice: an open notice, shared by several runs; None opens a new one.
+    writes: whether the run may write. Otherwise another one may do so.
 
   Raises:
     ValueError: the config, data set or checkpoint is wrong, another run has the
@@ -194,10 +234,13 @@ def open_workdir(
       starting.close()
       notice.nothing_to_save = False
 
-    stack.enter_context(files.disk_full_named(workdir))
-    workdir.mkdir(parents=True, exist_ok=True)
-    check_owner = stack.enter_context(ownership.held(workdir))
-    if jax.process_index() == 0:
+    owned = contextlib.nullcontext(lambda: None)
+    if writes:
+      stack.enter_context(files.disk_full_named(workdir))
+      workdir.mkdir(parents=True, exist_ok=True)
+      owned = ownership.held(workdir)
+    check_owner = stack.enter_context(owned)
+    if writes and jax.process_index() == 0:
       stack.enter_context(logs.log_file(workdir))
 
     source = inputs.open_source(config, config.data.dataset)

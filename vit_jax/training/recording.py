@@ -12,6 +12,7 @@ from absl import logging
 
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import results
+from vit_jax.checkpoint import fingerprint
 from vit_jax.runtime import distributed, errors, preemption, printable
 from vit_jax.training.opening import Run
 from vit_jax.training.step import COUNTS, GUARDED, SIZES, TrainState
@@ -151,6 +152,8 @@ class Recorder:
     self._timeout = section.timeout
     self._save_after = 60 * section.every_minutes  # Seconds.
     self._saved_at, self._saved_step = time.monotonic(), step
+    # The last step whose digests are known, and they.
+    self._digests: tuple[int, Mapping[str, str] | None] = (-1, None)
     self._skipped_in_a_row = 0
     rows = [row for row in metrics.read(run.workdir) if row['step'] <= step]
     self.left_out, values = distributed.broadcast(
@@ -227,6 +230,12 @@ class Recorder:
       )
     self._checkpoints.check()
 
+  def fingerprint(self, state: TrainState, step: int) -> dict[str, float]:
+    """Returns the number of a state that is about to be saved, for its row."""
+    with self._saving(f'digests of step {step}'):
+      self._digests = step, checkpoint_lib.digests(state)
+    return {metrics.FINGERPRINT: fingerprint.number(self._digests[1])}
+
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Writes a row of metrics."""
     self._writer.write(step, values | self._run.goodput.metrics())
@@ -273,7 +282,8 @@ class Recorder:
       return
     with self._saving(f'save of step {step}'):
       self._writer.flush()
-      self._checkpoints.save(step, state)
+      known, digests = self._digests
+      self._checkpoints.save(step, state, digests if known == step else None)
     self._saved_at, self._saved_step = time.monotonic(), step
 
   def save_params(self, kind: str, params: Any, step: int) -> None:

@@ -157,7 +157,8 @@ def make_train_step(
   `_sharpness_aware`, with the same dropout masks.
 
   With a teacher, the step takes its parameters as a third argument, which are
-  neither changed nor returned.
+  neither changed nor returned. With `guard.replay_every`, there is one metric
+  more, `gradients.WORD_SUMS`, which `replay.Replays` takes out.
 
   Args:
     program: the `program.Program` whose step it is.
@@ -171,6 +172,7 @@ def make_train_step(
     manual=program.manual,
     accumulation_steps=config.accumulation_steps,
     tuning=tuning,
+    word_sums=config.guard.replay_every > 0,
   )
   sharper = _sharpness_aware(loss_and_grad, program)
 

@@ -5,20 +5,19 @@ in the order in which it calls them.
 """
 
 import contextlib
-import functools
 
 import jax
 import ml_collections
 from absl import logging
 from etils import epath
 
+from vit_jax import certificate, data, results
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
-from vit_jax import data, results, sharding
 from vit_jax.config import inputs
 from vit_jax.data import pipeline
 from vit_jax.runtime import distributed, goodput, preemption
-from vit_jax.training import recording, teacher, warm_start
+from vit_jax.training import recording, teacher, twice, warm_start
 from vit_jax.training.opening import Run, open_workdir
 from vit_jax.training.step import TrainState
 from vit_jax.workdir import data_record, environment, files
@@ -50,6 +49,7 @@ def train_and_evaluate(
     ValueError: the config, data set or checkpoint is wrong. Training has not
       begun then, unless the error is in a single example.
     NonFiniteError: the run diverged; the last good checkpoint is kept.
+    CorruptionError: a device has computed wrongly, see `twice`.
     SaveError: a checkpoint could not be written.
     StoreError: the bucket of the work directory did not answer in time.
     PreemptedError: the run was asked to stop, and saved its state.
@@ -62,6 +62,8 @@ def train_and_evaluate(
     # `config.mesh`, and the evaluators.
     run.build(config, view)
     workdir, program = run.workdir, run.program
+    # Makes the steps, some of them twice (`guard.replay_every`).
+    steps = twice.Twice(program)
     batch_size, total_steps = config.data.batch_size, config.total_steps
 
     # ---- Resume --------------------------------------------------------------
@@ -86,23 +88,13 @@ def train_and_evaluate(
     # Without an intact checkpoint, `start_step` is 0, whatever `saved_step` is.
     state, start_step = checkpoint_lib.restore_newest(
       workdir, program.abstract_state
-    ) or (_first_state(run), 0)
+    ) or (run.first_state(), 0)
     if start_step:
       logging.info('Resuming %s from step %d.', workdir, start_step)
     recorder = stack.enter_context(recording.Recorder(run, state, start_step))
     _describe(run, state, start_step)
 
-    batches = pipeline.train_batches(
-      run.view,
-      inputs.parse_preprocess(config, config.data.preprocess),
-      batch_size=batch_size,
-      seed=config.seed,
-      start_step=start_step,
-      repeats=config.data.repeats,
-      rows=sharding.local_rows(run.mesh, batch_size),
-      **inputs.reading(config),
-    )
-    stack.callback(batches.close)
+    feed = stack.enter_context(run.feed(start_step, total_steps))
     profiler = stack.enter_context(goodput.Profiler(workdir, **config.profile))
     progress = recording.Progress(total_steps, batch_size)
     interval = recording.Interval(start_step)
@@ -123,11 +115,9 @@ def train_and_evaluate(
         # `train_step` of `program.py`, compiled ahead of time.
         train_step = (compiling or program.compile()).result()
     recorder.start_clocks()
-    on_wait = functools.partial(run.goodput.add, 'input')
-    feed = sharding.feed(batches, run.mesh, total_steps - start_step, on_wait)
     for step, batch in enumerate(feed, start=start_step + 1):
       profiler.before(step, state)
-      state, step_metrics = train_step(state, batch, *frozen)
+      state, step_metrics = steps.step(step, train_step, state, batch, *frozen)
       interval.add(step_metrics)
       if step == start_step + 1:
         logging.info('First step dispatched.')
@@ -145,12 +135,15 @@ def train_and_evaluate(
       if log:
         save |= recorder.is_long_unsaved()
       # A checkpoint ends an interval too, so that a resumed run logs the same
-      # means. The guard comes first: it must stop a run that is not finite
-      # before the state is evaluated or saved.
+      # means. The guards come first: they must stop a run that is wrong or not
+      # finite before the state is evaluated or saved.
       if due or save or log:
+        steps.check()
         recorder.check_finite(interval)
         values = interval.mean()
         values |= progress.measure(step, run.goodput.seconds())
+        if save:
+          values |= recorder.fingerprint(state, step)
         recorder.write(step, values)
         recording.log_line(step, total_steps, values)
         interval = recording.Interval(step)
@@ -173,6 +166,7 @@ def train_and_evaluate(
     recorder.close()
     if jax.process_index() == 0:
       config_lib.save(config, workdir)
+      certificate.write(workdir, config)
       (workdir / results.DONE).write_text(f'{total_steps}\n')
     distributed.barrier()  # Everything is written.
     return results.final_metrics(workdir)
@@ -228,18 +222,6 @@ def _how_far(run: Run, allow_config_change: bool) -> tuple[int, list[str]]:
   if saved_step:
     data_record.check_same(workdir, run.digests, accept=allow_config_change)
   return saved_step, missing
-
-
-def _first_state(run: Run) -> TrainState:
-  """Returns the state before the first step."""
-  section = run.config.init
-  if not section.checkpoint:
-    logging.info('Fresh weights.')
-    return run.program.init_state()
-  path = warm_start.resolve_path(section.checkpoint, run.workdir)
-  return run.program.init_state(
-    warm_start.load(path, run.program, new_head=section.new_head)
-  )
 
 
 def _describe(run: Run, state: TrainState, step: int) -> None:

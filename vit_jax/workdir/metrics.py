@@ -17,6 +17,9 @@ from vit_jax.runtime import errors, json_text
 from vit_jax.workdir import buckets, files, trackers
 
 FILE = 'metrics.jsonl'
+# In the rows of steps that were saved: `fingerprint.number` of the state.
+FINGERPRINT = 'fingerprint'
+_TIMES = ('images_per_sec', 'input_wait', 'eta_sec', 'unix_time')
 # Seconds between two uploads to an object store, at least.
 _UPLOAD_EVERY = 30.0
 # Seconds for an upload while the run goes on. Also for the last one of a run
@@ -54,6 +57,15 @@ def parse(line: str | bytes) -> dict[str, float]:
       'expected an object of numbers with a whole number as step.'
     )
   return row
+
+
+def repeatable(row: Mapping[str, float]) -> dict[str, float]:
+  """Returns the numbers of a row that a repetition of the run gives again."""
+  return {
+    key: value
+    for key, value in row.items()
+    if key not in _TIMES and '/seconds' not in key and 'goodput/' not in key
+  }
 
 
 class MetricWriter:
@@ -118,6 +130,7 @@ class MetricWriter:
     line = (json.dumps({'step': step} | values) + '\n').encode()
     with open(self._path, 'ab') as file:
       file.write(line)
+    values.pop(FINGERPRINT, None)  # No curve can show it.
     if self._events:
       self._events.add(step, values)
     if self._tracker:

@@ -1,0 +1,132 @@
+"""The certificate of a finished run, `certificate.json` in its directory.
+
+It holds what the run was (config, code, versions, data), what came of it (the
+final metrics, digests of all final arrays) and the fingerprint of the state at
+every save. Digests of the files tie it to them. `vit_jax.replay --certificate`
+checks all of this, and makes a part of the run again.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import ml_collections
+from etils import epath
+
+from vit_jax import checkpoint as checkpoint_lib
+from vit_jax import config as config_lib
+from vit_jax import results
+from vit_jax.checkpoint import record
+from vit_jax.workdir import environment, files, metrics
+
+FILE = 'certificate.json'
+_FILES = (config_lib.FILE, metrics.FILE, files.DATA)
+_REMEDY = 'get it from where the run was made'
+
+
+def write(workdir: epath.Path, config: ml_collections.ConfigDict) -> None:
+  """Writes the certificate of a run that has written everything else.
+
+  Args:
+    workdir: the run's directory.
+    config: the complete config.
+  """
+  step = config.total_steps
+  content = {
+    'version': 1,
+    'step': step,
+    'config': config.to_dict(),
+    'launches': environment.read(workdir),
+    'data': files.read_object(workdir / files.DATA, _REMEDY),
+    'metrics': metrics.repeatable(results.final_metrics(workdir)),
+    'fingerprints': {
+      str(at): value for at, value in sorted(fingerprints(workdir).items())
+    },
+    **_arrays(workdir, step),
+    'files': _digests(workdir),
+  }
+  # As they are read again: with lists in place of tuples.
+  content = json.loads(json.dumps(content))
+  path = workdir / FILE
+  files.write_json(path, content | {'checksum': _checksum(content)})
+
+
+def read(path: epath.PathLike) -> dict[str, Any]:
+  """Reads a certificate.
+
+  Raises:
+    ValueError: it does not exist, or is not what was written.
+  """
+  path = files.absolute(path)
+  if not path.exists():
+    raise ValueError(
+      f'There is no certificate at {path}: a run writes {FILE} to its directory'
+      ' when it has finished.'
+    )
+  content = files.read_object(path, _REMEDY)
+  if content.pop('checksum', None) != _checksum(content):
+    raise ValueError(f'{path} is not what was written: {_REMEDY}.')
+  return content
+
+
+def differences(
+  content: Mapping[str, Any], workdir: epath.Path
+) -> Iterator[str]:
+  """Yields a phrase for each thing that a run's directory has otherwise.
+
+  Args:
+    content: see `read`.
+    workdir: the directory; all of its final weights are read.
+  """
+  found = _digests(workdir)
+  for name, digest in content['files'].items():
+    if found[name] != digest:
+      yield f'{name} is another file'
+  now = metrics.repeatable(results.final_metrics(workdir))
+  for name, value in content['metrics'].items():
+    if now.get(name) != value:
+      yield f'{name} was {value} at the end, and is {now.get(name)}'
+  # The record says which arrays were saved, and reading compares them with it.
+  step = content['step']
+  for part, digests in _arrays(workdir, step).items():
+    for name in sorted(digests.keys() | content[part]):
+      if digests.get(name) != content[part].get(name):
+        yield f'{part}: {name} is another array'
+  try:
+    checkpoint_lib.read_params(workdir / checkpoint_lib.FINAL)
+  except ValueError as error:
+    yield str(error)
+
+
+def fingerprints(workdir: epath.Path) -> dict[int, int]:
+  """Returns step -> the number of its state (`fingerprint.number`)."""
+  return {
+    row['step']: int(row[metrics.FINGERPRINT])
+    for row in metrics.read(workdir)
+    if metrics.FINGERPRINT in row
+  }
+
+
+def _arrays(workdir: epath.Path, step: int) -> dict[str, dict[str, str]]:
+  """Returns the digests of the last state and of the final weights."""
+  places = {
+    'state': checkpoint_lib.FOLDER,
+    'weights': checkpoint_lib.FINAL,
+  }
+  return {
+    part: record.read(workdir / folder / str(step)).digests
+    for part, folder in places.items()
+  }
+
+
+def _digests(workdir: epath.Path) -> dict[str, str]:
+  return {
+    name: hashlib.sha256(files.content(workdir / name)).hexdigest()
+    for name in _FILES
+  }
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+  text = json.dumps(content, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()
