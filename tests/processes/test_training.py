@@ -239,3 +239,13 @@ def test_a_run_can_resume_on_other_meshes(tmp_path):
   assert seen == expected
   assert_same_numbers(tmp_path / 'moved', tmp_path / 'expected', 1e-5)
   assert_same_params(tmp_path / 'moved', tmp_path / 'expected', 1e-5)
+
+
+@pytest.mark.gate  # Two processes compile three programs.
+def test_a_wrong_bit_in_one_of_two_processes_is_found(tmp_path):
+  texts = launch(2, 2, task='twice', workdir=str(tmp_path), codes=[78])
+  for text in texts:
+    assert 'steps 1 to 8 ' in text
+    assert 'Step 6 ' in text
+    assert 'gradient differs on 1 of 4 devices' in text
+    assert '(process 1, host ' in text

@@ -20,11 +20,12 @@ from absl import logging
 
 from tests import several
 from tests.tiny_run import tiny_config
+from tests.training import flipping
 from vit_jax import config as config_lib
 from vit_jax import sharding
 from vit_jax.evaluators import predictions
 from vit_jax.runtime import distributed, errors, preemption
-from vit_jax.training import train
+from vit_jax.training import replay, train
 from vit_jax.workdir import ownership
 
 
@@ -174,7 +175,23 @@ def fail_to_save_predictions(*, workdir):
   train.train_and_evaluate(config, workdir)
 
 
+def compute_twice(*, workdir):
+  """Trains, replays the run, and trains with a wrong bit in process 1."""
+  changes = {
+    'model.dropout_rate': 0.0,  # Each device works on its own rows.
+    'guard.replay_every': 2,
+    'total_steps': 8,
+    'schedule.warmup_steps': 0,
+  }
+  config = several_config(mesh=dict(data=-1), evals=['test'], changes=changes)
+  train.train_and_evaluate(config, f'{workdir}/right')
+  print(replay.replay(f'{workdir}/right', first=0))
+  flipping.flip(pytest.MonkeyPatch(), at=6, device=2)
+  train.train_and_evaluate(config, f'{workdir}/wrong')
+
+
 TASKS = {
+  'twice': compute_twice,
   'train': run_training,
   'disagree': disagree,
   'fail': fail_to_save_predictions,

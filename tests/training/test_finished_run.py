@@ -30,6 +30,7 @@ def test_files_of_a_finished_run(finished):
   (events,) = workdir.glob('events.out.tfevents.*')
   assert {p.name for p in workdir.iterdir()} - {events.name} == {
     'DONE',
+    'certificate.json',
     'checkpoints',
     'config.json',
     'metrics.jsonl',

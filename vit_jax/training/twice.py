@@ -30,6 +30,16 @@ _SHOWN = 4
 Step = Callable[..., tuple[TrainState, dict[str, jax.Array]]]
 
 
+def check_repeatable(platform: str) -> None:
+  """Raises ValueError if two executions of a step may differ by themselves."""
+  deterministic = _DETERMINISTIC in os.environ.get('XLA_FLAGS', '')
+  if platform == 'gpu' and not deterministic:
+    raise ValueError(
+      'guard.replay_every compares two executions of a step, which on a GPU are'
+      ' equal only with --deterministic: add that flag.'
+    )
+
+
 class Twice:
   """Makes training steps, every `guard.replay_every`-th of them twice.
 
@@ -47,15 +57,8 @@ class Twice:
     """
     self._every = program.config.guard.replay_every
     self._mesh = program.layout.mesh
-    if (
-      self._every
-      and self._mesh.devices.flat[0].platform == 'gpu'
-      and _DETERMINISTIC not in os.environ.get('XLA_FLAGS', '')
-    ):
-      raise ValueError(
-        f'guard.replay_every={self._every} compares two executions of a step,'
-        ' which on a GPU are equal only with --deterministic: add that flag.'
-      )
+    if self._every:
+      check_repeatable(self._mesh.devices.flat[0].platform)
     self._shardings = program.layout.state(program.shapes)
     # What the sums are of -> the names of the arrays.
     trained, _ = program.tuning.split(program.shapes.params)

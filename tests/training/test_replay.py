@@ -1,0 +1,148 @@
+"""Guards: a replay is equal to its run, and finds what is not."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from tests import tiny_run
+from vit_jax import certificate, checkpoint
+from vit_jax.runtime.errors import CorruptionError
+from vit_jax.training import replay, train, twice
+from vit_jax.workdir import environment
+
+
+def _contents(folder):
+  return {
+    str(path.relative_to(folder)): path.read_bytes()
+    for path in folder.rglob('*')
+    if path.is_file()
+  }
+
+
+@pytest.mark.parametrize('first', [None, 0])
+def test_a_run_is_equal_and_not_changed(copy, first):
+  before = _contents(copy)
+  text = replay.replay(copy, first=first, certificate=copy / certificate.FILE)
+  # With the evaluations of the last step.
+  assert f'steps {9 if first is None else 1} to 12' in text
+  assert 'states at the steps' in text
+  assert _contents(copy) == before
+
+
+def test_steps_of_several_launches_are_equal(tmp_path, monkeypatch):
+  config = tiny_run.eventful_config()
+  with monkeypatch.context() as patch:
+    tiny_run.die_at(patch, 9)
+    with pytest.raises(tiny_run.Death):
+      train.train_and_evaluate(config, tmp_path)
+  assert 'steps 1 to 6 ' in replay.replay(tmp_path, first=0, steps=7)
+  train.train_and_evaluate(config, tmp_path)
+  assert len(environment.read(tmp_path)) == 2
+  assert 'steps 1 to 12 ' in replay.replay(tmp_path, first=0)
+
+
+def test_names_the_first_step_and_array_of_a_wrong_run(tmp_path, monkeypatch):
+  right = twice.Twice.step
+
+  def wrong(self, number, *arguments):
+    state, values = right(self, number, *arguments)
+    if number == 4:  # The lowest bit of a number that trains.
+      head = dict(state.params['head'])
+      bits = np.asarray(head['bias']).view(np.uint32).copy()
+      bits[1] ^= 1
+      head['bias'] = jax.device_put(
+        bits.view(np.float32), head['bias'].sharding
+      )
+      state = state.replace(params=dict(state.params, head=head))
+    return state, values
+
+  config = tiny_run.eventful_config()
+  with monkeypatch.context() as patch:
+    patch.setattr(twice.Twice, 'step', wrong)
+    train.train_and_evaluate(config, tmp_path)
+  # The run kept the checkpoints of the steps 8 and 12, and is right after 4.
+  replay.replay(tmp_path)
+  with pytest.raises(CorruptionError, match=r'step 4 is the first.*no checkpo'):
+    replay.replay(tmp_path, first=0)
+
+  config.checkpoint.keep = 3
+  with monkeypatch.context() as patch:
+    patch.setattr(twice.Twice, 'step', wrong)
+    train.train_and_evaluate(config, tmp_path / 'kept')
+  with pytest.raises(
+    CorruptionError,
+    match=r'steps 4 to 4 .*state: 1 of \d+ arrays: params/head/bias\.',
+  ):
+    replay.replay(tmp_path / 'kept', first=0)
+
+
+def _change(path, old, new):
+  text = path.read_text()
+  assert old in text
+  path.write_text(text.replace(old, new))
+
+
+def test_one_changed_digit_of_the_metrics(copy):
+  row = json.loads((copy / 'metrics.jsonl').read_text().splitlines()[-2])
+  value = f'"train/loss": {row["train/loss"]}'
+  _change(copy / 'metrics.jsonl', value, value[:-1] + str(9 - int(value[-1])))
+  with pytest.raises(CorruptionError, match=r'step 12 .*1 metric.*train/loss'):
+    replay.replay(copy)
+  with pytest.raises(CorruptionError, match=r'metrics.jsonl.*train/loss'):
+    replay.replay(copy, certificate=copy / certificate.FILE)
+
+
+def test_one_changed_weight(copy):
+  params, _ = checkpoint.read_params(copy / 'final')
+  params['head']['bias'] = np.nextafter(params['head']['bias'], np.float32(9))
+  # As a whole checkpoint, whose own record is right.
+  checkpoint.save_params(copy, checkpoint.FINAL, 12, params)
+  with pytest.raises(CorruptionError, match='weights: params/head/bias is'):
+    replay.replay(copy, certificate=copy / certificate.FILE)
+
+
+def test_a_changed_certificate(copy):
+  path = copy / certificate.FILE
+  accuracy = certificate.read(path)['metrics']['test/accuracy']
+  _change(path, f'"test/accuracy": {accuracy}', '"test/accuracy": 0.99')
+  with pytest.raises(ValueError, match='not what was written'):
+    replay.replay(copy, certificate=path)
+  with pytest.raises(ValueError, match='no certificate'):
+    replay.replay(copy, certificate=copy / 'config.json/none')
+
+
+@pytest.mark.parametrize(
+  'key, value',
+  [('device_kind', 'TPU v3'), ('devices', 4096), ('processes', 2)],
+)
+def test_other_devices_are_refused(copy, key, value):
+  path = copy / environment.FILE
+  [launch] = environment.read(copy)
+  path.write_text(json.dumps(launch | {key: value}) + '\n')
+  with pytest.raises(ValueError, match=f'{key}: .* here, .* in the run'):
+    replay.replay(copy)
+
+
+@pytest.mark.parametrize(
+  'options, message',
+  [
+    (dict(first=4), r'\[0, 8\]'),
+    (dict(first=12), r'\[0, 8\]'),
+    (dict(first=0, steps=2), 'step 3'),
+    (dict(dataset='digits:012'), 'data'),
+  ],
+)
+def test_what_cannot_be_repeated_is_refused(copy, options, message):
+  with pytest.raises(ValueError, match=message):
+    replay.replay(copy, **options)
+
+
+def test_the_command(copy, command):
+  done = command('vit_jax.replay', copy, '--steps=1')
+  assert done.returncode == 0, done.stderr
+  assert 'steps 9 to 9 ' in done.stdout
+  _change(copy / 'metrics.jsonl', '"test/count": 72', '"test/count": 71')
+  done = command('vit_jax.replay', f'--certificate={copy}/certificate.json')
+  assert done.returncode == 78, done.stderr
