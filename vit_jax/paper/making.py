@@ -5,11 +5,13 @@ import dataclasses
 import datetime
 import functools
 import json
+import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from absl import logging
 
+from vit_jax import certificate
 from vit_jax.paper import (
   answers,
   cost,
@@ -346,15 +348,19 @@ def _from_weights(
 
 def _reported(run: Run, place: Workplace, results: Results) -> report.Run:
   """Returns what the page says of a run."""
-  commits = []
+  commits, proof = [], ''
+  workdir = place.where.workdir(run.name)
   if run.name in results.finished:
-    commits = environment.commits(place.where.workdir(run.name))
+    commits = environment.commits(workdir)
+    if (path := workdir / certificate.FILE).exists():
+      proof = os.fspath(path).removeprefix(f'{place.where.local}/')
   return report.Run(
     run.name,
     ' '.join([run.config, *(f'{k}={v}' for k, v in run.overrides.items())]),
     run.name in results.finished,
     hours=cost.device_hours(results.finished.get(run.name, {})),
     commit=', '.join(commits),
+    certificate=proof,
   )
 
 

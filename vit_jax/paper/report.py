@@ -158,6 +158,7 @@ class Run:
     hours: device hours that it took; None if unknown.
     commit: of the code that ran, with `+` if that had local changes; several
       commits if the run resumed with another one; '' if unknown.
+    certificate: the path of its certificate from the page; '' for none.
   """
 
   name: str
@@ -165,6 +166,7 @@ class Run:
   finished: bool
   hours: float | None = None
   commit: str = ''
+  certificate: str = ''
 
 
 @dataclasses.dataclass(frozen=True)

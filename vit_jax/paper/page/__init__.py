@@ -95,6 +95,9 @@ def html(
     kind=_kind,
     label=_breaking,
     quote=urllib.parse.quote,
+    link=lambda text, path: Markup('<a href="{}">{}</a>').format(
+      urllib.parse.quote(path), text
+    ),
     picture=lambda found: _picture(found, folder),
     **head,
   )
@@ -116,6 +119,7 @@ def markdown(
     texts=texts,
     kind=_kind,
     quote=urllib.parse.quote,
+    link=lambda text, path: Markup(f'[{text}]({urllib.parse.quote(path)})'),
     e=escape,
     each=lambda row: [*map(escape, row)],
     eachrow=lambda rows: [[*map(escape, row)] for row in rows],
@@ -126,7 +130,12 @@ def markdown(
 
 
 def escape(text: str) -> str:
-  """Escapes text for Markdown, on one line, so that it also fits in tables."""
+  """Escapes text for Markdown, on one line, so that it also fits in tables.
+
+  Leaves Markup as it is.
+  """
+  if isinstance(text, Markup):
+    return text
   words = printable.name(' '.join(str(text).split()))
   return _SPECIAL.sub(r'\\\g<0>', words)
 

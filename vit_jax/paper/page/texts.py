@@ -5,7 +5,7 @@ The texts are not escaped here: each page escapes them for its own language.
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from vit_jax.paper import report
 from vit_jax.paper.numbers import Value
@@ -26,6 +26,7 @@ STATUSES = {COMPLETE: '●', PARTLY: '◐', MISSING: '○', NOT_MEASURED: DASH}
 # What unfolds a section that nobody asked for.
 UNFOLD = 'Not asked for, and not complete: show what there is'
 CLAIMS = 'Claims of the paper'  # The heading of the list of claims.
+_YES = {False: 'no', True: 'yes'}
 RUN_COLUMNS = ('Run', 'Config', 'Device hours', 'Commit', 'Finished')
 # Blocks that have a title.
 Block = report.Table | report.Picture
@@ -260,15 +261,22 @@ def signed(value: float, digits: int) -> str:
 # Runs. ------------------------------------------------------------------------
 
 
-def run_rows(runs: Sequence[report.Run]) -> list[tuple[str, ...]]:
-  """Returns the texts for `RUN_COLUMNS`."""
+def run_rows(
+  runs: Sequence[report.Run], link: Callable[[str, str], str]
+) -> list[tuple[str, ...]]:
+  """Returns the texts for `RUN_COLUMNS`.
+
+  Args:
+    runs: the runs behind a section.
+    link: makes a link of a text and a path.
+  """
   return [
     (
       run.name,
       run.config,
       'unknown' if run.hours is None else _hours(run.hours),
       _COMMIT.sub(lambda found: found[0][:10], run.commit) or 'unknown',
-      'yes' if run.finished else 'no',
+      link('yes', run.certificate) if run.certificate else _YES[run.finished],
     )
     for run in runs
   ]
