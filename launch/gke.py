@@ -70,7 +70,7 @@ def run(shell, args, flags) -> None:
   """Starts a run on slices of a cluster that XPK has made.
 
   The flags of vit_jax.main follow --. All pods restart together when one of
-  them ends with exit code 75, 76 or 77 or by a signal, or when its node is
+  them ends with an exit code of 75 to 78 or by a signal, or when its node is
   lost, at most --max-restarts times. Any other error ends the run for good.
   Flags that this command does not know, such as --max-restarts=9 or
   --priority=high, are those of xpk workload create.

@@ -5,7 +5,8 @@
 #
 # The program restarts after the exit codes in `restartable_codes` beside this
 # file (75: stopped by SIGTERM, but the machine lives; 76: a collective failed;
-# 77: stuck) and after death by a signal (134: jax.distributed lost a host). It does not restart after 0, 130
+# 77: stuck; 78: a device computed wrongly) and after death by a signal (134:
+# jax.distributed lost a host). It does not restart after 0, 130
 # (Ctrl-C) and all other codes, because the same program would only fail again.
 # On SIGTERM, this script passes the signal on, lets the program save, and does
 # not restart it.
