@@ -73,10 +73,10 @@ def run(shell, args, flags) -> None:
   The flags of vit_jax.main follow --. WORKDIR/launch/ records the code that
   `setup` shipped. Each worker restarts the program after exit codes 75 (stopped
   by SIGTERM, but the machine lives), 76 (a host was lost), 77 (stuck) and 78 (a
-  device computed wrongly) and after death by a signal, at most 20 times in a row (--env=RESTARTS=N); an
-  attempt of at least two hours resets the count, unless it got stuck. It does
-  not restart the program after other codes, such as 0 and 1. The program
-  resumes from the work directory.
+  device computed wrongly) and after death by a signal, at most 20 times in a
+  row (--env=RESTARTS=N); an attempt of at least two hours resets the count,
+  unless it got stuck. It does not restart the program after other codes, such
+  as 0 and 1. The program resumes from the work directory.
   """
   target = _target(args)
   flags_lib.check_run(flags)

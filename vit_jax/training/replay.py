@@ -162,9 +162,8 @@ def replay(
   config = _config(workdir, dataset)
   recorded = _recorded(workdir, certificate)
   first, last = recorded.range(first, steps)
-  _same_place(
-    config, distributed.broadcast(environment.read(workdir)), first, last
-  )
+  launches = distributed.broadcast(environment.read(workdir))
+  _same_place(config, launches, first, last)
   with contextlib.ExitStack() as stack:
     run = stack.enter_context(open_workdir(config, workdir, writes=False))
     run.build(config, data.View(run.source, config.data.train_split))
@@ -201,9 +200,8 @@ def replay(
           step, last, values | progress.measure(step, run.goodput.seconds())
         )
         interval = recording.Interval(step)
-        recorded.compare(
-          step, values | _evaluated(run, recorded, state, step), state
-        )
+        values |= _evaluated(run, recorded, state, step)
+        recorded.compare(step, values, state)
   return (
     f'The steps {first + 1} to {last} give the same {recorded.numbers} metrics'
     f' bit by bit, and the same states at the steps {recorded.equal}.'
@@ -260,10 +258,9 @@ def _config(workdir: epath.Path, dataset: str) -> ml_collections.ConfigDict:
   saved = config_lib.load(workdir)
   if saved is None:
     raise ValueError(
-      f'{workdir} has no {config_lib.FILE}: it is not the directory of a run.'
+      f'{workdir} has no {config_lib.FILE}, so it is not the directory of a'
+      ' run. Runs with stages have a directory for each stage.'
     )
-  if 'stages' in saved:
-    raise ValueError(f'{workdir} has stages: name the directory of one.')
   config = ml_collections.ConfigDict(_with_tuples(saved))
   if dataset:
     config.data.dataset = dataset

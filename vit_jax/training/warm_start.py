@@ -97,13 +97,15 @@ def pin(
   """
   if not path:
     return ''
+  saved = config_lib.flatten(config_lib.load(workdir) or {}).get(key) or ''
+  if path == saved:
+    return saved
   if path.startswith('stage:'):
     found = checkpoint_lib.find(resolve_path(path, workdir))
     return f'stage:{found.relative_to(epath.Path(workdir).parent)}'
-  saved = config_lib.flatten(config_lib.load(workdir) or {}).get(key) or ''
   if hub.is_address(path):
     # The path in this machine's cache means nothing to others.
-    same = saved == path or saved.startswith(f'{path}@')
+    same = saved.startswith(f'{path}@')
     return saved if same else hub.pinned(path, hub.download(path))
   given = str(resolve_path(path, workdir))
   if saved == given or saved.startswith(given + '/'):
