@@ -35,7 +35,7 @@ from vit_jax.models.model_options import (
 
 # As an evaluation's split and name: `complete` chooses them when the data
 # set is open. As a model's name: `warm_start.with_model` takes it from the
-# weights that the run starts from.
+# weights that the run starts from. As steps between saves: see there.
 AUTO = 'auto'
 # Keys that two launches of the same run may set differently, and the beginnings
 # of names of such keys: they do not change what is computed.
@@ -292,7 +292,17 @@ KEYS = {
     within('[0, 1]'),
   ),
   # ---- the run ---------------------------------------------------------------
-  'checkpoint.every': Key(1000, 'Steps between saves.', at_least(1)),
+  'checkpoint.every': Key(
+    1000,
+    "Steps between saves. 'auto': a row of metrics is saved when the last save"
+    ' has ended, and has blocked the loop for at most 1% of the time since it'
+    ' began.',
+    Check(
+      lambda x: x == AUTO or (isinstance(x, int) and x >= 1),
+      f"at least 1, or '{AUTO}'",
+    ),
+    field_type=object,
+  ),
   'checkpoint.every_minutes': Key(
     0.0, 'Minutes after which the next logged step is saved, too; 0: never.'
   ),
@@ -373,6 +383,8 @@ def default() -> ml_collections.ConfigDict:
   values = {
     name: config_dict.placeholder(key.default)
     if isinstance(key.default, type)
+    else config_dict.FieldReference(key.default, key.field_type)
+    if key.field_type
     else key.default
     for name, key in KEYS.items()
   }

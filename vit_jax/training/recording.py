@@ -11,11 +11,15 @@ import numpy as np
 from absl import logging
 
 from vit_jax import checkpoint as checkpoint_lib
+from vit_jax import config as config_lib
 from vit_jax import results
 from vit_jax.runtime import distributed, errors, preemption, printable
 from vit_jax.training.opening import Run
 from vit_jax.training.step import COUNTS, GUARDED, SIZES, TrainState
 from vit_jax.workdir import metrics
+
+# What `checkpoint.every='auto'` lets a save cost of the loop's time.
+_SHARE = 0.01
 
 
 class Interval:
@@ -149,8 +153,11 @@ class Recorder:
     section = run.config.checkpoint
     self._run = run
     self._timeout = section.timeout
+    self._save_every = section.every
     self._save_after = 60 * section.every_minutes  # Seconds.
     self._saved_at, self._saved_step = time.monotonic(), step
+    # When the last save is paid for. The first one shows what a save costs.
+    self._paid_at = 0.0
     self._skipped_in_a_row = 0
     rows = [row for row in metrics.read(run.workdir) if row['step'] <= step]
     self.left_out, values = distributed.broadcast(
@@ -196,11 +203,30 @@ class Recorder:
     self._run.goodput.start_training()
     self._saved_at = time.monotonic()
 
-  def is_long_unsaved(self) -> bool:
-    """Whether the last save was `checkpoint.every_minutes` ago or earlier."""
+  def is_due(self, step: int, log: bool) -> bool:
+    """Whether a step is to be saved, by its number or by the clock.
+
+    The clock counts only where a row of metrics ends. So it adds no row, and
+    processes exchange no more than one message per row.
+
+    Args:
+      step: the step that is done.
+      log: whether a row of metrics ends with it.
+    """
+    auto = self._save_every == config_lib.AUTO
+    if not auto and step % self._save_every == 0:
+      return True
+    if not log or not (auto or self._save_after):
+      return False
+    # This is the rule of Orbax's `ContinuousCheckpointingPolicy`, whose pause
+    # is a constant. Orbax would decide in its `save`, after the row is written.
+    now = time.monotonic()
+    late = 0 < self._save_after <= now - self._saved_at
+    busy = now < self._paid_at or self._checkpoints.is_saving()
     # The clocks of processes differ, but either all of them save or none.
-    return self._save_after > 0 and distributed.any_true(
-      time.monotonic() - self._saved_at >= self._save_after
+    answers = distributed.gather([late, busy])
+    return any(one[0] for one in answers) or (
+      auto and not any(one[1] for one in answers)
     )
 
   def check_finite(self, interval: Interval) -> None:
@@ -299,8 +325,11 @@ class Recorder:
   @contextlib.contextmanager
   def _saving(self, what: str) -> Iterator[None]:
     """Counts the time as checkpoint time, and lets the watchdog wait."""
+    began = time.monotonic()
     with (
       self._run.goodput.phase('checkpoint'),
       self._run.watchdog.allow(what, self._timeout),
     ):
       yield
+    paid_at = began + (time.monotonic() - began) / _SHARE
+    self._paid_at = max(self._paid_at, paid_at)
