@@ -14,6 +14,7 @@ from tests.tiny_run import (
 )
 from vit_jax import checkpoint
 from vit_jax import config as config_lib
+from vit_jax.runtime import goodput
 from vit_jax.training import recording, train
 from vit_jax.workdir import environment
 
@@ -65,35 +66,43 @@ def usual(programs, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-  ('block', 'background', 'best', 'steps'),
+  ('block', 'background', 'best', 'minutes', 'steps'),
   [
     # Slow storage: a save begins at the first row after the end of the last.
-    (0.02, 8.5, None, [2, 12, 22, 32, 42, 52, 60]),
+    (0.02, 8.5, None, 0.0, [2, 12, 22, 32, 42, 52, 60]),
     # A save that blocks the loop for 0.2 seconds lasts for 20 of them.
-    (0.2, 1.5, None, [2, 22, 42, 60]),
+    (0.2, 1.5, None, 0.0, [2, 22, 42, 60]),
     # So does that of a new best value.
-    (0.2, 1.5, 12, [2, 12, 32, 52, 60]),
+    (0.2, 1.5, 12, 0.0, [2, 12, 32, 52, 60]),
+    # After 15 seconds it may cost more.
+    (0.2, 1.5, None, 0.25, [2, 18, 34, 50, 60]),
   ],
 )
 def test_saves_as_often_as_they_are_cheap(
-  usual, tmp_path, monkeypatch, block, background, best, steps
+  usual, tmp_path, monkeypatch, block, background, best, minutes, steps
 ):
   clock = types.SimpleNamespace(now=0.0)
   store, add = _Store(clock, block, background, best), recording.Interval.add
+
+  def now():
+    return clock.now
 
   def add_a_second(self, values):
     clock.now += 1.0
     add(self, values)
 
-  fake = types.SimpleNamespace(monotonic=lambda: clock.now)
-  monkeypatch.setattr(recording, 'time', fake)
+  fake = types.SimpleNamespace(monotonic=now, time=now)
+  for module in (recording, goodput):
+    monkeypatch.setattr(module, 'time', fake)
   monkeypatch.setattr(recording.Interval, 'add', add_a_second)
   monkeypatch.setattr(checkpoint, 'Checkpoints', lambda *_, **__: store)
-  train.train_and_evaluate(_config('auto'), tmp_path)
+  config = _config('auto')
+  config.checkpoint.every_minutes = minutes
+  train.train_and_evaluate(config, tmp_path)
   assert store.steps == steps
   # The first one tells the price, and some are due anyway.
   own = set(steps[1:]) - {best, STEPS}
-  assert len(own) * block <= 0.01 * STEPS
+  assert minutes or len(own) * block <= 0.01 * STEPS
   assert rows_but_times(tmp_path) == usual
 
 

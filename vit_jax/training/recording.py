@@ -156,8 +156,9 @@ class Recorder:
     self._save_every = section.every
     self._save_after = 60 * section.every_minutes  # Seconds.
     self._saved_at, self._saved_step = time.monotonic(), step
-    # When the last save is paid for. The first one shows what a save costs.
-    self._paid_at = 0.0
+    # The seconds that all saves before the last one cost; inf before the first,
+    # which shows what a save costs.
+    self._cost_before = math.inf
     self._skipped_in_a_row = 0
     rows = [row for row in metrics.read(run.workdir) if row['step'] <= step]
     self.left_out, values = distributed.broadcast(
@@ -220,9 +221,10 @@ class Recorder:
       return False
     # This is the rule of Orbax's `ContinuousCheckpointingPolicy`, whose pause
     # is a constant. Orbax would decide in its `save`, after the row is written.
-    now = time.monotonic()
-    late = 0 < self._save_after <= now - self._saved_at
-    busy = now < self._paid_at or self._checkpoints.is_saving()
+    passed = time.monotonic() - self._saved_at
+    cost = self._cost() - self._cost_before
+    late = 0 < self._save_after <= passed
+    busy = cost > _SHARE * passed or self._checkpoints.is_saving()
     # The clocks of processes differ, but either all of them save or none.
     answers = distributed.gather([late, busy])
     return any(one[0] for one in answers) or (
@@ -251,7 +253,8 @@ class Recorder:
         ' before. A lower schedule.peak, a longer schedule.warmup_steps or'
         ' optimizer.clip_norm=1 are the usual remedies.'
       )
-    self._checkpoints.check()
+    with self._saving('last save'):
+      self._checkpoints.check()
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Writes a row of metrics."""
@@ -297,10 +300,11 @@ class Recorder:
     """
     if step == self._saved_step:
       return
+    began, cost = time.monotonic(), self._cost()
     with self._saving(f'save of step {step}'):
       self._writer.flush()
       self._checkpoints.save(step, state)
-    self._saved_at, self._saved_step = time.monotonic(), step
+    self._saved_at, self._saved_step, self._cost_before = began, step, cost
 
   def save_params(self, kind: str, params: Any, step: int) -> None:
     """Saves parameters to evaluate, under `checkpoint.BEST` or `FINAL`."""
@@ -325,11 +329,12 @@ class Recorder:
   @contextlib.contextmanager
   def _saving(self, what: str) -> Iterator[None]:
     """Counts the time as checkpoint time, and lets the watchdog wait."""
-    began = time.monotonic()
     with (
       self._run.goodput.phase('checkpoint'),
       self._run.watchdog.allow(what, self._timeout),
     ):
       yield
-    paid_at = began + (time.monotonic() - began) / _SHARE
-    self._paid_at = max(self._paid_at, paid_at)
+
+  def _cost(self) -> float:
+    """Returns the seconds for which saves have blocked the loop."""
+    return self._run.goodput.seconds()['checkpoint']
