@@ -17,7 +17,7 @@ STEPS = 60  # Of a second each.
 
 def _config(every, minutes=0.0):
   config = tiny_run.tiny_config(total_steps=STEPS, log__every=2)
-  config.checkpoint.update(every=every, every_minutes=minutes)
+  config.checkpoint.update(every=every, every_minutes=minutes, keep_every=32)
   config.evals.test = config_lib.evaluation('test[:5]', every=12)
   return config
 
@@ -36,12 +36,12 @@ def usual(programs, tmp_path_factory):
     # Slow storage: a save begins at the first row after the end of the last.
     (0.02, 8.5, None, 0.0, [2, 12, 22, 32, 42, 52, 60]),
     # A save that blocks the loop for 0.2 seconds lasts for 20 of them. The
-    # first one tells this price, and the last is due anyway.
-    (0.2, 1.5, None, 0.0, [2, 22, 42, 60]),
+    # first one tells this price; the last, and one to keep, are due anyway.
+    (0.2, 1.5, None, 0.0, [2, 22, 32, 52, 60]),
     # So does that of a new best value.
     (0.2, 1.5, 12, 0.0, [2, 12, 32, 52, 60]),
     # After 15 seconds it may cost more.
-    (0.2, 1.5, None, 0.25, [2, 18, 34, 50, 60]),
+    (0.2, 1.5, None, 0.25, [2, 18, 32, 48, 60]),
   ],
 )
 def test_saves_as_often_as_they_are_cheap(

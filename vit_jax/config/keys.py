@@ -307,7 +307,11 @@ KEYS = {
     0.0, 'Minutes after which the next logged step is saved, too; 0: never.'
   ),
   'checkpoint.keep': Key(2, 'How many of the newest stay.', at_least(1)),
-  'checkpoint.keep_every': Key(0, 'Multiples of this many steps stay, too.'),
+  'checkpoint.keep_every': Key(
+    0,
+    "Multiples of this many steps stay, too. With `every='auto'`, they are"
+    ' saved for this.',
+  ),
   'checkpoint.best': Key(
     '',
     "Also keeps the best step by a metric, such as 'test/accuracy' or"

@@ -153,7 +153,9 @@ class Recorder:
     section = run.config.checkpoint
     self._run = run
     self._timeout = section.timeout
-    self._save_every = section.every
+    self._auto = section.every == config_lib.AUTO
+    # With 'auto', the steps to keep for good would be met only by chance.
+    self._save_every = section.keep_every if self._auto else section.every
     self._save_after = 60 * section.every_minutes  # Seconds.
     self._saved_at, self._saved_step = time.monotonic(), step
     # The seconds that all saves before the last one cost; inf before the first,
@@ -214,10 +216,9 @@ class Recorder:
       step: the step that is done.
       log: whether a row of metrics ends with it.
     """
-    auto = self._save_every == config_lib.AUTO
-    if not auto and step % self._save_every == 0:
+    if self._save_every and step % self._save_every == 0:
       return True
-    if not log or not (auto or self._save_after):
+    if not log or not (self._auto or self._save_after):
       return False
     # This is the rule of Orbax's `ContinuousCheckpointingPolicy`, whose pause
     # is a constant. Orbax would decide in its `save`, after the row is written.
@@ -228,7 +229,7 @@ class Recorder:
     # The clocks of processes differ, but either all of them save or none.
     answers = distributed.gather([late, busy])
     return any(one[0] for one in answers) or (
-      auto and not any(one[1] for one in answers)
+      self._auto and not any(one[1] for one in answers)
     )
 
   def check_finite(self, interval: Interval) -> None:
