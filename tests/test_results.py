@@ -96,9 +96,16 @@ def test_the_numbers_of_the_best_step(tmp_path):
 
 
 @pytest.mark.parametrize('minutes', [0, 100])
-def test_checkpoints_by_the_clock_that_are_gone_are_missed(tmp_path, minutes):
+@pytest.mark.parametrize(
+  'changes',
+  # The first save may have taken half an hour.
+  [{'every': 100, 'every_minutes': 10.0}, {'every': 'auto'}],
+)
+def test_checkpoints_by_the_clock_that_are_gone_are_missed(
+  tmp_path, changes, minutes
+):
   config = _config()
-  config.checkpoint.every, config.checkpoint.every_minutes = 100, 10.0
+  config.checkpoint.update(changes)
   config_lib.save(config, tmp_path)
   leave(
     tmp_path,

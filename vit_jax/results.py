@@ -84,13 +84,14 @@ def check_not_lost(workdir: epath.PathLike) -> None:
   at = max((row['step'] for row in rows), default=0)
   times = [row['unix_time'] for row in rows if 'unix_time' in row]
   minutes = (max(times) - min(times)) / 60 if times else 0.0
+  every = saved.get('every', math.inf)
+  after = saved.get('every_minutes') or math.inf
+  if every == config_lib.AUTO:
+    # The first save begins at the first row, and fails after this time.
+    every, after = math.inf, min(after, saved['timeout'] / 60)
   # A run logs a step before it saves that step, and logs later steps while it
   # saves. After two intervals the first save must be complete.
-  if (
-    at > 2 * saved.get('every', math.inf)
-    or minutes > 2 * (saved.get('every_minutes') or math.inf)
-    or finished_at(workdir)
-  ):
+  if at > 2 * every or minutes > 2 * after or finished_at(workdir):
     raise ValueError(
       f'{workdir} has no checkpoint, but its {metrics.FILE} goes to step {at}:'
       f' what was in {checkpoint_lib.FOLDER}/ is gone. Restore it, use another'

@@ -81,6 +81,11 @@ def test_a_config_file_has_exactly_the_keys_of_the_table():
     # Without a check of its own, a number is at least 0, in all sections.
     ('evals.test.batch_size', -1, 'at least 0'),
     ('cutmix_alpha', float('nan'), 'at least 0'),
+    # A number or a word.
+    *(
+      ('checkpoint.every', value, "at least 1, or 'auto'")
+      for value in (0, -3, 2.5, True, 'never', None)
+    ),
     # Those with a check of their own.
     ('evals.test.every', -2, 'at least -1'),
     ('seed', 2**32, 'below 2**32'),

@@ -183,6 +183,21 @@ def test_two_processes_train_like_one(tmp_path):
   assert_same_but(new, old, but=heads)
 
 
+@pytest.mark.gate
+def test_all_processes_save_when_the_slowest_one_can(tmp_path):
+  run = dict(
+    workdir=str(tmp_path / 'run'),
+    config=dict(
+      mesh={}, changes={'checkpoint.every': 'auto', 'total_steps': 8}, evals=[]
+    ),
+    slow_until=5,
+  )
+  out = str(tmp_path / 'seen')
+  launch(*(2, 1), task='train', out=out, runs={'run': run})
+  kept = {path.name for path in (tmp_path / 'run/checkpoints').iterdir()}
+  assert kept == {'6', '8'}
+
+
 def _write_teacher(tmp_path):
   model = models.build('ViT-Ti/4', num_classes=10, width=16, depth=1, heads=2)
   params = naive.random_params(model, np.zeros((1, 8, 8, 1), 'f'), scale=0.1)

@@ -21,8 +21,8 @@ from absl import logging
 from tests import several
 from tests.tiny_run import tiny_config
 from tests.training import flipping
+from vit_jax import checkpoint, sharding
 from vit_jax import config as config_lib
-from vit_jax import sharding
 from vit_jax.evaluators import predictions
 from vit_jax.runtime import distributed, errors, preemption
 from vit_jax.training import replay, train
@@ -53,8 +53,11 @@ def run_training(*, out, runs):
   _write(out, seen)
 
 
-def _run(*, workdir, config, stop_after=0):
-  """Trains; stops as if preempted at call `stop_after` of `requested`."""
+def _run(*, workdir, config, stop_after=0, slow_until=0):
+  """Trains; stops as if preempted at call `stop_after` of `requested`.
+
+  Process 1 says up to step `slow_until` that it is still saving.
+  """
   seen = []
   put_batch = sharding.batch.put_batch
 
@@ -76,10 +79,15 @@ def _run(*, workdir, config, stop_after=0):
     calls.append(None)
     return len(calls) == stop_after
 
+  def is_saving(self):
+    return jax.process_index() == 1 and len(calls) <= slow_until
+
   with pytest.MonkeyPatch.context() as patch:
     # Evaluations put their batches on the devices by another function.
     patch.setattr(sharding.batch, 'put_batch', put_and_note)
     patch.setattr(preemption.Notice, 'requested', requested)
+    if slow_until:
+      patch.setattr(checkpoint.Checkpoints, 'is_saving', is_saving)
     try:
       train.train_and_evaluate(several_config(**config), workdir)
     except errors.PreemptedError:

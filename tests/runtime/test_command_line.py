@@ -38,6 +38,9 @@ def _parse(*words):
     ([PRETRAIN, '--noconfig.log.tensorboard'], 'log.tensorboard', False),
     ([PRETRAIN, '--config.image_size=(32, 48)'], 'image_size', (32, 48)),
     ([PRETRAIN, '--config.schedule.peak=1'], 'schedule.peak', 1.0),
+    # A number or a word.
+    ([PRETRAIN, '--config.checkpoint.every=500'], 'checkpoint.every', 500),
+    ([PRETRAIN, '--config.checkpoint.every=auto'], 'checkpoint.every', 'auto'),
     # Values that the file leaves open.
     ([FINETUNE, '--config.model.width=64'], 'model.width', 64),
     ([FINETUNE, '--config.epochs=3'], 'epochs', 3.0),

@@ -177,9 +177,13 @@ class Checkpoints:
         f' room and start the same command again. {self._last()}'
       )
 
+  def is_saving(self) -> bool:
+    """Whether this process is still writing the last save."""
+    return bool(self._manager) and self._manager.is_saving_in_progress()
+
   def check(self) -> None:
     """Raises SaveError if the last save failed; does not wait."""
-    if self._manager and not self._manager.is_saving_in_progress():
+    if not self.is_saving():
       self.wait()
 
   def wait(self) -> None:

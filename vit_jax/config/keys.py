@@ -35,7 +35,7 @@ from vit_jax.models.model_options import (
 
 # As an evaluation's split and name: `complete` chooses them when the data
 # set is open. As a model's name: `warm_start.with_model` takes it from the
-# weights that the run starts from.
+# weights that the run starts from. As steps between saves: see there.
 AUTO = 'auto'
 # Keys that two launches of the same run may set differently, and the beginnings
 # of names of such keys: they do not change what is computed.
@@ -292,12 +292,26 @@ KEYS = {
     within('[0, 1]'),
   ),
   # ---- the run ---------------------------------------------------------------
-  'checkpoint.every': Key(1000, 'Steps between saves.', at_least(1)),
+  'checkpoint.every': Key(
+    1000,
+    "Steps between saves. 'auto': a row of metrics is saved when the last save"
+    ' has ended, and has blocked the loop for at most 1% of the time since it'
+    ' began.',
+    Check(
+      lambda x: x == AUTO or (isinstance(x, int) and x >= 1),
+      f"at least 1, or '{AUTO}'",
+    ),
+    field_type=object,
+  ),
   'checkpoint.every_minutes': Key(
     0.0, 'Minutes after which the next logged step is saved, too; 0: never.'
   ),
   'checkpoint.keep': Key(2, 'How many of the newest stay.', at_least(1)),
-  'checkpoint.keep_every': Key(0, 'Multiples of this many steps stay, too.'),
+  'checkpoint.keep_every': Key(
+    0,
+    "Multiples of this many steps stay, too. With `every='auto'`, they are"
+    ' saved for this.',
+  ),
   'checkpoint.best': Key(
     '',
     "Also keeps the best step by a metric, such as 'test/accuracy' or"
@@ -378,6 +392,8 @@ def default() -> ml_collections.ConfigDict:
   values = {
     name: config_dict.placeholder(key.default)
     if isinstance(key.default, type)
+    else config_dict.FieldReference(key.default, key.field_type)
+    if key.field_type
     else key.default
     for name, key in KEYS.items()
   }

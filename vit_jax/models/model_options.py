@@ -65,17 +65,20 @@ class Key(NamedTuple):
     doc: what it means.
     check: what its value must be. None: a number is at least 0, and the part
       that reads another value checks it.
+    field_type: the type of its values, if it is not that of the default:
+      `object` if a word may stand for a number.
   """
 
   default: Any
   doc: str
   check: Check | None = None
+  field_type: type | None = None
 
   @property
   def kind(self) -> type:
     """The type of the value."""
     unset = isinstance(self.default, type)
-    return self.default if unset else type(self.default)
+    return self.field_type or (self.default if unset else type(self.default))
 
   @property
   def rule(self) -> Check | None:

@@ -11,12 +11,16 @@ import numpy as np
 from absl import logging
 
 from vit_jax import checkpoint as checkpoint_lib
+from vit_jax import config as config_lib
 from vit_jax import results
 from vit_jax.checkpoint import fingerprint
 from vit_jax.runtime import distributed, errors, preemption, printable
 from vit_jax.training.opening import Run
 from vit_jax.training.step import COUNTS, GUARDED, SIZES, TrainState
 from vit_jax.workdir import metrics
+
+# What `checkpoint.every='auto'` lets a save cost of the loop's time.
+_SHARE = 0.01
 
 
 class Interval:
@@ -150,10 +154,17 @@ class Recorder:
     section = run.config.checkpoint
     self._run = run
     self._timeout = section.timeout
+    self._auto = section.every == config_lib.AUTO
+    # With 'auto', the steps to keep for good would be met only by chance.
+    self._save_every = section.keep_every if self._auto else section.every
     self._save_after = 60 * section.every_minutes  # Seconds.
     self._saved_at, self._saved_step = time.monotonic(), step
-    # The last step whose digests are known, and they.
-    self._digests: tuple[int, Mapping[str, str] | None] = (-1, None)
+    # Of the last state that was digested, to be saved: its step, its digests,
+    # the time then, and the seconds that saves had cost by then.
+    self._digested: tuple[int, Mapping[str, str], float, float] | None = None
+    # The seconds that all saves before the last one cost; inf before the first,
+    # which shows what a save costs.
+    self._cost_before = math.inf
     self._skipped_in_a_row = 0
     rows = [row for row in metrics.read(run.workdir) if row['step'] <= step]
     self.left_out, values = distributed.broadcast(
@@ -199,11 +210,30 @@ class Recorder:
     self._run.goodput.start_training()
     self._saved_at = time.monotonic()
 
-  def is_long_unsaved(self) -> bool:
-    """Whether the last save was `checkpoint.every_minutes` ago or earlier."""
+  def is_due(self, step: int, log: bool) -> bool:
+    """Whether a step is to be saved, by its number or by the clock.
+
+    The clock counts only where a row of metrics ends. So it adds no row, and
+    processes exchange no more than one message per row.
+
+    Args:
+      step: the step that is done.
+      log: whether a row of metrics ends with it.
+    """
+    if self._save_every and step % self._save_every == 0:
+      return True
+    if not log or not (self._auto or self._save_after):
+      return False
+    # This is the rule of Orbax's `ContinuousCheckpointingPolicy`, whose pause
+    # is a constant. Orbax would decide in its `save`, after the row is written.
+    passed = time.monotonic() - self._saved_at
+    cost = self._cost() - self._cost_before
+    late = 0 < self._save_after <= passed
+    busy = cost > _SHARE * passed or self._checkpoints.is_saving()
     # The clocks of processes differ, but either all of them save or none.
-    return self._save_after > 0 and distributed.any_true(
-      time.monotonic() - self._saved_at >= self._save_after
+    answers = distributed.gather([late, busy])
+    return any(one[0] for one in answers) or (
+      self._auto and not any(one[1] for one in answers)
     )
 
   def check_finite(self, interval: Interval) -> None:
@@ -228,13 +258,16 @@ class Recorder:
         ' before. A lower schedule.peak, a longer schedule.warmup_steps or'
         ' optimizer.clip_norm=1 are the usual remedies.'
       )
-    self._checkpoints.check()
+    with self._saving('last save'):
+      self._checkpoints.check()
 
   def fingerprint(self, state: TrainState, step: int) -> dict[str, float]:
     """Returns the number of a state that is about to be saved, for its row."""
+    began, cost = time.monotonic(), self._cost()
     with self._saving(f'digests of step {step}'):
-      self._digests = step, checkpoint_lib.digests(state)
-    return {metrics.FINGERPRINT: fingerprint.number(self._digests[1])}
+      digests = checkpoint_lib.digests(state)
+    self._digested = step, digests, began, cost
+    return {metrics.FINGERPRINT: fingerprint.number(digests)}
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Writes a row of metrics."""
@@ -280,11 +313,13 @@ class Recorder:
     """
     if step == self._saved_step:
       return
+    if not self._digested or self._digested[0] != step:
+      self.fingerprint(state, step)
+    _, digests, began, cost = self._digested
     with self._saving(f'save of step {step}'):
       self._writer.flush()
-      known, digests = self._digests
-      self._checkpoints.save(step, state, digests if known == step else None)
-    self._saved_at, self._saved_step = time.monotonic(), step
+      self._checkpoints.save(step, state, digests)
+    self._saved_at, self._saved_step, self._cost_before = began, step, cost
 
   def save_params(self, kind: str, params: Any, step: int) -> None:
     """Saves parameters to evaluate, under `checkpoint.BEST` or `FINAL`."""
@@ -314,3 +349,7 @@ class Recorder:
       self._run.watchdog.allow(what, self._timeout),
     ):
       yield
+
+  def _cost(self) -> float:
+    """Returns the seconds for which saves have blocked the loop."""
+    return self._run.goodput.seconds()['checkpoint']

@@ -131,9 +131,7 @@ def train_and_evaluate(
       stop = run.notice.requested()
       due = [] if stop else config_lib.due(config, step)
       log = step % config.log.every == 0
-      save = stop or step == total_steps or step % config.checkpoint.every == 0
-      if log:
-        save |= recorder.is_long_unsaved()
+      save = stop or step == total_steps or recorder.is_due(step, log)
       # A checkpoint ends an interval too, so that a resumed run logs the same
       # means. The guards come first: they must stop a run that is wrong or not
       # finite before the state is evaluated or saved.
