@@ -95,6 +95,11 @@ COMMANDS = {
     [_PRETRAIN, _WORKDIR, '--num_processes=2', '--process_id=0'],
     _OPTIONS,
   ),
+  'no folder of the ledger': (
+    [_PRETRAIN, _WORKDIR, '--ledger=FOLDER/gone/ledger'],
+    _SHOW,
+  ),
+  'ledger on a CPU': ([_QUICKSTART, _WORKDIR, '--ledger=FOLDER/l'], 'print(1)'),
   'stages': (
     [_QUICKSTART, _WORKDIR, '--config.stages.scratch.total_steps=7'],
     _SHOW,
@@ -162,6 +167,7 @@ def test_what_the_user_can_mend_is_one_message(commands, name, message):
     ('long workdir', ['xxx', 'File name too long']),
     ('folder as log', ['train.log', 'Move the directory away']),
     ('read-only workdir', ['Read-only', 'Choose a path that can be written']),
+    ('no folder of the ledger', ['No such file', 'gone/ledger']),
   ],
 )
 def test_what_is_wrong_with_the_work_directory(commands, name, words):
@@ -199,6 +205,13 @@ def test_overrides(commands):
   code, output = commands['stages']
   assert code == 0, output
   assert json.loads(output)['stages']['scratch']['total_steps'] == 7
+
+
+def test_runs_on_a_cpu_say_that_they_get_no_line(commands):
+  code, output = commands['ledger on a CPU']
+  assert code == 0
+  assert output.count('cpu') == 1
+  assert output.endswith('\n1\n')
 
 
 def test_version_is_what_a_bug_report_should_say(commands):

@@ -27,6 +27,7 @@ and Open MPI, the processes find each other. Elsewhere, pass
 --coordinator_address, --num_processes and --process_id.
 """
 
+import contextlib
 import os
 
 import jax
@@ -34,9 +35,10 @@ from absl import flags
 from ml_collections import config_flags
 
 from vit_jax.config import listing
+from vit_jax.plan import chips
 from vit_jax.runtime import command_line, distributed, logs
 from vit_jax.training import evaluate, stages, train
-from vit_jax.workdir import files
+from vit_jax.workdir import files, ledger
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
@@ -109,6 +111,12 @@ _DETERMINISTIC = flags.DEFINE_bool(
   'Make repeated runs on a GPU bitwise equal, which is slower. Runs on CPUs and'
   ' TPUs always are.',
 )
+_LEDGER = flags.DEFINE_string(
+  'ledger',
+  None,
+  'A file that you keep: a run on TPUs or GPUs adds the time of its steps, and'
+  ' that of vit_jax.plan --ledger=FILE.',
+)
 
 
 def main():
@@ -147,7 +155,18 @@ def main():
       options['restart'] = _RESTART.value
       has_stages = 'stages' in _CONFIG.value
       start = stages.train_stages if has_stages else train.train_and_evaluate
-    start(_CONFIG.value, _WORKDIR.value, **options)
+    records = _LEDGER.value and jax.process_index() == 0
+    with _recording() if records else contextlib.nullcontext():
+      start(_CONFIG.value, _WORKDIR.value, **options)
+
+
+def _recording() -> contextlib.AbstractContextManager[None]:
+  """Returns a context that adds the runs to the ledger."""
+  workdir, device = files.absolute(_WORKDIR.value), jax.devices()[0]
+  names = _CONFIG.value.order if 'stages' in _CONFIG.value else ['']
+  workdirs = [workdir / name for name in names]
+  name = chips.name_of(device.device_kind)
+  return ledger.recording(_LEDGER.value, workdirs, device.platform, name)
 
 
 if __name__ == '__main__':
