@@ -61,6 +61,16 @@ def test_what_makes_another_step(key, value, same):
   assert (_key(changes={key: value}) == _key()) == same
 
 
+def test_a_mesh_of_other_sizes_makes_another_step():
+  config = config_lib.flatten(analysis.resolve(tiny_config(), 'cpu'))
+  wide, deep = (
+    ledger.key(config, MESH | sizes, 'v5e')
+    for sizes in ({'data': 8}, {'data': 4, 'tensor': 2})
+  )
+  assert wide['devices'] == deep['devices'] == 8
+  assert wide['digest'] != deep['digest']
+
+
 def test_a_real_run_finds_its_plan(tmp_path, programs):
   path, config = tmp_path / 'ledger', tiny_config(total_steps=5, log__every=1)
   for predicted in (7.0, 5.0):
@@ -124,6 +134,14 @@ def test_a_ledger_that_is_gone_fails_no_finished_run(tmp_path, caplog):
   assert '"measured_ms": 4000.0' in caplog.text
   with pytest.raises(FileNotFoundError):
     _run_stages(tmp_path / 'gone/ledger', [tmp_path])
+
+
+def test_a_run_that_measured_nothing_is_no_error(tmp_path, caplog):
+  path, workdir = tmp_path / 'ledger', tmp_path / 'run'
+  with ledger.recording(path, [workdir], 'tpu', 'v3'):
+    _launch(workdir, 7, 1, [4.0])  # Only the warm-up.
+  assert ledger.read(path) == []
+  assert str(workdir) in caplog.text
 
 
 def test_damaged_lines_are_left_out(tmp_path, caplog):
