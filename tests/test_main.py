@@ -95,6 +95,7 @@ COMMANDS = {
     [_PRETRAIN, _WORKDIR, '--num_processes=2', '--process_id=0'],
     _OPTIONS,
   ),
+  'ledger on a CPU': ([_QUICKSTART, _WORKDIR, '--ledger=FOLDER/l'], 'print(1)'),
   'stages': (
     [_QUICKSTART, _WORKDIR, '--config.stages.scratch.total_steps=7'],
     _SHOW,
@@ -199,6 +200,12 @@ def test_overrides(commands):
   code, output = commands['stages']
   assert code == 0, output
   assert json.loads(output)['stages']['scratch']['total_steps'] == 7
+
+
+def test_runs_on_a_cpu_say_that_they_get_no_line(commands):
+  code, output = commands['ledger on a CPU']
+  assert code == 0
+  assert output.count('no plan is for a CPU') == 1
 
 
 def test_version_is_what_a_bug_report_should_say(commands):

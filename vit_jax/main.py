@@ -27,14 +27,17 @@ and Open MPI, the processes find each other. Elsewhere, pass
 --coordinator_address, --num_processes and --process_id.
 """
 
+import contextlib
+
 import jax
 from absl import flags
 from ml_collections import config_flags
 
 from vit_jax.config import listing
+from vit_jax.plan import chips
 from vit_jax.runtime import cluster, command_line
 from vit_jax.training import evaluate, stages, train
-from vit_jax.workdir import files
+from vit_jax.workdir import files, ledger
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
@@ -77,6 +80,12 @@ _COMPILATION_CACHE = flags.DEFINE_string(
   'Directory for compiled programs, which a restart loads. auto:'
   ' WORKDIR/compilation_cache. none: keep no programs.',
 )
+_LEDGER = flags.DEFINE_string(
+  'ledger',
+  None,
+  'A file that you keep: a run on TPUs or GPUs adds the time of its steps, and'
+  ' that of vit_jax.plan --ledger=FILE.',
+)
 flags.adopt_module_key_flags(cluster)
 
 
@@ -105,7 +114,20 @@ def main():
       options['restart'] = _RESTART.value
       has_stages = 'stages' in _CONFIG.value
       start = stages.train_stages if has_stages else train.train_and_evaluate
-    start(_CONFIG.value, _WORKDIR.value, **options)
+    with _recording():
+      start(_CONFIG.value, _WORKDIR.value, **options)
+
+
+def _recording() -> contextlib.AbstractContextManager[None]:
+  """Returns a context that adds the runs to the ledger, if there is one."""
+  if not _LEDGER.value or jax.process_index():
+    return contextlib.nullcontext()
+  workdir, device = files.absolute(_WORKDIR.value), jax.devices()[0]
+  names = _CONFIG.value.order if 'stages' in _CONFIG.value else ['']
+  return ledger.recording(
+    *(_LEDGER.value, [workdir / name for name in names]),
+    *(device.platform, chips.name_of(device.device_kind)),
+  )
 
 
 if __name__ == '__main__':

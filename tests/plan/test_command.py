@@ -56,6 +56,7 @@ def test_stages_are_runs_and_overrides_are_for_all_configs(plan):
     ((B16, '--topology=v3:2x2,cpu'), 'cpu'),
     ((B16, '--correction=inf'), '--correction=inf'),
     ((B16, '--also=nope'), 'nope'),
+    ((B16, '--ledger=nowhere/ledger'), 'nowhere/ledger'),
     ((B16, '--also=configs/quickstart.py', '--config.seed=3'), 'quickstart'),
     ((B16, '--config.accumulation_steps=0'), 'accumulation_steps=0'),
     ((B16, '--config.mesh.data=3', '--topology=v3:2x2'), 'mesh.data=3'),

@@ -13,6 +13,7 @@ from vit_jax.plan import (
   figures,
   render,
 )
+from vit_jax.workdir import ledger
 
 GIB = compilers.GIB
 # The keys that `--json` promises.
@@ -130,3 +131,44 @@ def test_what_went_wrong_is_shown(key):
   found = _figures(topology=None) | {key: 'it broke'}
   assert 'it broke' in render.page(found)
   assert 'it broke' in render.table([found, found])
+
+
+def test_a_ledger_says_how_far_off_plans_were(tmp_path):
+  path = ledger.checked(tmp_path / 'ledger')
+  lines = [
+    dict(what=what, config=config, device=device, **times)
+    for what, config, device, *known in (
+      ('run', 'a', 'v3', 100, 900),
+      ('run', 'b', 'v3', 100, 110),
+      ('run', 'c', 'v3', 100, 120),
+      ('run', 'a', 'v3', 100, 200),  # Only the newest of a directory counts.
+      ('run', 'd', 'v5e', 100, 900),
+      ('run', 'e', 'v3', None, 900),
+      ('plan', 'f', 'v3', 100, None),
+    )
+    for times in [
+      dict(zip(('predicted_ms', 'measured_ms'), known, strict=True))
+    ]
+  ]
+  found = _figures()
+  figures.add_ledger(found, path, lines)
+  assert (found['ledger_runs'], found['ledger_ratio']) == (3, [1.1, 1.2, 2.0])
+  assert found['core_days'] == found['core_days_raw']  # The user's choice.
+  page = ' '.join(render.page(found).split())
+  assert '1.1 to 2 times' in page
+  # What fits is what runs.
+  small = _figures(temporaries=17) | {'fix': _figures('v5p:2x2x1')}
+  figures.add_ledger(small, path, lines)
+  for one in (small, small['fix']):
+    assert (one['ledger_runs'], one['ledger_ratio']) == (0, None)
+  without = _figures(topology=None)
+  figures.add_ledger(without, path, lines)
+  assert without['ledger_runs'] is None
+  first, second = ledger.read(path)
+  assert (first['predicted_ms'], first['measured_ms']) == (250, None)
+  assert (first['config'], first['device'], first['devices']) == (
+    NAME,
+    'v3',
+    512,
+  )
+  assert second['device'] == 'v5p'

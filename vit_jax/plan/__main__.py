@@ -36,6 +36,7 @@ from vit_jax.plan import (
   search,
 )
 from vit_jax.runtime import command_line
+from vit_jax.workdir import ledger
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
@@ -65,6 +66,12 @@ _CORRECTION = flags.DEFINE_float(
   lower_bound=0.01,
   upper_bound=100,
 )
+_LEDGER = flags.DEFINE_string(
+  'ledger',
+  None,
+  'A file that you keep: adds the plan, and says how far off plans were from'
+  ' runs with vit_jax.main --ledger=FILE.',
+)
 _SEARCH = flags.DEFINE_bool(
   'search', True, 'If a run does not fit, search for settings that do.'
 )
@@ -79,6 +86,8 @@ _AUTO = 'v3'
 
 def main() -> None:
   runs = _runs()
+  path = _LEDGER.value and ledger.checked(_LEDGER.value)
+  known = ledger.read(path) if path else []
   devices.leave_hardware_alone()
   # A slice has two names; plan it once even if both are given.
   targets = list(dict.fromkeys(map(_targets, _TOPOLOGY.value)))
@@ -108,6 +117,8 @@ def main() -> None:
       # Keep the other plans, which took minutes.
       failed = _uncompiled(run, suiting)
       reports.append(failed | {'error': compilers.one_line(error)})
+  for report in reports if path else ():
+    figures.add_ledger(report, path, known)
   if _JSON.value:
     print(json.dumps(reports if len(reports) > 1 else reports[0]))
   elif len(reports) > 1:

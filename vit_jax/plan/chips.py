@@ -198,6 +198,11 @@ def generation_of(device_kind: str) -> str | None:
   return None
 
 
+def name_of(device_kind: str) -> str:
+  """Returns one name for all of JAX's names of a device, such as 'v5e'."""
+  return generation_of(device_kind) or device_kind
+
+
 def peak_flops(device_kind: str) -> float | None:
   """Returns the peak operations a second of one JAX device; None if unknown.
 

@@ -4,14 +4,20 @@ They are planned from what the compiler says.
 """
 
 import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import ml_collections
+from etils import epath
 
-from vit_jax.plan import analysis, devices
+from vit_jax import config as config_lib
+from vit_jax.plan import analysis, chips, devices
 from vit_jax.plan.compilers import GIB, Compiled
 from vit_jax.runtime import installed
+from vit_jax.sharding import mesh as mesh_lib
+from vit_jax.workdir import ledger
 
 ROOFLINE = 'roofline, not measured'
 _DAY = 86_400.0
@@ -22,7 +28,7 @@ _UNKNOWN = (
   *('images_per_sec', 'wall_days', 'mfu', 'shares'),
   *('images_per_sec_per_core', 'core_days', 'core_days_raw', 'fix', 'changes'),
   *('core_days_range', 'search_ended', 'error', 'libtpu'),
-  *('gpu_compiler', 'method'),
+  *('gpu_compiler', 'method', 'step_key', 'ledger_runs', 'ledger_ratio'),
 )
 # The report names operations of unknown time if they write this many bytes.
 _UNCOVERED_BYTES = 2**20
@@ -63,6 +69,7 @@ def of_run(
     settings that fit; `search_ended` says why there are none, or no better
     ones. `error` says why there is no plan. `libtpu` or `gpu_compiler` is the
     compiler's version, if it ran. `method` says where the time comes from.
+    `step_key` is what names the step in a ledger, see `ledger.key`.
   """
   found = {
     'config': name,
@@ -108,10 +115,15 @@ def of_run(
 def _of_time(config, target, estimate, correction: float) -> dict[str, Any]:
   seconds, batch = estimate.seconds, config.data.batch_size
   cores, count = target.cores, target.devices
+  sizes = (config.mesh[axis] for axis in mesh_lib.AXES)
+  sizes = mesh_lib.axis_sizes(count, *sizes, target.slices)
+  mesh = dict(zip(mesh_lib.AXES, sizes, strict=True))
+  device = chips.name_of(target.chip.device_kind)
   flops = analysis.step_flops(config)
   days = seconds * config.total_steps / _DAY
   found = {
     'step_ms': 1e3 * seconds,
+    'step_key': ledger.key(config_lib.flatten(config), mesh, device),
     'images_per_sec': batch / seconds,
     'images_per_sec_per_core': batch / seconds / (cores or count),
     'mfu': flops / seconds / (count * target.chip.peak_flops),
@@ -172,3 +184,41 @@ def _assumptions(target, compiled: Compiled, correction: float) -> list[str]:
   if listed:
     sentences.append(f'The time of {listed} is unknown and counts as zero.')
   return sentences
+
+
+def add_ledger(
+  found: dict[str, Any], path: epath.Path, lines: Sequence[Mapping[str, Any]]
+) -> None:
+  """Adds a plan to a ledger, and to the plan how far off others were.
+
+  Args:
+    found: the figures of a plan, see `of_run`. If it has a time, this sets
+      `ledger_ratio`, the least, median and greatest of measured over predicted
+      time on its kind of device (None without runs), and `ledger_runs`, their
+      number; in `fix`, too.
+    path: see `ledger.checked`.
+    lines: what the ledger holds.
+  """
+  shown = found['fix'] or found
+  if not shown['step_ms']:
+    return
+  step = shown['step_key']
+  ratios = ledger.ratios(lines, step['device'])
+  text, span = f'{path} has no run on {step["device"]} with a plan.', None
+  if ratios:
+    span = low, middle, high = ratios[0], statistics.median(ratios), ratios[-1]
+    text = (
+      f'{path}: on {step["device"]}, a step of {len(ratios)} run(s) took'
+      f' {low:.3g} to {high:.3g} times as long as planned, in the median'
+      f' {middle:.3g} times; --correction={1 / middle:.2g} reckons with that.'
+    )
+  shown['assumptions'].insert(1, text)
+  for one in (found, shown):
+    one |= {'ledger_runs': len(ratios), 'ledger_ratio': span and [*span]}
+  ledger.append(
+    *(path, step, installed.versions()),
+    what='plan',
+    config=found['config'],
+    predicted_ms=shown['step_ms'],
+    measured_ms=None,
+  )
