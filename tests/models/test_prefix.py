@@ -32,9 +32,10 @@ KINDS = [
 STATISTICS = {'image_mean': (0.4, 0.5, 0.7), 'image_std': (0.2, 0.3, 2.0)}
 # As in CLIP, DeiT III, and DINOv2 with a head.
 LATER = [
-  {'embedding_norm': True, 'patch_bias': False, 'gelu': 'quick', **STATISTICS},
+  KINDS[1]
+  | dict(embedding_norm=True, patch_bias=False, gelu='quick', **STATISTICS),
   DISTILLED | {'class_position': False, 'gelu': 'exact'},
-  {'pooling': 'token_gap', 'registers': 2, 'key_bias': False},
+  {'pooling': 'token_gap', 'registers': 3, 'key_bias': False},
 ]
 
 
@@ -83,7 +84,7 @@ def _forward(model, p, images):
   return naive.dense(pooled, p['head']), second, inputs
 
 
-@pytest.mark.parametrize('options', [*KINDS, *LATER], ids=str)
+@pytest.mark.parametrize('options', [*KINDS[2:], *LATER], ids=str)
 def test_the_model_is_that_of_numpy(options):
   model = tiny.vit(**options)
   params = _params(model)
@@ -92,7 +93,8 @@ def test_the_model_is_that_of_numpy(options):
   )
   two = model.distillation_token
   run = jax.jit(model.apply, static_argnames='train')
-  for train, expected in ((True, first), (False, (first + second) / 2)):
+  cases = [(False, (first + second) / 2), (True, first)]
+  for train, expected in cases if two else cases[:1]:
     logits, out = run({'params': params}, IMAGES, train=train)
     np.testing.assert_allclose(out['embedded'], inputs[0], atol=1e-5)
     np.testing.assert_allclose(logits, expected if two else first, atol=1e-4)
