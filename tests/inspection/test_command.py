@@ -86,9 +86,7 @@ def _draw(model, tmp_path, size=(16, 16)):
   [
     (tiny.vit(resnet_blocks=(1,), patch_size=1), ['filters']),
     (
-      tiny.vit(
-        attention='axial', pooling='gap', position_embedding='relative'
-      ),
+      tiny.vit(attention='axial', pooling='gap', position_embedding='relative'),
       ['attention_distance', 'position_similarity', 'rollout'],
     ),
     (tiny.vit(position_site='every_layer', scan=True, registers=2), []),
