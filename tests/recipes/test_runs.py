@@ -16,12 +16,10 @@ SLOW = pytest.mark.slow
 pytestmark = pytest.mark.usefixtures('programs')
 # The others compile as long. training/test_every_optimizer.py restores the
 # state of each optimizer, test_teacher.py a run with a teacher, and what
-# FlexiViT draws is a function of the step in losses/test_flexi.py.
+# FlexiViT and MAE draw is a function of the step in losses/test_flexi.py and
+# test_masked_patch.py.
 MARKED = [
-  pytest.param(
-    name,
-    marks=pytest.mark.gate if name in ('deit3', 'mae') else SLOW,
-  )
+  pytest.param(name, marks=pytest.mark.gate if name == 'deit3' else SLOW)
   for name in small.RECIPES
 ]
 

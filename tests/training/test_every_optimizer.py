@@ -19,15 +19,12 @@ from vit_jax.training import step as step_lib
 
 each_optimizer = pytest.mark.parametrize('name', made.OPTIONS)
 # sharding/test_gradients.py has AdamW on meshes, test_interrupted_run.py a run
-# that goes on bitwise, and test_step.py skipped steps.
+# that goes on bitwise, and test_step.py skipped steps. Lion and SGD compute
+# each element alone, too.
+ALONE = dict.fromkeys(('adamw', 'lion', 'sgd'), pytest.mark.slow)
 in_the_gate = pytest.mark.parametrize(
   'name',
-  [
-    pytest.param(
-      n, marks=pytest.mark.slow if n == 'adamw' else pytest.mark.gate
-    )
-    for n in made.OPTIONS
-  ],
+  [pytest.param(n, marks=ALONE.get(n, pytest.mark.gate)) for n in made.OPTIONS],
 )
 # Adam's first update is the gradient's sign, whatever its size. A larger
 # epsilon keeps differences due to rounding small.
