@@ -19,9 +19,7 @@ os.environ['XLA_FLAGS'] = ' '.join(
     '--xla_llvm_disable_expensive_passes=true',
   ]
 )
-# Nobody reads where an operation of a program was called. To look for it takes
-# a tenth of the time of a compilation.
-os.environ.setdefault('JAX_TRACEBACK_IN_LOCATIONS_LIMIT', '0')
+
 
 # Python would look for garbage among the modules, again and again.
 gc.disable()

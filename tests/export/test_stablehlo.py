@@ -100,17 +100,6 @@ def test_a_resnet_takes_any_size_and_batch(tmp_path):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * scale)
 
 
-@pytest.fixture
-def places():
-  """Programs name the lines of their source, as they do outside of tests."""
-  name = 'jax_traceback_in_locations_limit'
-  before = getattr(jax.config, name)
-  jax.config.update(name, 10)
-  yield
-  jax.config.update(name, before)
-
-
-@pytest.mark.usefixtures('places')
 def test_one_file_is_for_all_platforms_and_float32_is_exact(tmp_path):
   _npz(tmp_path / 'a.npz', tiny.vit(), (8, 8))
   texts, logits = [], []
