@@ -8,11 +8,8 @@ import cv2
 import numpy as np
 import pytest
 
-from tests.checkpoint import states
-from tests.models import naive
 from tests.tiny_run import tiny_config
 from vit_jax import config as config_lib
-from vit_jax import models
 from vit_jax.data.source import Record
 from vit_jax.data.sources import digits
 from vit_jax.training import step as step_lib
@@ -109,30 +106,6 @@ def test_refused(tmp_path, monkeypatch, changes, message):
   with pytest.raises(ValueError, match=re.escape(message)):
     train.train_and_evaluate(config, tmp_path / 'run')
   assert not metrics.read(tmp_path / 'run')
-
-
-@pytest.mark.usefixtures('no_training')
-def test_a_checkpoint_of_another_model(tmp_path):
-  config = _config()
-  sizes = config.model.to_dict() | {'dtype': None}
-  model = models.build(sizes.pop('name'), num_classes=2, **sizes)
-  params = naive.random_params(model, np.zeros((1, 8, 8, 1), 'f'))
-  del params['cls']
-  params['embedding'] |= {
-    'kernel': np.zeros((2, 2, 1, 16)),
-    'scale': np.ones(3),
-  }
-  states.save(tmp_path / 'other', {'params': params})
-  config.init.checkpoint = str(tmp_path / 'other')
-  with pytest.raises(ValueError, match='do not fit the model') as error:
-    train.train_and_evaluate(config, tmp_path / 'run')
-  assert f'{tmp_path}/other/checkpoints/7' in str(error.value)
-  assert (
-    '  missing (1):\n    cls (1, 1, 16)\n'
-    '  extra (1):\n    embedding/scale (3,)\n'
-    '  different (1):\n'
-    '    embedding/kernel is (2, 2, 1, 16), expected (4, 4, 1, 16)\n'
-  ) in str(error.value)
 
 
 # Images and labels -----------------------------------------------------------

@@ -86,16 +86,12 @@ def _draw(model, tmp_path, size=(16, 16)):
   [
     (tiny.vit(resnet_blocks=(1,), patch_size=1), ['filters']),
     (
-      tiny.vit(pooling='gap', position_embedding='relative'),
-      ['position_similarity'],
-    ),
-    (
-      tiny.vit(attention='axial', pooling='gap'),
-      ['attention_distance', 'rollout'],
+      tiny.vit(attention='axial', pooling='gap', position_embedding='relative'),
+      ['attention_distance', 'position_similarity', 'rollout'],
     ),
     (tiny.vit(position_site='every_layer', scan=True, registers=2), []),
   ],
-  ids=['hybrid', 'relative', 'axial', 'every layer'],
+  ids=['hybrid', 'axial and relative', 'every layer'],
 )
 def test_a_model_is_drawn_as_far_as_it_has_what_is_drawn(
   model, missing, tmp_path, capsys

@@ -197,22 +197,6 @@ def test_a_hidden_layer_that_the_file_lacks(tmp_path):
   assert 0.1 < loaded['pre_logits']['kernel'].std() < 0.5  # 16 ** -0.5
 
 
-@pytest.mark.parametrize('size', [(16, 16), (12, 20), 8])
-def test_position_embedding_is_resized_as_scipy_does(tmp_path, size):
-  params = _file(tmp_path / 'a.npz', tiny.vit(), (16, 16))
-  loaded, report = interop.load(tmp_path / 'a.npz', tiny.vit(), size)
-  rows, columns = (s // 4 for s in (size if size != 8 else (8, 8)))
-  old, new = tiny.flat(params)[POSITION], tiny.flat(loaded)[POSITION]
-  expected = ndimage.zoom(
-    old[0, 1:].reshape(4, 4, 16), (rows / 4, columns / 4, 1), order=1
-  )
-  np.testing.assert_allclose(
-    new[0, 1:].reshape(rows, columns, 16), expected, atol=1e-6
-  )
-  np.testing.assert_array_equal(new[0, 0], old[0, 0])
-  assert report.resized == (() if size == (16, 16) else (POSITION,))
-
-
 def test_a_rectangular_grid_is_read_from_the_json_file(tmp_path):
   model, path = tiny.vit(), tmp_path / 'a.npz'
   params = tiny.params(model, (8, 16))

@@ -92,8 +92,7 @@ def test_labels_are_not_used_at_weight_1():
 @pytest.mark.parametrize(
   'sizes, options, steps, size',
   [
-    ((1, 1, 1), {}, 1, ()),
-    ((8, 1, 1), {}, 2, (12, 16)),
+    ((8, 1, 1), {}, 2, ()),
     ((2, 2, 2), {'gather': 'micro_batch'}, 2, (5, 4)),
   ],
   ids=str,

@@ -149,3 +149,56 @@ def block(x, params, post, gelu, turn=lambda heads, learned: heads):
     hidden = GELUS[gelu](hidden)
   x = x + scales[1] * dense(hidden, mlp['Dense_1'])
   return layer_norm(x, norms[1], rms) if post else x, weights
+
+
+def vit(model, p, images):
+  """Returns what a ViT without a ResNet computes of [B, H, W, C] in [-1, 1].
+
+  These are the logits, those of a head of the distillation token or None, the
+  features before the head, the encoded tokens, and the tokens before each block
+  and after the last.
+  """
+  if model.image_mean:  # Of images in [0, 1].
+    images = ((images + 1) / 2 - model.image_mean) / model.image_std
+  (high, wide), embedding = model.patch_size, p['embedding']
+  patches = [
+    np.tensordot(images[:, i : i + high, j : j + wide], embedding['kernel'], 3)
+    for i in range(0, images.shape[1] - high + 1, high)
+    for j in range(0, images.shape[2] - wide + 1, wide)
+  ]
+  x = np.stack(patches, axis=1) + embedding.get('bias', 0)
+  names = [name for name in ('cls', 'dist') if name in p]
+  table = p['Transformer']['posembed_input']['pos_embedding']
+  if not model.class_position:
+    x = x + table
+  rows = len(images), 1, 1
+  x = np.concatenate([*(np.tile(p[n], rows) for n in names), x], axis=1)
+  if model.class_position:
+    x = x + table
+  if model.registers:
+    first, own = x[:, : len(names)], np.tile(p['registers'], rows)
+    x = np.concatenate([first, own, x[:, len(names) :]], axis=1)
+  if model.embedding_norm:
+    x = layer_norm(x, p['Transformer']['embedding_norm'])
+  inputs = [x]
+  for i in range(model.depth):
+    x, _ = block(x, p['Transformer'][f'encoderblock_{i}'], False, model.gelu)
+    inputs.append(x)
+  norm = p.get('fc_norm') or p['Transformer']['encoder_norm']
+  if model.final_norm == 'tokens':
+    x = layer_norm(x, norm)
+  features = pooled(model, x, len(patches))
+  if model.final_norm == 'pooled':
+    features = layer_norm(features, norm)
+  if model.representation_size:
+    features = np.tanh(dense(features, p['pre_logits']))
+  second = dense(x[:, 1], p['head_dist']) if 'head_dist' in p else None
+  return dense(features, p['head']), second, features, x, inputs
+
+
+def pooled(model, x, patches):
+  """Pools tokens, of which the last are patches."""
+  token, mean = x[:, 0], x[:, -patches:].mean(axis=1)
+  if model.pooling == 'token_gap':
+    return np.concatenate([token, mean], axis=1)
+  return token if model.pooling == 'token' else mean

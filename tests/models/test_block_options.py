@@ -5,6 +5,7 @@ timm and transformers.
 """
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -27,13 +28,13 @@ RNG = np.random.default_rng(0)
 SIZE, GRID = (8, 12), (2, 3)
 IMAGES = RNG.uniform(-1, 1, (8, *SIZE, 3)).astype('f')
 KINDS = ('axial', 'mixed', 'dinov3')
-# Each option; `ALL` are all together.
+# Each option, with others that it does not exclude.
 OPTIONS = {
-  'norm': dict(norm='rms', qk_norm=True),
-  'mlp': dict(mlp='swiglu', dropout_rate=0.1),
-  'layer_scale': dict(layer_scale=0.5, norm_position='post'),
-  'axial': dict(rotary='axial', position_embedding='none'),
-  'mixed': dict(rotary='mixed', pooling='map'),
+  'all': dict(
+    **dict(norm='rms', qk_norm=True, mlp='swiglu', layer_scale=0.5),
+    **dict(rotary='mixed', parallel=True, qkv_bias=False, pooling='map'),
+    **dict(stochastic_depth=0.2, stochastic_depth_rule='uniform'),
+  ),
   'dinov3': dict(rotary='dinov3', rotary_base=9.0, pooling='gap'),
   'tokens': dict(
     **dict(distillation_token=True, registers=4, rotary='axial'),
@@ -43,14 +44,15 @@ OPTIONS = {
     **dict(embedding_norm=True, patch_bias=False, key_bias=False, gelu='quick'),
     **dict(pooling='token_gap', class_position=False, registers=2),
     **dict(image_mean=(0.4, 0.5, 0.7), image_std=(0.2, 0.3, 2.0)),
+    **dict(layer_scale=0.5, norm_position='post'),
   ),
-  'axial attention': dict(rotary='axial', attention='axial', pooling='gap'),
+  'axial attention': dict(
+    **dict(rotary='axial', attention='axial', pooling='gap'),
+    position_embedding='none',
+  ),
 }
-ALL = dict(
-  **dict(norm='rms', qk_norm=True, mlp='swiglu', layer_scale=0.5),
-  **dict(rotary='mixed', parallel=True, qkv_bias=False),
-  **dict(stochastic_depth=0.2, stochastic_depth_rule='uniform'),
-)
+_, *OTHERS = OPTIONS
+WAYS = ('full', 'lanes', 'cudnn', 'tensor')
 
 
 def _options(**options):
@@ -176,24 +178,20 @@ def _assert_close(actual, expected):
 @functools.cache
 def _case(name):
   """Returns a model, parameters, and the loss and its gradients."""
-  model = tiny.vit(**OPTIONS.get(name, ALL))
+  model = tiny.vit(**OPTIONS[name])
   params = jax.tree.map(lambda x: x * 0.3, tiny.params(model, SIZE))
   return model, params, _loss_and_grads(model, params)
 
 
-# The first two scan, and keep or compute anew what a gradient needs.
+# Scans that keep and compute anew what a gradient needs, and other ways.
 @pytest.mark.parametrize(
-  'way',
+  'name, way',
   [
-    *(pytest.param('none', marks=pytest.mark.gate), 'full'),
-    *('lanes', 'cudnn', 'tensor'),
-  ],
-)
-@pytest.mark.parametrize(
-  'name',
-  [
-    *(pytest.param(name, marks=pytest.mark.gate) for name in OPTIONS),
-    'all',
+    *(('all', way) for way in WAYS),
+    *(
+      pytest.param(name, way, marks=pytest.mark.gate)
+      for name, way in (('all', 'none'), *itertools.product(OTHERS, WAYS))
+    ),
   ],
 )
 def test_each_way_to_compute_gives_the_same(name, way, lengths):

@@ -150,8 +150,7 @@ def test_layers_of_a_vit_are_pooled_as_the_model_pools(pooling):
 @pytest.mark.parametrize(
   'options',
   [
-    {'registers': 2, 'distillation_token': True},
-    {'registers': 1, 'pooling': 'gap', 'norm': 'rms'},
+    {'registers': 2, 'distillation_token': True, 'norm': 'rms'},
     {'pooling': 'map', 'norm_bias': False},
     {'pooling': 'gap_patches', 'final_norm': 'pooled'},
     {'norm_position': 'post'},

@@ -61,32 +61,6 @@ def _equations_of_primitive(function, primitive, *args):
   return [e for e in _equations(jaxpr) if e.primitive.name == primitive]
 
 
-def _forward(model, p, images):
-  """Returns the logits and intermediates in NumPy, float64."""
-  high, wide = model.patch_size
-  tokens = [
-    np.tensordot(
-      images[:, i : i + high, j : j + wide], p['embedding']['kernel'], 3
-    )
-    + p['embedding']['bias']
-    for i in range(0, images.shape[1] - high + 1, high)
-    for j in range(0, images.shape[2] - wide + 1, wide)
-  ]
-  if model.pooling == 'token':
-    tokens = [np.tile(p['cls'][0], (len(images), 1)), *tokens]
-  transformer = p['Transformer']
-  x = np.stack(tokens, 1) + transformer['posembed_input']['pos_embedding']
-  out = {'embedded': x}
-  for i in range(model.depth):
-    x, _ = naive.block(x, transformer[f'encoderblock_{i}'], False, model.gelu)
-  out['encoded'] = x = naive.layer_norm(x, transformer['encoder_norm'])
-  x = x[:, 0] if model.pooling == 'token' else x.mean(1)
-  if model.representation_size:
-    x = np.tanh(naive.dense(x, p['pre_logits']))
-  out['pre_logits'] = x
-  return naive.dense(x, p['head']), out
-
-
 @pytest.mark.parametrize(
   'pooling, representation_size, patch_size',
   # What is beyond the last whole patch is dropped.
@@ -102,7 +76,13 @@ def test_forward_equals_numpy(pooling, representation_size, patch_size):
   params = _random_params(model, stream=1e-3)
   actual = jax.jit(model.apply)({'params': params}, IMAGES)
   exact = jax.tree.map(np.float64, params)
-  expected = _forward(model, exact, np.float64(IMAGES))
+  logits, _, features, encoded, (embedded, *_) = naive.vit(
+    model, exact, np.float64(IMAGES)
+  )
+  expected = (
+    logits,
+    {'embedded': embedded, 'encoded': encoded, 'pre_logits': features},
+  )
   assert jax.tree.structure(actual) == jax.tree.structure(expected)
   assert actual[0].std() > 0.3
   jax.tree.map(

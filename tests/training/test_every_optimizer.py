@@ -1,5 +1,7 @@
 """Guards: each optimizer on a mesh, in a checkpoint, skipped, and in part."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,15 +19,12 @@ from vit_jax.training import step as step_lib
 
 each_optimizer = pytest.mark.parametrize('name', made.OPTIONS)
 # sharding/test_gradients.py has AdamW on meshes, test_interrupted_run.py a run
-# that goes on bitwise, and test_step.py skipped steps.
+# that goes on bitwise, and test_step.py skipped steps. Lion and SGD compute
+# each element alone, too.
+ALONE = dict.fromkeys(('adamw', 'lion', 'sgd'), pytest.mark.slow)
 in_the_gate = pytest.mark.parametrize(
   'name',
-  [
-    pytest.param(
-      n, marks=pytest.mark.slow if n == 'adamw' else pytest.mark.gate
-    )
-    for n in made.OPTIONS
-  ],
+  [pytest.param(n, marks=ALONE.get(n, pytest.mark.gate)) for n in made.OPTIONS],
 )
 # Adam's first update is the gradient's sign, whatever its size. A larger
 # epsilon keeps differences due to rounding small.
@@ -60,35 +59,38 @@ def _state(optimizer):
   )(made.tree(made.first_params()))
 
 
-def _step(optimizer, layout=None, state=None, **changes):
+def _step(optimizer, layout, state=None):
   return tiny_step.train_step(
-    _objective, optimizer, _rate, jax.random.key(0), layout, state,
-    changes=changes,
-  )  # fmt: skip
+    *(_objective, optimizer, _rate, jax.random.key(0), layout, state),
+    changes={'guard.nonfinite': 'skip'},
+  )
+
+
+@functools.cache
+def _alone(name):
+  """Returns the first state on one device, and the step."""
+  optimizer = _optimizer(name)
+  layout = tiny_step.one_device(partition='compiler')
+  return _state(optimizer), _step(optimizer, layout)
 
 
 @in_the_gate
 def test_a_mesh_updates_as_one_device_does(name):
-  optimizer, found = _optimizer(name), []
-  for layout in (
-    tiny_step.one_device(partition='compiler'),
-    sharding.Layout(sharding.make_mesh(2, 2, 2), 'all', partition='compiler'),
-  ):
-    state = _state(optimizer)
-    shardings = layout.state(state)
-    step = _step(optimizer, layout, state)
-    state = sharding.put_tree(state, shardings)
-    for seed in range(2):
-      batch = sharding.put_batch(_batch(seed), layout.mesh)
-      state, _ = step(state, batch)
-    found.append(jax.device_get(state))
-  for (path, one), many in zip(
-    jax.tree_util.tree_leaves_with_path(found[0]),
-    jax.tree.leaves(found[1]),
-    strict=True,
+  one, step = _alone(name)
+  layout = sharding.Layout(
+    sharding.make_mesh(2, 2, 2), 'all', partition='compiler'
+  )
+  shardings = layout.state(one)
+  many = sharding.put_tree(one, shardings)
+  split_step = _step(_optimizer(name), layout, one)
+  for seed in range(2):
+    one, _ = step(one, _batch(seed))
+    many, _ = split_step(many, sharding.put_batch(_batch(seed), layout.mesh))
+  for (path, x), y in zip(
+    jax.tree_util.tree_leaves_with_path(one), jax.tree.leaves(many), strict=True
   ):
     np.testing.assert_allclose(
-      many, one, atol=1e-5 * np.abs(one).max(), err_msg=str(path)
+      y, x, atol=1e-5 * np.abs(x).max(), err_msg=str(path)
     )
   # The moments are split as their parameters are.
   specs = {str(x.spec) for x in jax.tree.leaves(shardings.opt_state)}
@@ -100,9 +102,8 @@ def test_a_mesh_updates_as_one_device_does(name):
 def test_a_restored_state_goes_on_bitwise_and_a_skipped_step_counts_for_nothing(
   name, tmp_path
 ):
-  optimizer = _optimizer(name)
-  step = _step(optimizer, **{'guard.nonfinite': 'skip'})
-  first, _ = step(_state(optimizer), _batch(0))
+  state, step = _alone(name)
+  first, _ = step(state, _batch(0))
   states.save(tmp_path, first)
   restored, _ = checkpoint.restore_newest(tmp_path, states.abstract(first))
   states.assert_bitwise(restored, first)

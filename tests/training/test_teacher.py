@@ -112,7 +112,9 @@ def test_a_teacher_of_other_data(tmp_path, monkeypatch, changes, message):
     train.train_and_evaluate(_config(teacher), tmp_path / 'run')
 
 
-@pytest.mark.gate
+# In the gate, losses/test_distillation.py compares the teacher's logits on
+# meshes, sharding/test_gradients.py gradients and updates, and processes/ runs.
+@pytest.mark.slow
 def test_a_mesh_learns_what_one_device_learns(tmp_path):
   # The images of the teacher's file are larger.
   teacher = _teacher(tmp_path / 'teacher.npz', side=16)

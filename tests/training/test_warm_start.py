@@ -61,10 +61,9 @@ def test_new_head_is_kept_and_the_old_one_left_out(tmp_path):
     np.testing.assert_array_equal(flat[name], _flat(params)[name])
 
 
-# (4, 2) has as many tokens as the old grid, (2, 4).
-@pytest.mark.parametrize('new', [(4, 6), (4, 2)])
-def test_position_embedding_is_resized_as_scipy_does(tmp_path, new):
+def test_position_embedding_is_resized_as_scipy_does(tmp_path):
   """The old grid is known from the run's config."""
+  new = (4, 2)  # As many tokens as the old grid, (2, 4).
   source = _params(1, size=(8, 16))
   _save(tmp_path, source, size=(8, 16))
   loaded = _load(
