@@ -50,7 +50,7 @@ class Twice:
   """
 
   def __init__(self, program: Program):
-    """Prepares the comparison.
+    """Prepares the comparison; all processes must call this.
 
     Raises:
       ValueError: this machine does not repeat a step bit by bit.
@@ -59,6 +59,9 @@ class Twice:
     self._mesh = program.layout.mesh
     if self._every:
       check_repeatable(self._mesh.devices.flat[0].platform)
+      # Not when a fault is found: a device that cannot compare, either, may
+      # make its process raise alone, which would wait for the others.
+      self._hosts = distributed.gather(socket.gethostname())
     self._shardings = program.layout.state(program.shapes)
     # What the sums are of -> the names of the arrays.
     trained, _ = program.tuning.split(program.shapes.params)
@@ -121,7 +124,7 @@ class Twice:
     return state, metrics, sums
 
   def check(self) -> None:
-    """Compares the steps since the last call; all processes must call this.
+    """Compares the steps since the last call.
 
     Raises:
       CorruptionError: an execution differed; names step, devices and hosts.
@@ -135,14 +138,13 @@ class Twice:
           raise errors.CorruptionError(self._message(number, what, found[what]))
 
   def _message(self, number: int, what: str, differs: np.ndarray) -> str:
-    devices = self._mesh.devices.flat
-    hosts = distributed.gather(socket.gethostname())
+    devices = self._mesh.devices.reshape(-1)
     places = [
-      f'{devices[i].device_kind} {devices[i].id} (process'
-      f' {devices[i].process_index}, host {hosts[devices[i].process_index]})'
-      for i in np.flatnonzero(differs.any(axis=1))
+      f'{one.device_kind} {one.id} (process {one.process_index}, host'
+      f' {self._hosts[one.process_index]})'
+      for one in devices[differs.any(axis=1)]
     ]
-    names = [self._names[what][i] for i in np.flatnonzero(differs.any(axis=0))]
+    names = [*np.array(self._names[what])[differs.any(axis=0)]]
     return (
       f'Step {number} was computed twice, and the {what} differs on'
       f' {len(places)} of {len(devices)} devices: {_listed(places)}. It differs'
