@@ -35,8 +35,8 @@ def check_repeatable(platform: str) -> None:
   deterministic = _DETERMINISTIC in os.environ.get('XLA_FLAGS', '')
   if platform == 'gpu' and not deterministic:
     raise ValueError(
-      'guard.replay_every compares two executions of a step, which on a GPU are'
-      ' equal only with --deterministic: add that flag.'
+      'This compares two executions of a step, which on a GPU are equal only'
+      ' with --deterministic: add that flag.'
     )
 
 
