@@ -18,7 +18,7 @@ from etils import epath
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import results
-from vit_jax.checkpoint import record
+from vit_jax.checkpoint import fingerprint, record
 from vit_jax.workdir import environment, files, metrics
 
 FILE = 'certificate.json'
@@ -52,7 +52,7 @@ def write(workdir: epath.Path, config: ml_collections.ConfigDict) -> None:
   # As they are read again: with lists in place of tuples.
   content = json.loads(json.dumps(content))
   path = workdir / FILE
-  files.write_json(path, content | {'checksum': _checksum(content)})
+  files.write_json(path, content | {'checksum': fingerprint.checksum(content)})
 
 
 def read(path: epath.PathLike) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def read(path: epath.PathLike) -> dict[str, Any]:
       ' when it has finished.'
     )
   content = files.read_object(path, _REMEDY)
-  if content.pop('checksum', None) != _checksum(content):
+  if content.pop('checksum', None) != fingerprint.checksum(content):
     raise ValueError(f'{path} is not what was written: {_REMEDY}.')
   return content
 
@@ -126,8 +126,3 @@ def _digests(workdir: epath.Path) -> dict[str, str]:
     name: hashlib.sha256(files.content(workdir / name)).hexdigest()
     for name in _FILES
   }
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-  text = json.dumps(content, sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()

@@ -28,8 +28,6 @@ from vit_jax.workdir import data_record, environment, files, metrics
 
 # What must be as it was. Versions may differ, with a warning.
 _PLACE = ('platform', 'device_kind', 'devices', 'processes', 'mesh')
-# How many differences of a kind an error names.
-_SHOWN = 4
 
 
 @dataclasses.dataclass
@@ -102,7 +100,7 @@ class Recorded:
       for name in names
       if row[name] != values[name]
     ]
-    found = [f'{len(found)} metric(s): {_listed(found)}'] if found else []
+    found = [f'{len(found)} metric(s): {twice.listed(found)}'] if found else []
     if step in self.states:
       digests = checkpoint_lib.digests(state)
       if fingerprint.number(digests) != self.states[step]:
@@ -125,7 +123,7 @@ class Recorded:
     except checkpoint_lib.DamagedError:
       return 'no checkpoint of this step is left to tell which arrays'
     names = [name for name in digests if digests[name] != then.get(name)]
-    return f'{len(names)} of {len(digests)} arrays: {_listed(names)}'
+    return f'{len(names)} of {len(digests)} arrays: {twice.listed(names)}'
 
 
 def replay(
@@ -255,14 +253,9 @@ def _recorded(
   )
   if found:
     raise errors.CorruptionError(
-      f'{workdir} is not the run of {certificate}: {_listed(found)}.'
+      f'{workdir} is not the run of {certificate}: {twice.listed(found)}.'
     )
   return Recorded(workdir, dict(rows), dict(states), saved)
-
-
-def _listed(names: Sequence[str]) -> str:
-  more = [f'and {len(names) - _SHOWN} more'] if len(names) > _SHOWN else []
-  return ', '.join([*names[:_SHOWN], *more])
 
 
 def _config(workdir: epath.Path, dataset: str) -> ml_collections.ConfigDict:
