@@ -210,15 +210,14 @@ def _evaluated(
   run: Run, recorded: Recorded, state: TrainState, step: int
 ) -> dict[str, float]:
   """Repeats the evaluations that the run has made at a step."""
-  names = {key.partition('/')[0] for key in recorded.rows[step] if '/' in key}
-  params = run.program.eval_params(state.params, state.ema_params)
+  made = {key.partition('/')[0] for key in recorded.rows[step] if '/' in key}
   values = {}
-  for name in run.evaluations:
-    if name in names:
-      try:
-        values |= run.evaluate(name, params, step)
-      except preemption.StopRequested:
-        raise _stopped(run, step) from None
+  for name in filter(made.__contains__, run.evaluations):
+    params = run.program.eval_params(state.params, state.ema_params)
+    try:
+      values |= run.evaluate(name, params, step)
+    except preemption.StopRequested:
+      raise _stopped(run, step) from None
   return values
 
 
