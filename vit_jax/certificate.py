@@ -1,9 +1,10 @@
 """The certificate of a finished run, `certificate.json` in its directory.
 
 It holds what the run was (config, code, versions, data), what came of it (the
-final metrics, digests of all final arrays) and the fingerprint of the state at
-every save. Digests of the files tie it to them. `vit_jax.replay --certificate`
-checks all of this, and makes a part of the run again.
+final metrics, digests of all final arrays) and the fingerprint of the state in
+each row of metrics that was saved. Digests of the files tie it to them.
+`vit_jax.replay --certificate` checks all of this, and makes a part of the run
+again.
 """
 
 import hashlib
@@ -17,10 +18,12 @@ from etils import epath
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import results
-from vit_jax.checkpoint import record
+from vit_jax.checkpoint import fingerprint, record
 from vit_jax.workdir import environment, files, metrics
 
 FILE = 'certificate.json'
+# What has digests of its arrays -> the folder of its checkpoint.
+_PARTS = {'state': checkpoint_lib.FOLDER, 'weights': checkpoint_lib.FINAL}
 _FILES = (config_lib.FILE, metrics.FILE, files.DATA)
 _REMEDY = 'get it from where the run was made'
 
@@ -43,13 +46,13 @@ def write(workdir: epath.Path, config: ml_collections.ConfigDict) -> None:
     'fingerprints': {
       str(at): value for at, value in sorted(fingerprints(workdir).items())
     },
-    **_arrays(workdir, step),
+    **{part: _arrays(workdir, part, step) for part in _PARTS},
     'files': _digests(workdir),
   }
   # As they are read again: with lists in place of tuples.
   content = json.loads(json.dumps(content))
   path = workdir / FILE
-  files.write_json(path, content | {'checksum': _checksum(content)})
+  files.write_json(path, content | {'checksum': fingerprint.checksum(content)})
 
 
 def read(path: epath.PathLike) -> dict[str, Any]:
@@ -65,7 +68,7 @@ def read(path: epath.PathLike) -> dict[str, Any]:
       ' when it has finished.'
     )
   content = files.read_object(path, _REMEDY)
-  if content.pop('checksum', None) != _checksum(content):
+  if content.pop('checksum', None) != fingerprint.checksum(content):
     raise ValueError(f'{path} is not what was written: {_REMEDY}.')
   return content
 
@@ -88,10 +91,15 @@ def differences(
     if now.get(name) != value:
       yield f'{name} was {value} at the end, and is {now.get(name)}'
   # The record says which arrays were saved, and reading compares them with it.
-  step = content['step']
-  for part, digests in _arrays(workdir, step).items():
-    for name in sorted(digests.keys() | content[part]):
-      if digests.get(name) != content[part].get(name):
+  for part in _PARTS:
+    then = content[part]
+    try:
+      digests = _arrays(workdir, part, content['step'])
+    except ValueError as error:
+      yield f'{part}: {error}'
+      continue
+    for name in sorted(digests.keys() | then):
+      if digests.get(name) != then.get(name):
         yield f'{part}: {name} is another array'
   try:
     checkpoint_lib.read_params(workdir / checkpoint_lib.FINAL)
@@ -108,16 +116,9 @@ def fingerprints(workdir: epath.Path) -> dict[int, int]:
   }
 
 
-def _arrays(workdir: epath.Path, step: int) -> dict[str, dict[str, str]]:
-  """Returns the digests of the last state and of the final weights."""
-  places = {
-    'state': checkpoint_lib.FOLDER,
-    'weights': checkpoint_lib.FINAL,
-  }
-  return {
-    part: record.read(workdir / folder / str(step)).digests
-    for part, folder in places.items()
-  }
+def _arrays(workdir: epath.Path, part: str, step: int) -> dict[str, str]:
+  """Returns the digests of a part's arrays; DamagedError if it has none."""
+  return record.read(workdir / _PARTS[part] / str(step)).digests
 
 
 def _digests(workdir: epath.Path) -> dict[str, str]:
@@ -125,8 +126,3 @@ def _digests(workdir: epath.Path) -> dict[str, str]:
     name: hashlib.sha256(files.content(workdir / name)).hexdigest()
     for name in _FILES
   }
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-  text = json.dumps(content, sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()

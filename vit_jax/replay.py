@@ -10,13 +10,13 @@ has recorded, evaluations included, and names the first step that differs, with
 its metrics and arrays. It writes nothing, and may run beside the run itself.
 
 A finished run has a certificate: its config, code, versions and data, the
-fingerprint of its state at every save, and its final metrics and weights. With
-one, also a changed digit in metrics.jsonl or a changed weight is found.
+fingerprints of its states, and its final metrics and weights. With one, also a
+changed digit in metrics.jsonl or a changed weight is found.
 
 On several machines, start the same command on each, as for vit_jax.main. Exit
 codes: 0 everything is equal; 78 something differs; 1 the steps cannot be made
-again here. On a GPU, pass --deterministic if the run had it; without it, runs
-on GPUs are not repeatable.
+again here. On a GPU, the run and this command need --deterministic; without it,
+runs on GPUs are not repeatable.
 """
 
 import os

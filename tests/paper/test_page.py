@@ -182,7 +182,7 @@ def test_pictures_are_embedded_and_nothing_else_is_loaded(tmp_path):
 
 
 def test_runs_are_listed_with_unknown_values():
-  done = dataclasses.replace(DONE, certificate='runs/r 1/certificate.json')
+  done = dataclasses.replace(DONE, certificate='gs://b/r 1/certificate.json')
   section = Section('t', 'T', (), (done, UNDONE))
   summary = '<summary>1 of 2 runs finished, 1.50 device hours (unknown for 1)<'
   grid = [
@@ -194,8 +194,8 @@ def test_runs_are_listed_with_unknown_values():
   assert summary in text
   cells = [[ours for ours, _ in row] for row in pages.Reader(html).grid[1:]]
   assert cells == grid
-  assert '<a href="runs/r%201/certificate.json">yes</a>' in html
-  grid[0][-1] = '[yes](runs/r%201/certificate.json)'
+  assert '<a href="gs://b/r%201/certificate.json">yes</a>' in html
+  grid[0][-1] = '[yes](gs://b/r%201/certificate.json)'
   for row in grid:
     assert f'| {" | ".join(row)} |' in text
 

@@ -18,7 +18,7 @@ from tests.tiny_run import (
   rows_but_times,
   saved_state,
 )
-from vit_jax import checkpoint, data, models, results
+from vit_jax import certificate, checkpoint, data, models, results
 from vit_jax import config as config_lib
 from vit_jax.evaluators import predictions
 from vit_jax.training import train
@@ -228,6 +228,8 @@ def test_a_changed_evaluation_that_is_interrupted(finished, copy, monkeypatch):
     patch.setattr(metrics.MetricWriter, 'write', die)
     with pytest.raises(Death):
       train.train_and_evaluate(config, copy)
+  # They say that a run is finished, and what it was then.
+  assert not any((copy / name).exists() for name in ('DONE', certificate.FILE))
   # The result in the work directory is that of the whole split.
   result = train.train_and_evaluate(config, copy)
   assert (result['test/count'], result['all/count']) == (36, 72)

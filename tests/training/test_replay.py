@@ -1,6 +1,8 @@
 """Guards: a replay is equal to its run, and finds what is not."""
 
+import importlib.util
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -8,7 +10,9 @@ import pytest
 
 from tests import tiny_run
 from vit_jax import certificate, checkpoint
-from vit_jax.runtime.errors import CorruptionError
+from vit_jax import config as config_lib
+from vit_jax.runtime import preemption
+from vit_jax.runtime.errors import CorruptionError, PreemptedError
 from vit_jax.training import replay, train, twice
 from vit_jax.workdir import environment
 
@@ -101,6 +105,9 @@ def test_one_changed_weight(copy):
   checkpoint.save_params(copy, checkpoint.FINAL, 12, params)
   with pytest.raises(CorruptionError, match='weights: params/head/bias is'):
     replay.replay(copy, certificate=copy / certificate.FILE)
+  shutil.rmtree(copy / checkpoint.FINAL)
+  with pytest.raises(CorruptionError, match=r'weights: .* missing'):
+    replay.replay(copy, certificate=copy / certificate.FILE)
 
 
 def test_a_changed_certificate(copy):
@@ -123,6 +130,55 @@ def test_other_devices_are_refused(copy, key, value):
   path.write_text(json.dumps(launch | {key: value}) + '\n')
   with pytest.raises(ValueError, match=f'{key}: .* here, .* in the run'):
     replay.replay(copy)
+
+
+def test_a_gpu_must_be_deterministic(copy, monkeypatch):
+  def refuse(platform):
+    raise ValueError(f'{platform} is not repeatable')
+
+  monkeypatch.setattr(twice, 'check_repeatable', refuse)
+  with pytest.raises(ValueError, match='cpu is not repeatable'):
+    replay.replay(copy)
+
+
+def test_names_the_step_at_which_the_devices_changed(copy):
+  path = copy / environment.FILE
+  [launch] = environment.read(copy)
+  other = launch | {'mesh': launch['mesh'] | {'data': 4}, 'devices': 4}
+  # The third launch found the checkpoint of the second one damaged.
+  lines = [launch, launch | {'step': 8}, other | {'step': 4}]
+  path.write_text(''.join(json.dumps(line) + '\n' for line in lines))
+  with pytest.raises(ValueError, match='other devices at step 4: '):
+    replay.replay(copy, first=0)
+  assert 'steps 1 to 4 ' in replay.replay(copy, first=0, steps=4)
+
+
+def test_can_be_stopped_in_an_evaluation(copy, monkeypatch):
+  requested = iter([False] * 4 + [True])
+  monkeypatch.setattr(
+    preemption.Notice, 'requested', lambda self: next(requested)
+  )
+  with pytest.raises(PreemptedError, match='step 12'):
+    replay.replay(copy)
+
+
+def test_needs_nothing_that_only_writing_needs(copy):
+  if importlib.util.find_spec('wandb'):
+    pytest.skip('It is installed.')
+  config = config_lib.load(copy)
+  config['log']['trackers'] = 'wandb'
+  (copy / config_lib.FILE).write_text(json.dumps(config))
+  assert 'steps 9 to 12 ' in replay.replay(copy)
+
+
+def test_a_state_that_was_saved_without_a_row_of_its_own(tmp_path):
+  config = tiny_run.eventful_config()
+  config.checkpoint.update(every=100, best='test/accuracy')
+  train.train_and_evaluate(config, tmp_path)
+  assert 'at the steps [6, 12]' in replay.replay(tmp_path, first=0)
+  # One of the checkpoints is damaged; the others serve.
+  (tmp_path / 'checkpoints/6/fingerprints/metadata').write_text('')
+  assert 'at the steps [12]' in replay.replay(tmp_path, first=0)
 
 
 @pytest.mark.parametrize(

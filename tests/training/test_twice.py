@@ -5,6 +5,7 @@ import pytest
 from tests.tiny_run import assert_same_state, tiny_config
 from tests.training import flipping
 from vit_jax import checkpoint
+from vit_jax.runtime import distributed
 from vit_jax.runtime.errors import CorruptionError
 from vit_jax.training import train, twice
 from vit_jax.workdir import metrics
@@ -41,6 +42,22 @@ def test_a_flipped_bit_is_found_and_the_device_named(
   # Nothing of the wrong step is kept.
   assert checkpoint.latest_step(tmp_path) == 2
   assert metrics.read(tmp_path)[-1]['step'] == 3
+
+
+def test_a_process_that_alone_sees_a_fault_waits_for_no_other(
+  tmp_path, monkeypatch
+):
+  check = twice.Twice.check
+
+  def check_alone(self):
+    with monkeypatch.context() as patch:
+      patch.delattr(distributed, 'gather')
+      check(self)
+
+  monkeypatch.setattr(twice.Twice, 'check', check_alone)
+  flipping.flip(monkeypatch, at=4, device=5)
+  with pytest.raises(CorruptionError, match='process 0, host '):
+    train.train_and_evaluate(_config(2), tmp_path)
 
 
 def test_where_the_compiler_splits_the_step_only_the_state_tells(

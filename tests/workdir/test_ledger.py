@@ -54,6 +54,8 @@ def _launch(workdir, step=0, devices=1, speeds=(), done=8):
     ('model.depth', 2, False),
     ('data.batch_size', 8, False),
     ('mixup_alpha', 0.1, False),
+    ('guard.exit_after', 9.0, True),
+    ('guard.replay_every', 2, False),
     ('optimizer.mu_dtype', 'bfloat16', False),
   ],
 )

@@ -70,8 +70,13 @@ def number(digests: Mapping[str, str]) -> int:
 
   It has 52 bits, which a float64 holds exactly.
   """
-  text = json.dumps(digests, sort_keys=True)
-  return int(hashlib.sha256(text.encode()).hexdigest()[:13], 16)
+  return int(checksum(digests)[:13], 16)
+
+
+def checksum(content: Any) -> str:
+  """Returns the SHA-256 of a JSON value, in hexadecimal digits."""
+  text = json.dumps(content, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()
 
 
 def word_sums(tree: Any) -> jax.Array:

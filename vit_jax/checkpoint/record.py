@@ -7,8 +7,6 @@ from it belongs to another run.
 """
 
 import dataclasses
-import hashlib
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -133,7 +131,7 @@ def build(tree: Any, digests: Mapping[str, str]) -> dict[str, Any]:
     },
     'empty': empty_nodes(tree),
   }
-  return content | {'checksum': _checksum(content)}
+  return content | {'checksum': fingerprint.checksum(content)}
 
 
 def empty_nodes(tree: Mapping[str, Any]) -> list[str]:
@@ -141,11 +139,6 @@ def empty_nodes(tree: Mapping[str, Any]) -> list[str]:
   flat = flax.traverse_util.flatten_dict(tree, keep_empty_nodes=True)
   empty = flax.traverse_util.empty_node
   return sorted('/'.join(k) for k, v in flat.items() if v is empty or v is None)
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-  text = json.dumps(content, sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read(path: epath.Path) -> Record:
@@ -158,7 +151,7 @@ def read(path: epath.Path) -> Record:
   try:
     content = json_text.loads((path / ITEM / _FILE).read_text())
     checksum = content.pop('checksum')
-    intact = checksum == _checksum(content)
+    intact = checksum == fingerprint.checksum(content)
   except FileNotFoundError:
     raise DamagedError(f'{ITEM}/{_FILE} is missing') from None
   except (ValueError, KeyError, AttributeError, TypeError):

@@ -208,7 +208,7 @@ def open_workdir(
     config: see `config.default`; not changed.
     workdir: where the run's results go.
     notice: an open notice, shared by several runs; None opens a new one.
-    writes: whether the run may write. Otherwise another one may do so.
+    writes: whether this writes. Otherwise another run may do so meanwhile.
 
   Raises:
     ValueError: the config, data set or checkpoint is wrong, another run has the
@@ -216,7 +216,7 @@ def open_workdir(
   """
   config_lib.validate(config)
   config = config.copy_and_resolve_references()
-  if config.log.trackers and jax.process_index() == 0:
+  if writes and config.log.trackers and jax.process_index() == 0:
     installed.require('wandb', extra='wandb', what="log.trackers='wandb'")
   workdir = files.absolute(workdir)
   buckets.patience = config.checkpoint.timeout

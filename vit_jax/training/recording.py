@@ -159,9 +159,8 @@ class Recorder:
     self._save_every = section.keep_every if self._auto else section.every
     self._save_after = 60 * section.every_minutes  # Seconds.
     self._saved_at, self._saved_step = time.monotonic(), step
-    # Of the last state that was digested, to be saved: its step, its digests,
-    # the time then, and the seconds that saves had cost by then.
-    self._digested: tuple[int, Mapping[str, str], float, float] | None = None
+    # The last state that was digested, to be saved: its step and its digests.
+    self._digested: tuple[int, Mapping[str, str]] = step, {}
     # The seconds that all saves before the last one cost; inf before the first,
     # which shows what a save costs.
     self._cost_before = math.inf
@@ -263,10 +262,10 @@ class Recorder:
 
   def fingerprint(self, state: TrainState, step: int) -> dict[str, float]:
     """Returns the number of a state that is about to be saved, for its row."""
-    began, cost = time.monotonic(), self._cost()
+    self._saved_at, self._cost_before = time.monotonic(), self._cost()
     with self._saving(f'digests of step {step}'):
       digests = checkpoint_lib.digests(state)
-    self._digested = step, digests, began, cost
+    self._digested = step, digests
     return {metrics.FINGERPRINT: fingerprint.number(digests)}
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -313,13 +312,12 @@ class Recorder:
     """
     if step == self._saved_step:
       return
-    if not self._digested or self._digested[0] != step:
+    if self._digested[0] != step:
       self.fingerprint(state, step)
-    _, digests, began, cost = self._digested
     with self._saving(f'save of step {step}'):
       self._writer.flush()
-      self._checkpoints.save(step, state, digests)
-    self._saved_at, self._saved_step, self._cost_before = began, step, cost
+      self._checkpoints.save(step, state, self._digested[1])
+    self._saved_step = step
 
   def save_params(self, kind: str, params: Any, step: int) -> None:
     """Saves parameters to evaluate, under `checkpoint.BEST` or `FINAL`."""

@@ -20,7 +20,7 @@ from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import data
 from vit_jax.checkpoint import fingerprint, folders, record
-from vit_jax.runtime import distributed, errors, installed
+from vit_jax.runtime import distributed, errors, installed, preemption
 from vit_jax.training import recording, teacher, twice
 from vit_jax.training.opening import Run, open_workdir
 from vit_jax.training.step import TrainState
@@ -28,8 +28,6 @@ from vit_jax.workdir import data_record, environment, files, metrics
 
 # What must be as it was. Versions may differ, with a warning.
 _PLACE = ('platform', 'device_kind', 'devices', 'processes', 'mesh')
-# How many differences of a kind an error names.
-_SHOWN = 4
 
 
 @dataclasses.dataclass
@@ -102,7 +100,7 @@ class Recorded:
       for name in names
       if row[name] != values[name]
     ]
-    found = [f'{len(found)} metric(s): {_listed(found)}'] if found else []
+    found = [f'{len(found)} metric(s): {twice.listed(found)}'] if found else []
     if step in self.states:
       digests = checkpoint_lib.digests(state)
       if fingerprint.number(digests) != self.states[step]:
@@ -120,12 +118,12 @@ class Recorded:
 
   def _arrays(self, step: int, digests: Mapping[str, str]) -> str:
     """Names the arrays that differ, if a checkpoint of the step is there."""
-    if step not in self.saved:
+    try:
+      then = record.read(self.workdir / folders.FOLDER / str(step)).digests
+    except checkpoint_lib.DamagedError:
       return 'no checkpoint of this step is left to tell which arrays'
-    path = self.workdir / folders.FOLDER / str(step)
-    then = record.read(path).digests
     names = [name for name in digests if digests[name] != then.get(name)]
-    return f'{len(names)} of {len(digests)} arrays: {_listed(names)}'
+    return f'{len(names)} of {len(digests)} arrays: {twice.listed(names)}'
 
 
 def replay(
@@ -192,7 +190,7 @@ def replay(
         run.mark_started()
       run.watchdog.beat(f'step {step}')
       if run.notice.requested():
-        raise run.notice.stopped(f'ended after step {step}, equal so far.')
+        raise _stopped(run, step)
       if step in recorded.rows:
         double.check()
         values = interval.mean()
@@ -212,13 +210,19 @@ def _evaluated(
   run: Run, recorded: Recorded, state: TrainState, step: int
 ) -> dict[str, float]:
   """Repeats the evaluations that the run has made at a step."""
-  names = {key.partition('/')[0] for key in recorded.rows[step] if '/' in key}
+  made = {key.partition('/')[0] for key in recorded.rows[step] if '/' in key}
   values = {}
-  for name in run.evaluations:
-    if name in names:
-      params = run.program.eval_params(state.params, state.ema_params)
+  for name in filter(made.__contains__, run.evaluations):
+    params = run.program.eval_params(state.params, state.ema_params)
+    try:
       values |= run.evaluate(name, params, step)
+    except preemption.StopRequested:
+      raise _stopped(run, step) from None
   return values
+
+
+def _stopped(run: Run, step: int) -> errors.PreemptedError:
+  return run.notice.stopped(f'ended at step {step}; all before it is equal.')
 
 
 def _recorded(
@@ -227,16 +231,20 @@ def _recorded(
   """Reads what the run has recorded, and checks it against a certificate."""
 
   def read():  # In one process: a run that goes on writes meanwhile.
-    rows, found = {}, []
+    rows, states, found = {}, {}, []
     for row in metrics.read(workdir):
       rows.setdefault(row['step'], {}).update(metrics.repeatable(row))
-    states = certificate_lib.fingerprints(workdir)
+    saved = []
+    for path in folders.complete_steps(workdir / folders.FOLDER):
+      saved.append(int(path.name))
+      with contextlib.suppress(checkpoint_lib.DamagedError):
+        states[saved[-1]] = fingerprint.number(record.read(path).digests)
+    # A state that a new best value or a stop has saved has none of these.
+    states |= certificate_lib.fingerprints(workdir)
     if certificate is not None:
       content = certificate_lib.read(certificate)
-      states = {int(at): n for at, n in content['fingerprints'].items()}
+      states |= {int(at): n for at, n in content['fingerprints'].items()}
       found = [*certificate_lib.differences(content, workdir)]
-    saved = folders.complete_steps(workdir / folders.FOLDER)
-    saved = [int(path.name) for path in saved]
     return [*rows.items()], [*states.items()], saved, found
 
   rows, states, saved, found = distributed.broadcast(
@@ -244,14 +252,9 @@ def _recorded(
   )
   if found:
     raise errors.CorruptionError(
-      f'{workdir} is not the run of {certificate}: {_listed(found)}.'
+      f'{workdir} is not the run of {certificate}: {twice.listed(found)}.'
     )
   return Recorded(workdir, dict(rows), dict(states), saved)
-
-
-def _listed(names: Sequence[str]) -> str:
-  more = [f'and {len(names) - _SHOWN} more'] if len(names) > _SHOWN else []
-  return ', '.join([*names[:_SHOWN], *more])
 
 
 def _config(workdir: epath.Path, dataset: str) -> ml_collections.ConfigDict:
@@ -288,28 +291,32 @@ def _same_place(
   """Takes over the mesh of the launch that made the steps.
 
   Raises:
-    ValueError: the devices are others, or changed within the steps.
+    ValueError: the devices are others, or changed within the steps, or do not
+      repeat a step bit by bit.
   """
-  # A launch makes the steps after its own first one, up to the next launch that
-  # has to repeat them or goes on from there.
-  changes = [at['step'] + 1 for at in launches if first < at['step'] < last]
-  makers = []
-  for step in (first + 1, *changes):
-    before = [one for one in launches if one['step'] < step]
-    if before and before[-1] not in makers:
-      makers.append(before[-1])
+  device = jax.devices()[0]
+  twice.check_repeatable(device.platform)
+  starts = {
+    first,
+    *(at['step'] for at in launches if first < at['step'] < last),
+  }
+  # Step -> the launch that made what follows: the newest of those that started
+  # at the step or before it.
+  makers = {}
+  for step in sorted(starts):
+    if before := [one for one in launches if one['step'] <= step]:
+      makers[step] = before[-1]
   if not makers:
     logging.warning('The run has no record of its devices and versions.')
     return
-  places = [{key: one.get(key) for key in _PLACE} for one in makers]
-  for step, place in zip(changes, places[1:], strict=False):
+  places = [{key: one.get(key) for key in _PLACE} for one in makers.values()]
+  for step, place in zip(makers, places, strict=True):
     if place != places[0]:
       raise ValueError(
-        f'The run went on with other devices at step {step - 1}: {places[0]}'
+        f'The run went on with other devices at step {step}: {places[0]}'
         f' before, {place} after. Choose --from and --steps on one side.'
       )
   config.mesh.update(places[0]['mesh'])
-  device = jax.devices()[0]
   here = {
     'platform': device.platform,
     'device_kind': device.device_kind,
@@ -324,6 +331,7 @@ def _same_place(
       f' here:\n{found}.'
     )
   now = {'commit': installed.commit(), **installed.versions()}
-  then = {key: makers[-1].get(key) for key in now}
+  newest = makers[max(makers)]
+  then = {key: newest.get(key) for key in now}
   if found := distributed.differences(now, then, 'now', 'in the run'):
     logging.warning('Other code may compute otherwise:\n%s', found)

@@ -158,7 +158,7 @@ def make_train_step(
 
   With a teacher, the step takes its parameters as a third argument, which are
   neither changed nor returned. With `guard.replay_every`, there is one metric
-  more, `gradients.WORD_SUMS`, which `replay.Replays` takes out.
+  more, `gradients.WORD_SUMS`, which `twice.Twice` takes out.
 
   Args:
     program: the `program.Program` whose step it is.

@@ -261,7 +261,8 @@ def _describe(run: Run, state: TrainState, step: int) -> None:
   # changed, so it is saved at the end, with their results.
   if step < config.total_steps:
     config_lib.save(config, workdir)
-  (workdir / results.DONE).unlink(missing_ok=True)
+  for name in (results.DONE, certificate.FILE):  # They are of finished runs.
+    (workdir / name).unlink(missing_ok=True)
   data_record.write(workdir, run.digests)
   files.write_class_names(workdir, run.source.info.class_names)
   environment.write(workdir, step, run.mesh)

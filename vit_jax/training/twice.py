@@ -8,7 +8,7 @@ exactly stays unseen, and so does one in a step that is not computed twice.
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -35,8 +35,8 @@ def check_repeatable(platform: str) -> None:
   deterministic = _DETERMINISTIC in os.environ.get('XLA_FLAGS', '')
   if platform == 'gpu' and not deterministic:
     raise ValueError(
-      'guard.replay_every compares two executions of a step, which on a GPU are'
-      ' equal only with --deterministic: add that flag.'
+      'This compares two executions of a step, which on a GPU are equal only'
+      ' with --deterministic: add that flag.'
     )
 
 
@@ -44,13 +44,13 @@ class Twice:
   """Makes training steps, every `guard.replay_every`-th of them twice.
 
   Each device sums the bits of its own gradient, if it has one, and of its part
-  of the new state. The sums of both executions are compared on the devices, and
-  read where the loop reads metrics anyway. In between, the state needs its
+  of the new state. The sums of both executions stay on the devices, and are
+  compared where the loop reads metrics anyway. In between, the state needs its
   memory once more.
   """
 
   def __init__(self, program: Program):
-    """Prepares the comparison.
+    """Prepares the comparison; all processes must call this.
 
     Raises:
       ValueError: this machine does not repeat a step bit by bit.
@@ -59,6 +59,9 @@ class Twice:
     self._mesh = program.layout.mesh
     if self._every:
       check_repeatable(self._mesh.devices.flat[0].platform)
+      # Not when a fault is found: if a device has also copied the sums wrongly,
+      # its process raises alone, and would wait for the others.
+      self._hosts = distributed.gather(socket.gethostname())
     self._shardings = program.layout.state(program.shapes)
     # What the sums are of -> the names of the arrays.
     trained, _ = program.tuning.split(program.shapes.params)
@@ -80,11 +83,8 @@ class Twice:
       ),
       out_shardings=program.layout.whole,
     )
-    self._differ = jax.jit(
-      lambda one, other: jax.tree.map(jnp.not_equal, one, other)
-    )
-    # Step -> what differs, bool [devices, arrays] by the keys of `_names`.
-    self._pending: dict[int, dict[str, jax.Array]] = {}
+    # Step -> the sums of both executions, see `_sums_of`.
+    self._pending: dict[int, list[dict[str, jax.Array]]] = {}
 
   def step(
     self, number: int, train_step: Step, state: TrainState, *inputs: Any
@@ -100,58 +100,57 @@ class Twice:
     Returns:
       The new state and the metrics of the step.
     """
-    before = None
-    if self._every and number % self._every == 0:
-      before = self._executed(train_step, self._copy(state), *inputs)[2]
-    state, metrics, sums = self._executed(
-      train_step, state, *inputs, compare=before is not None
-    )
-    if before is not None:
-      self._pending[number] = self._differ(before, sums)
+    due = self._every > 0 and number % self._every == 0
+    sums = []
+    if due:
+      sums.append(self._sums_of(train_step(self._copy(state), *inputs)))
+    made = state, metrics = train_step(state, *inputs)
+    if due:
+      self._pending[number] = [*sums, self._sums_of(made)]
+    metrics.pop(gradients.WORD_SUMS, None)
     return state, metrics
 
-  def _executed(self, train_step, state, *inputs, compare: bool = True):
-    """Returns the new state, the metrics, and the sums of each device."""
-    state, metrics = train_step(state, *inputs)
-    sums = {}
+  def _sums_of(self, made: tuple[TrainState, dict[str, jax.Array]]):
+    """Returns uint32 [devices, arrays] by the keys of `_names`."""
+    state, metrics = made
+    sums = {'state': self._sums(state)}
     if gradients.WORD_SUMS in metrics:
-      sums['gradient'] = metrics.pop(gradients.WORD_SUMS)
-    if compare:
-      sums['state'] = self._sums(state)
-    return state, metrics, sums
+      sums['gradient'] = metrics[gradients.WORD_SUMS]
+    return sums
 
   def check(self) -> None:
-    """Compares the steps since the last call; all processes must call this.
+    """Compares the steps since the last call.
 
     Raises:
       CorruptionError: an execution differed; names step, devices and hosts.
     """
     pending, self._pending = jax.device_get(self._pending), {}
-    for number, found in pending.items():
+    for number, (one, other) in pending.items():
       # The gradients' sum hands one device's fault on to all of them, so they
       # tell more than the state.
-      for what in self._names:
-        if what in found and found[what].any():
-          raise errors.CorruptionError(self._message(number, what, found[what]))
+      for what in filter(one.__contains__, self._names):
+        differs = one[what] != other[what]
+        if differs.any():
+          raise errors.CorruptionError(self._message(number, what, differs))
 
   def _message(self, number: int, what: str, differs: np.ndarray) -> str:
-    devices = self._mesh.devices.flat
-    hosts = distributed.gather(socket.gethostname())
+    devices = self._mesh.devices.reshape(-1)
     places = [
-      f'{devices[i].device_kind} {devices[i].id} (process'
-      f' {devices[i].process_index}, host {hosts[devices[i].process_index]})'
-      for i in np.flatnonzero(differs.any(axis=1))
+      f'{one.device_kind} {one.id} (process {one.process_index}, host'
+      f' {self._hosts[one.process_index]})'
+      for one in devices[differs.any(axis=1)]
     ]
-    names = [self._names[what][i] for i in np.flatnonzero(differs.any(axis=0))]
+    names = [*np.array(self._names[what])[differs.any(axis=0)]]
     return (
       f'Step {number} was computed twice, and the {what} differs on'
-      f' {len(places)} of {len(devices)} devices: {_listed(places)}. It differs'
-      f' in {len(names)} array(s): {_listed(names)}. Nothing of this step was'
+      f' {len(places)} of {len(devices)} devices: {listed(places)}. It differs'
+      f' in {len(names)} array(s): {listed(names)}. Nothing of this step was'
       ' saved: start the same command again to go on from the last checkpoint.'
       ' If the same device is named again, replace its machine.'
     )
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+  """Returns the first of some names, and how many more there are."""
   more = [f'and {len(names) - _SHOWN} more'] if len(names) > _SHOWN else []
   return ', '.join([*names[:_SHOWN], *more])

@@ -31,8 +31,9 @@ _LIBRARIES = 'jax', 'jaxlib', 'libtpu', 'jax-cuda12-plugin', 'jax-cuda13-plugin'
 # the data tell. A key that is new here makes steps differ. Of the mesh, which
 # may say -1, the sizes that come out count.
 _NO_PART = (
-  *('seed', 'total_steps', 'epochs', 'schedule.', 'init.', 'evals.', 'guard.'),
+  *('seed', 'total_steps', 'epochs', 'schedule.', 'init.', 'evals.'),
   *('checkpoint.', 'log.', 'profile.', 'data.', 'distill.teacher'),
+  *('guard.max_skipped', 'guard.exit_after'),
   *('model.head_bias', 'model.head_stddev'),
   *('mesh.data', 'mesh.fsdp', 'mesh.tensor'),
 )

@@ -9,6 +9,7 @@ Missing numbers are shown as missing. `page.md` and `page.html` show the same
 sections, with the texts of `texts.py`.
 """
 
+import functools
 import pathlib
 import re
 import urllib.parse
@@ -26,6 +27,8 @@ from vit_jax.runtime import printable
 from vit_jax.workdir import files
 
 _HERE = pathlib.Path(__file__).parent
+# For addresses; those of runs may be in a bucket.
+_quote = functools.partial(urllib.parse.quote, safe='/:')
 # Browser pixels per inch of a picture: its text is then as large as the page's.
 _INCH = 115
 # Longer words may break anywhere; `R50+ViT-B/32,` is just short enough.
@@ -94,9 +97,9 @@ def html(
     texts=texts,
     kind=_kind,
     label=_breaking,
-    quote=urllib.parse.quote,
+    quote=_quote,
     link=lambda text, path: Markup('<a href="{}">{}</a>').format(
-      urllib.parse.quote(path), text
+      _quote(path), text
     ),
     picture=lambda found: _picture(found, folder),
     **head,
@@ -118,8 +121,8 @@ def markdown(
     sections=sections,
     texts=texts,
     kind=_kind,
-    quote=urllib.parse.quote,
-    link=lambda text, path: Markup(f'[{text}]({urllib.parse.quote(path)})'),
+    quote=_quote,
+    link=lambda text, path: Markup(f'[{text}]({_quote(path)})'),
     e=escape,
     each=lambda row: [*map(escape, row)],
     eachrow=lambda rows: [[*map(escape, row)] for row in rows],
