@@ -78,7 +78,7 @@ class InterruptedByUserError(PreemptedError):
 
 
 class CorruptionError(RuntimeError):
-  """The same computation gave two results, so a device has failed."""
+  """The same computation gave two results, or a record of it was changed."""
 
   exit_code = 78
 

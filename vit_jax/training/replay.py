@@ -106,7 +106,8 @@ class Recorded:
       if fingerprint.number(digests) != self.states[step]:
         found.append(f'the state: {self._arrays(step, digests)}')
     if found:
-      before = max(at for at in (0, *self.saved, *self.rows) if at < step)
+      # Metrics may be equal after a wrong step, but a state is not.
+      before = max(self.equal, default=0)
       raise errors.CorruptionError(
         f'{self.workdir}: step {step} is the first recorded one that differs:'
         f' one of the steps {before + 1} to {step} was computed otherwise, then'
