@@ -1,24 +1,24 @@
 """The certificate of a finished run, `certificate.json` in its directory.
 
-It holds what the run was (config, code, versions, data), what came of it (the
-final metrics, digests of all final arrays) and the fingerprint of the state in
-each row of metrics that was saved. Digests of the files tie it to them.
-`vit_jax.replay --certificate` checks all of this, and makes a part of the run
-again.
+It says what came of the run (the final metrics, digests of all final arrays and
+the fingerprint of the state in each row of metrics that was saved) and what the
+run was (config, launches with code and versions, data). Digests of the files
+tie it to them. `vit_jax.replay --certificate` checks all of this, and makes a
+part of the run again. The certificate is no signature: who may write to the
+directory can write another one.
 """
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import ml_collections
 from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import results
 from vit_jax.checkpoint import fingerprint, record
+from vit_jax.runtime import distributed
 from vit_jax.workdir import environment, files, metrics
 
 FILE = 'certificate.json'
@@ -28,31 +28,11 @@ _FILES = (config_lib.FILE, metrics.FILE, files.DATA)
 _REMEDY = 'get it from where the run was made'
 
 
-def write(workdir: epath.Path, config: ml_collections.ConfigDict) -> None:
-  """Writes the certificate of a run that has written everything else.
-
-  Args:
-    workdir: the run's directory.
-    config: the complete config.
-  """
-  step = config.total_steps
-  content = {
-    'version': 1,
-    'step': step,
-    'config': config.to_dict(),
-    'launches': environment.read(workdir),
-    'data': files.read_object(workdir / files.DATA, _REMEDY),
-    'metrics': metrics.repeatable(results.final_metrics(workdir)),
-    'fingerprints': {
-      str(at): value for at, value in sorted(fingerprints(workdir).items())
-    },
-    **{part: _arrays(workdir, part, step) for part in _PARTS},
-    'files': _digests(workdir),
-  }
-  # As they are read again: with lists in place of tuples.
-  content = json.loads(json.dumps(content))
-  path = workdir / FILE
-  files.write_json(path, content | {'checksum': fingerprint.checksum(content)})
+def write(workdir: epath.Path) -> None:
+  """Writes the certificate of a run that has written everything else."""
+  content = _content(workdir)
+  checksum = {'checksum': fingerprint.checksum(content)}
+  files.write_json(workdir / FILE, content | checksum)
 
 
 def read(path: epath.PathLike) -> dict[str, Any]:
@@ -76,35 +56,20 @@ def read(path: epath.PathLike) -> dict[str, Any]:
 def differences(
   content: Mapping[str, Any], workdir: epath.Path
 ) -> Iterator[str]:
-  """Yields a phrase for each thing that a run's directory has otherwise.
+  """Yields sentences on what a run's directory has otherwise.
 
   Args:
     content: see `read`.
-    workdir: the directory; all of its final weights are read.
+    workdir: the directory; its last state and its final weights are read.
   """
-  found = _digests(workdir)
-  for name, digest in content['files'].items():
-    if found[name] != digest:
-      yield f'{name} is another file'
-  now = metrics.repeatable(results.final_metrics(workdir))
-  for name, value in content['metrics'].items():
-    if now.get(name) != value:
-      yield f'{name} was {value} at the end, and is {now.get(name)}'
-  # The record says which arrays were saved, and reading compares them with it.
+  now = _content(workdir)
+  if found := distributed.differences(now, content, 'now', 'certified'):
+    yield f'{found.strip()}.'
   for part in _PARTS:
-    then = content[part]
     try:
-      digests = _arrays(workdir, part, content['step'])
+      checkpoint_lib.verify(_path(workdir, part, now['step']))
     except ValueError as error:
-      yield f'{part}: {error}'
-      continue
-    for name in sorted(digests.keys() | then):
-      if digests.get(name) != then.get(name):
-        yield f'{part}: {name} is another array'
-  try:
-    checkpoint_lib.read_params(workdir / checkpoint_lib.FINAL)
-  except ValueError as error:
-    yield str(error)
+      yield str(error)
 
 
 def fingerprints(workdir: epath.Path) -> dict[int, int]:
@@ -116,13 +81,36 @@ def fingerprints(workdir: epath.Path) -> dict[int, int]:
   }
 
 
-def _arrays(workdir: epath.Path, part: str, step: int) -> dict[str, str]:
-  """Returns the digests of a part's arrays; DamagedError if it has none."""
-  return record.read(workdir / _PARTS[part] / str(step)).digests
-
-
-def _digests(workdir: epath.Path) -> dict[str, str]:
+def _content(workdir: epath.Path) -> dict[str, Any]:
+  """Returns a certificate without its checksum, as JSON values."""
+  config = files.read_object(workdir / config_lib.FILE, _REMEDY)
+  step = config['total_steps']
+  data = workdir / files.DATA
   return {
-    name: hashlib.sha256(files.content(workdir / name)).hexdigest()
-    for name in _FILES
+    'version': 1,
+    'step': step,
+    'metrics': metrics.repeatable(results.final_metrics(workdir)),
+    **{part: _digests(_path(workdir, part, step)) for part in _PARTS},
+    'fingerprints': {
+      str(at): value for at, value in sorted(fingerprints(workdir).items())
+    },
+    'config': config,
+    'launches': environment.read(workdir),
+    'data': files.read_object(data, _REMEDY) if data.exists() else {},
+    'files': {
+      name: hashlib.sha256(files.content(workdir / name)).hexdigest()
+      for name in _FILES
+    },
   }
+
+
+def _path(workdir: epath.Path, part: str, step: int) -> epath.Path:
+  return workdir / _PARTS[part] / str(step)
+
+
+def _digests(path: epath.Path) -> dict[str, str]:
+  """Returns the digests of a checkpoint's arrays; {} without a record."""
+  try:
+    return record.read(path).digests
+  except checkpoint_lib.DamagedError:
+    return {}

@@ -54,6 +54,7 @@ CHANGES = {
 # would work.
 GUARDED = {
   *('flexi.patch_sizes', 'tuning.freeze', 'tuning.train', 'guard.nonfinite'),
+  'guard.replay_every',
   *('lora.rank', 'lora.alpha', 'lora.targets'),
   *('image_size', 'channels', 'num_classes'),
 }

@@ -11,6 +11,7 @@ import pytest
 from tests import tiny_run
 from vit_jax import certificate, checkpoint
 from vit_jax import config as config_lib
+from vit_jax.checkpoint import fingerprint
 from vit_jax.runtime import preemption
 from vit_jax.runtime.errors import CorruptionError, PreemptedError
 from vit_jax.training import replay, train, twice
@@ -95,7 +96,7 @@ def test_one_changed_digit_of_the_metrics(copy):
   _change(copy / 'metrics.jsonl', value, value[:-1] + str(9 - int(value[-1])))
   with pytest.raises(CorruptionError, match=r'step 12 .*1 metric.*train/loss'):
     replay.replay(copy)
-  with pytest.raises(CorruptionError, match=r'metrics.jsonl.*train/loss'):
+  with pytest.raises(CorruptionError, match=r'train/loss.*metrics.jsonl'):
     replay.replay(copy, certificate=copy / certificate.FILE)
 
 
@@ -104,11 +105,58 @@ def test_one_changed_weight(copy):
   params['head']['bias'] = np.nextafter(params['head']['bias'], np.float32(9))
   # As a whole checkpoint, whose own record is right.
   checkpoint.save_params(copy, checkpoint.FINAL, 12, params)
-  with pytest.raises(CorruptionError, match='weights: params/head/bias is'):
+  with pytest.raises(CorruptionError, match='weights: params/head/bias: '):
     replay.replay(copy, certificate=copy / certificate.FILE)
   shutil.rmtree(copy / checkpoint.FINAL)
-  with pytest.raises(CorruptionError, match=r'weights: .* missing'):
+  with pytest.raises(CorruptionError, match='weights: params/'):
     replay.replay(copy, certificate=copy / certificate.FILE)
+
+
+def test_one_changed_bit_of_a_file_of_the_last_state(copy):
+  folder = copy / 'checkpoints/12/default'
+  [path] = folder.glob('d/*')
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1
+  path.write_bytes(content)
+  with pytest.raises(CorruptionError, match='12 is damaged'):
+    replay.replay(copy, certificate=copy / certificate.FILE)
+
+
+def test_a_row_that_the_run_did_not_write(copy, caplog):
+  with (copy / 'metrics.jsonl').open('a') as file:
+    file.write('{"step": 12, "great/accuracy": 0.999}\n')
+  with pytest.raises(CorruptionError, match=r'great/accuracy.*metrics.jsonl'):
+    replay.replay(copy, certificate=copy / certificate.FILE)
+  replay.replay(copy)
+  assert 'great/accuracy' in caplog.text
+  with (copy / 'metrics.jsonl').open('a') as file:
+    file.write('{"step": 12, "train/bliss": 1.0}\n')
+  with pytest.raises(CorruptionError, match='train/bliss was '):
+    replay.replay(copy)
+
+
+@pytest.mark.parametrize('part', ['config', 'launches', 'data', 'files'])
+def test_a_certificate_of_another_run(copy, part):
+  path = copy / certificate.FILE
+  content = certificate.read(path) | {part: {'seed': 3}}
+  checksum = fingerprint.checksum(content)
+  path.write_text(json.dumps(content | {'checksum': checksum}))
+  with pytest.raises(CorruptionError, match=f'{part}: '):
+    replay.replay(copy, certificate=path)
+
+
+def test_a_run_of_epochs_that_went_on_with_another_config(tmp_path):
+  config = tiny_run.tiny_config(log__every=1, checkpoint__every=18)
+  config.total_steps, config.epochs = None, 1.0
+  train.train_and_evaluate(config, tmp_path)
+  assert 'steps 1 to 18 ' in replay.replay(tmp_path)
+  config.epochs, config.schedule.peak = 2.0, 1e-4
+  train.train_and_evaluate(config, tmp_path, allow_config_change=True)
+  with pytest.raises(ValueError, match=r'at step 18:\n  config'):
+    replay.replay(tmp_path, first=0)
+  with pytest.raises(ValueError, match='another config'):
+    replay.replay(tmp_path, first=0, steps=9)
+  assert 'steps 19 to 36 ' in replay.replay(tmp_path)
 
 
 def test_a_changed_certificate(copy):
@@ -149,7 +197,7 @@ def test_names_the_step_at_which_the_devices_changed(copy):
   # The third launch found the checkpoint of the second one damaged.
   lines = [launch, launch | {'step': 8}, other | {'step': 4}]
   path.write_text(''.join(json.dumps(line) + '\n' for line in lines))
-  with pytest.raises(ValueError, match='other devices at step 4: '):
+  with pytest.raises(ValueError, match=r'step 4:\s+devices: 4'):
     replay.replay(copy, first=0)
   assert 'steps 1 to 4 ' in replay.replay(copy, first=0, steps=4)
 

@@ -12,7 +12,7 @@ def _launch(workdir, monkeypatch, step, commit='one'):
   monkeypatch.setattr(installed, 'commit', lambda: commit)
   devices = np.array(jax.devices()[:2]).reshape(1, 2)
   mesh = jax.sharding.Mesh(devices, ('data', 'fsdp'))
-  environment.write(workdir, step, mesh)
+  environment.write(workdir, step, mesh, 'abc')
 
 
 def test_each_launch_adds_a_line(tmp_path, monkeypatch):
@@ -31,6 +31,7 @@ def test_each_launch_adds_a_line(tmp_path, monkeypatch):
   assert lines[0]['jax'] == jax.__version__
   assert lines[0]['flax'] == flax.__version__
   assert (lines[0]['devices'], lines[0]['processes']) == (2, 1)
+  assert lines[0]['config'] == 'abc'
   assert lines[0]['mesh'] == {'data': 1, 'fsdp': 2}
 
 

@@ -16,6 +16,7 @@ from vit_jax.checkpoint.folders import workdir_of as workdir_of
 from vit_jax.checkpoint.reading import read_params as read_params
 from vit_jax.checkpoint.reading import restore as restore
 from vit_jax.checkpoint.reading import restore_newest as restore_newest
+from vit_jax.checkpoint.reading import verify as verify
 from vit_jax.checkpoint.record import DamagedError as DamagedError
 from vit_jax.checkpoint.record import digests as digests
 from vit_jax.checkpoint.record import mismatch as mismatch

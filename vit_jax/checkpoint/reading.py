@@ -5,7 +5,7 @@ import contextlib
 import errno
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import flax.serialization
@@ -267,6 +267,31 @@ def _read_arrays(
     asyncio.set_event_loop_policy(policy)
 
 
+def verify(path: epath.Path) -> None:
+  """Reads all arrays of a checkpoint, and compares them with its record.
+
+  Raises:
+    DamagedError: arrays differ or cannot be read; names them.
+  """
+  try:
+    saved = record.read(path)
+    _read_named(path, saved, saved.arrays)
+  except Exception as error:  # Damaged files raise errors of many types.
+    raise _error(path, *_finding(path, error)) from error
+
+
+def _read_named(
+  path: epath.Path, saved: record.Record, names: Iterable[str]
+) -> Any:
+  """Reads arrays by their names, as NumPy arrays, and verifies them."""
+  args = flax.traverse_util.unflatten_dict(
+    dict.fromkeys(names, ocp.RestoreArgs(restore_type=np.ndarray)), sep='/'
+  )
+  tree = _read_arrays(path, args, args, partial=True)
+  saved.check(tree, names)
+  return tree
+
+
 def read_params(path: epath.PathLike) -> tuple[Any, epath.Path]:
   """Reads a run's parameters; the averaged ones if the run kept an average.
 
@@ -314,14 +339,7 @@ def _read_params(path: epath.Path) -> Any:
         if name.startswith(f'{part}/'):
           wanted[name.removeprefix(f'{part}/')] = name
     if wanted:
-      args = flax.traverse_util.unflatten_dict(
-        dict.fromkeys(
-          wanted.values(), ocp.RestoreArgs(restore_type=np.ndarray)
-        ),
-        sep='/',
-      )
-      tree = _read_arrays(path, args, args, partial=True)
-      saved.check(tree, wanted.values())
+      tree = _read_named(path, saved, wanted.values())
   except Exception as error:  # Damaged files raise errors of many types.
     raise _error(path, *_finding(path, error)) from error
   if not wanted:

@@ -21,6 +21,7 @@ from vit_jax.config.keys import flatten as flatten
 from vit_jax.config.keys import validate as validate
 from vit_jax.config.saved import FILE as FILE
 from vit_jax.config.saved import check_same_run as check_same_run
+from vit_jax.config.saved import digest as digest
 from vit_jax.config.saved import is_located as is_located
 from vit_jax.config.saved import load as load
 from vit_jax.config.saved import save as save

@@ -100,12 +100,13 @@ def choose_evaluation(
       ' --config.evals.auto.split=NAME.',
       *(source.info.spec, ', '.join(sorted(known)), trained_on),
     )
-  for old, new in (AUTO, name), (clean, name + CLEAN):
-    if old in config.evals:
-      section = config.evals[old]
-      del config.evals[old]
-      section.split = split
-      config.evals[new] = section
+  with config.unlocked():
+    for old, new in (AUTO, name), (clean, name + CLEAN):
+      if old in config.evals:
+        section = config.evals[old]
+        del config.evals[old]
+        section.split = split
+        config.evals[new] = section
   metric = config.checkpoint.best.removeprefix(f'{AUTO}/')
   if metric != config.checkpoint.best:
     config.checkpoint.best = f'{name}/{metric}'

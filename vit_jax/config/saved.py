@@ -1,5 +1,6 @@
 """Saves, reads and compares the config of a work directory, `config.json`."""
 
+import hashlib
 import json
 from typing import Any
 
@@ -16,6 +17,11 @@ FILE = 'config.json'
 _REMEDY = 'bring it back, or delete it to go on with the config that you pass'
 # Kinds of data specs that name a location after the colon.
 _LOCATED = ('folder', 'classes', 'arrayrecord')
+# Free keys that change rounding, or what a step does in a rare case.
+_BITS = (
+  *('mesh.shard', 'mesh.gather', 'mesh.partition', 'mesh.reduce_dtype'),
+  *('model.attention_implementation', 'guard.nonfinite'),
+)
 # An optimizer's name in older runs -> its name now, and those of its keys.
 _RENAMED = {
   'adam': (
@@ -104,6 +110,23 @@ def check_same_run(
   }
   if gone:
     logging.warning('%s has keys that are gone and do nothing: %s', FILE, gone)
+
+
+def digest(config: ml_collections.ConfigDict) -> str:
+  """Returns a digest of the keys on which the bits of a state depend.
+
+  Of the mesh, the sizes are left out. They may say -1, and the record of a
+  launch has them.
+  """
+  flat = flatten(json.loads(to_json(config)))
+  kept = {
+    key: value
+    for key, value in flat.items()
+    if key.startswith(_BITS)
+    or not (key.startswith(FREE_KEYS) or key == 'data.dataset')
+  }
+  text = json.dumps(kept, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def is_located(dataset: str | None) -> bool:

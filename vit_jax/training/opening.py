@@ -151,13 +151,16 @@ class Run:
       tracked=config_lib.flatten(self.config) if trackers else None,
     )
 
-  def evaluate(self, name: str, params: Any, step: int) -> dict[str, float]:
+  def evaluate(
+    self, name: str, params: Any, step: int, *, write: bool = True
+  ) -> dict[str, float]:
     """Runs an evaluation; writes its predictions if they are to be saved.
 
     Args:
       name: of the evaluation.
       params: the parameters to evaluate.
       step: the number of their step.
+      write: whether to write predictions.
 
     Returns:
       See `evaluators.run`.
@@ -175,7 +178,7 @@ class Run:
 
     config, evaluator = self.config, self.evaluations[name]
     values = evaluators.run(name, evaluator, params, step, on_batch)
-    if config.evals[name].get('save_predictions', False):
+    if write and config.evals[name].get('save_predictions', False):
       path = predictions.path(self.workdir, name)
       with self.watchdog.allow(f'write of {path}', config.checkpoint.timeout):
         if jax.process_index() == 0:

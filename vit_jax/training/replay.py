@@ -27,7 +27,7 @@ from vit_jax.training.step import TrainState
 from vit_jax.workdir import data_record, environment, files, metrics
 
 # What must be as it was. Versions may differ, with a warning.
-_PLACE = ('platform', 'device_kind', 'devices', 'processes', 'mesh')
+_PLACE = ('platform', 'device_kind', 'devices', 'processes', 'mesh', 'config')
 
 
 @dataclasses.dataclass
@@ -40,6 +40,7 @@ class Recorded:
     states: step -> `fingerprint.number` of the state.
     saved: the steps of the checkpoints, in order.
     numbers: how many numbers were equal so far.
+    left_out: numbers of evaluations that the config no longer has.
     equal: the steps whose state was equal.
   """
 
@@ -48,6 +49,7 @@ class Recorded:
   states: dict[int, int]
   saved: list[int]
   numbers: int = 0
+  left_out: list[str] = dataclasses.field(default_factory=list)
   equal: list[int] = dataclasses.field(default_factory=list)
 
   def range(self, first: int | None, steps: int | None) -> tuple[int, int]:
@@ -93,12 +95,16 @@ class Recorded:
     Raises:
       CorruptionError: something differs.
     """
-    row = self.rows.get(step, {})
-    names = [name for name in values if name in row]
+    made = {name.partition('/')[0] for name in values}
+    row, names = self.rows.get(step, {}), []
+    for name in row:
+      kind, slash, _ = name.partition('/')
+      if slash and values:
+        (names if kind in made else self.left_out).append(name)
     found = [
-      f'{name} was {row[name]!r}, and is now {values[name]!r}'
+      f'{name} was {row[name]!r}, and is now {values.get(name)!r}'
       for name in names
-      if row[name] != values[name]
+      if row[name] != values.get(name)
     ]
     found = [f'{len(found)} metric(s): {twice.listed(found)}'] if found else []
     if step in self.states:
@@ -166,7 +172,7 @@ def replay(
   with contextlib.ExitStack() as stack:
     run = stack.enter_context(open_workdir(config, workdir, writes=False))
     run.build(config, data.View(run.source, config.data.train_split))
-    data_record.check_same(workdir, run.digests)
+    data_record.check_same(workdir, run.digests, remedy='name them by --data')
     frozen = teacher.load(run, saved_step=last)
     compiling = run.program.compile()
     if first:
@@ -201,6 +207,11 @@ def replay(
         interval = recording.Interval(step)
         values |= _evaluated(run, recorded, state, step)
         recorded.compare(step, values, state)
+  if recorded.left_out:
+    logging.warning(
+      'Not compared, as the config has no such evaluation: %s',
+      twice.listed(recorded.left_out),
+    )
   return (
     f'The steps {first + 1} to {last} give the same {recorded.numbers} metrics'
     f' bit by bit, and the same states at the steps {recorded.equal}.'
@@ -216,7 +227,7 @@ def _evaluated(
   for name in filter(made.__contains__, run.evaluations):
     params = run.program.eval_params(state.params, state.ema_params)
     try:
-      values |= run.evaluate(name, params, step)
+      values |= run.evaluate(name, params, step, write=False)
     except preemption.StopRequested:
       raise _stopped(run, step) from None
   return values
@@ -244,7 +255,6 @@ def _recorded(
     states |= certificate_lib.fingerprints(workdir)
     if certificate is not None:
       content = certificate_lib.read(certificate)
-      states |= {int(at): n for at, n in content['fingerprints'].items()}
       found = [*certificate_lib.differences(content, workdir)]
     return [*rows.items()], [*states.items()], saved, found
 
@@ -253,7 +263,7 @@ def _recorded(
   )
   if found:
     raise errors.CorruptionError(
-      f'{workdir} is not the run of {certificate}: {twice.listed(found)}.'
+      f'{workdir} is not the run of {certificate}: {" ".join(found)}'
     )
   return Recorded(workdir, dict(rows), dict(states), saved)
 
@@ -263,14 +273,12 @@ def _config(workdir: epath.Path, dataset: str) -> ml_collections.ConfigDict:
   if saved is None:
     raise ValueError(
       f'{workdir} has no {config_lib.FILE}, so it is not the directory of a'
-      ' run. Runs with stages have a directory for each stage.'
+      ' run: name one. Runs with stages have a directory for each stage.'
     )
   config = ml_collections.ConfigDict(_with_tuples(saved))
+  config.epochs = None  # `total_steps` follows from it.
   if dataset:
     config.data.dataset = dataset
-  for section in config.evals.values():
-    if 'save_predictions' in section:
-      section.save_predictions = False
   return config
 
 
@@ -312,11 +320,16 @@ def _same_place(
     return
   places = [{key: one.get(key) for key in _PLACE} for one in makers.values()]
   for step, place in zip(makers, places, strict=True):
-    if place != places[0]:
+    if found := distributed.differences(place, places[0], 'then', 'before'):
       raise ValueError(
-        f'The run went on with other devices at step {step}: {places[0]}'
-        f' before, {place} after. Choose --from and --steps on one side.'
+        f'The run went on otherwise at step {step}:\n{found}.\nChoose --from'
+        ' and --steps on one side of it.'
       )
+  if places[0]['config'] != launches[-1].get('config'):
+    raise ValueError(
+      f'The run has later gone on with another config, the only one that'
+      f' {config_lib.FILE} has: choose a later --from than {first}.'
+    )
   config.mesh.update(places[0]['mesh'])
   here = {
     'platform': device.platform,

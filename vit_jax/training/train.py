@@ -164,7 +164,7 @@ def train_and_evaluate(
     recorder.close()
     if jax.process_index() == 0:
       config_lib.save(config, workdir)
-      certificate.write(workdir, config)
+      certificate.write(workdir)
       (workdir / results.DONE).write_text(f'{total_steps}\n')
     distributed.barrier()  # Everything is written.
     return results.final_metrics(workdir)
@@ -265,4 +265,4 @@ def _describe(run: Run, state: TrainState, step: int) -> None:
     (workdir / name).unlink(missing_ok=True)
   data_record.write(workdir, run.digests)
   files.write_class_names(workdir, run.source.info.class_names)
-  environment.write(workdir, step, run.mesh)
+  environment.write(workdir, step, run.mesh, config_lib.digest(config))

@@ -15,6 +15,9 @@ def check_same(
   data: Mapping[str, Mapping[str, Any]],
   *,
   accept: bool = False,
+  remedy: str = (
+    'pass --allow_config_change to continue with the present data'
+  ),
 ) -> None:
   """Raises ValueError if the data differs from what the run has read so far.
 
@@ -25,6 +28,7 @@ def check_same(
       change. Each other digest is compared only if the run has evaluated on the
       same data spec and split before.
     accept: whether to log a warning instead of raising.
+    remedy: what else to do than to restore the data, for the error.
 
   Raises:
     ValueError: the data differs, and the message lists the differences; or the
@@ -49,10 +53,7 @@ def check_same(
     return
   text = f'The data is not what the run in {workdir} has read so far:\n{found}.'
   if not accept:
-    raise ValueError(
-      f'{text}\nRestore the data, or pass --allow_config_change to continue'
-      ' with the present data.'
-    )
+    raise ValueError(f'{text}\nRestore the data, or {remedy}.')
   logging.warning('%s', text)
 
 

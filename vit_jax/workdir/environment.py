@@ -23,7 +23,9 @@ FILE = 'environment.jsonl'
 REQUIREMENTS = 'requirements.txt'
 
 
-def write(workdir: epath.PathLike, step: int, mesh: jax.sharding.Mesh) -> None:
+def write(
+  workdir: epath.PathLike, step: int, mesh: jax.sharding.Mesh, config: str
+) -> None:
   """Records this launch; call this only in process 0.
 
   If the environment cannot be read or written, this only warns: other files of
@@ -33,20 +35,24 @@ def write(workdir: epath.PathLike, step: int, mesh: jax.sharding.Mesh) -> None:
     workdir: an existing directory.
     step: the step that the launch starts from.
     mesh: the device mesh.
+    config: a digest of the config, as far as the state depends on it.
   """
   try:
-    _write(epath.Path(workdir), step, mesh)
+    _write(epath.Path(workdir), step, mesh, config)
   except Exception as error:  # Such as of a broken distribution.
     logging.warning(
       'The environment is not recorded: %s: %s', type(error).__name__, error
     )
 
 
-def _write(workdir: epath.Path, step: int, mesh: jax.sharding.Mesh) -> None:
+def _write(
+  workdir: epath.Path, step: int, mesh: jax.sharding.Mesh, config: str
+) -> None:
   device = mesh.devices.flat[0]
   line = {
     'time': time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime()),
     'step': step,
+    'config': config,
     'commit': installed.commit(),
     'vit_jax': vit_jax.__version__,
     **installed.versions(),

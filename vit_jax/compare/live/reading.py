@@ -23,7 +23,7 @@ PAUSE, PAUSE_OF_BUCKETS = 3.0, 30.0
 # Without a lock to tell, a run that is silent for this long counts as stopped.
 _SILENT = 900.0
 # Measurements that are shown as facts, not as curves.
-_NO_CURVE = ('step', 'unix_time', 'eta_sec')
+_NO_CURVE = ('step', 'unix_time', 'eta_sec', metrics.FINGERPRINT)
 
 
 def thinned(
