@@ -101,12 +101,13 @@ class Recorded:
       kind, slash, _ = name.partition('/')
       if slash and values:
         (names if kind in made else self.left_out).append(name)
-    found = [
-      f'{name} was {row[name]!r}, and is now {values.get(name)!r}'
-      for name in names
-      if row[name] != values.get(name)
-    ]
-    found = [f'{len(found)} metric(s): {twice.listed(found)}'] if found else []
+    differ = [name for name in names if row[name] != values.get(name)]
+    listed = twice.listed(
+      [f'{n} was {row[n]!r}, and is now {values.get(n)!r}' for n in differ]
+    )
+    found = [f'{len(differ)} metric(s): {listed}'] if differ else []
+    if differ and not any(name.startswith('train/') for name in differ):
+      found.append('those of an evaluation that was changed later do differ')
     if step in self.states:
       digests = checkpoint_lib.digests(state)
       if fingerprint.number(digests) != self.states[step]:
@@ -150,8 +151,7 @@ def replay(
     first: the step of the checkpoint to begin with; 0 begins with the initial
       weights. None takes the newest checkpoint before the last row of metrics.
     steps: how many steps to make; None goes on to the last row.
-    certificate: a file to check the run against first, and to compare the
-      states with.
+    certificate: a file to check the run against first.
     dataset: where the training data are now; '': where the run has read them.
 
   Returns:
