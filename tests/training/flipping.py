@@ -15,10 +15,9 @@ def _corrupted(kernel, flip):
   return kernel
 
 
-def _backward(flip, gradient):
+def _backward(flips, gradient):
   bits = jax.lax.bitcast_convert_type(gradient, jnp.uint32)
-  # Of the first element, the lowest bit.
-  first = jnp.zeros(bits.size, jnp.uint32).at[0].set(flip.astype(jnp.uint32))
+  first = jnp.zeros(bits.size, jnp.uint32).at[0].set(flips.astype(jnp.uint32))
   bits ^= first.reshape(bits.shape)
   return jax.lax.bitcast_convert_type(bits, jnp.float32), None
 
@@ -26,7 +25,9 @@ def _backward(flip, gradient):
 _corrupted.defvjp(lambda kernel, flip: (kernel, flip), _backward)
 
 
-def flip(monkeypatch, *, at: int, device: int, execution: int = 0) -> None:
+def flip(
+  monkeypatch, *, at: int, device: int, execution: int = 0, bit: int = 0
+) -> None:
   """Makes all runs compute wrongly once.
 
   Args:
@@ -35,6 +36,7 @@ def flip(monkeypatch, *, at: int, device: int, execution: int = 0) -> None:
     device: the position in the mesh of the device, whose gradient of
       `head/kernel` gets the wrong bit.
     execution: which of the executions of the step is wrong.
+    bit: which bit of the first number is wrong; 0 is the lowest.
   """
 
   def compile_(program):
@@ -54,7 +56,7 @@ def flip(monkeypatch, *, at: int, device: int, execution: int = 0) -> None:
       rows = np.zeros(batch['mask'].shape, np.int32)
       if step == at and executed.count(step) == execution:
         part = rows.size // program.layout.mesh.size
-        rows[device * part : (device + 1) * part] = 1
+        rows[device * part : (device + 1) * part] = 1 << bit
       executed.append(step)
       flips = jax.make_array_from_callback(
         rows.shape, batch['mask'].sharding, lambda index: rows[index]

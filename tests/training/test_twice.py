@@ -63,7 +63,8 @@ def test_a_process_that_alone_sees_a_fault_waits_for_no_other(
 def test_where_the_compiler_splits_the_step_only_the_state_tells(
   tmp_path, monkeypatch
 ):
-  flipping.flip(monkeypatch, at=4, device=5)
+  # Not the lowest bit, which the optimizer may round away.
+  flipping.flip(monkeypatch, at=4, device=5, bit=24)
   config = _config(1, **{'mesh.partition': 'compiler'})
   with pytest.raises(CorruptionError, match='state differs on 8 of 8 devices'):
     train.train_and_evaluate(config, tmp_path)

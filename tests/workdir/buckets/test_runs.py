@@ -10,6 +10,7 @@ from tests import several
 from tests.faults import launching
 from tests.tiny_run import assert_same_state, rows_but_times
 from vit_jax.workdir import ownership
+from vit_jax.workdir.buckets import lease
 
 pytestmark = pytest.mark.gate
 
@@ -37,8 +38,9 @@ def _start(bucket, workdir, folder):
 
 
 def test_a_run_with_outages_and_a_kill_ends_like_an_undisturbed_one(
-  bucket, tmp_path
+  bucket, tmp_path, monkeypatch
 ):
+  monkeypatch.setattr(lease, 'EVERY', 1.0)  # To look before the run ends.
   local = tmp_path / 'undisturbed'
   with _start(bucket, local, tmp_path) as run:
     assert run.codes(240) == [0], run.output(0)
