@@ -17,8 +17,8 @@ from etils import epath
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import results
-from vit_jax.checkpoint import fingerprint, record
-from vit_jax.runtime import distributed
+from vit_jax.checkpoint import record
+from vit_jax.runtime import distributed, json_text
 from vit_jax.workdir import environment, files, metrics
 
 FILE = 'certificate.json'
@@ -31,7 +31,7 @@ _REMEDY = 'get it from where the run was made'
 def write(workdir: epath.Path) -> None:
   """Writes the certificate of a run that has written everything else."""
   content = _content(workdir)
-  checksum = {'checksum': fingerprint.checksum(content)}
+  checksum = {'checksum': json_text.checksum(content)}
   files.write_json(workdir / FILE, content | checksum)
 
 
@@ -48,7 +48,7 @@ def read(path: epath.PathLike) -> dict[str, Any]:
       ' when it has finished.'
     )
   content = files.read_object(path, _REMEDY)
-  if content.pop('checksum', None) != fingerprint.checksum(content):
+  if content.pop('checksum', None) != json_text.checksum(content):
     raise ValueError(f'{path} is not what was written: {_REMEDY}.')
   return content
 

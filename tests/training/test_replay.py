@@ -11,8 +11,7 @@ import pytest
 from tests import tiny_run
 from vit_jax import certificate, checkpoint
 from vit_jax import config as config_lib
-from vit_jax.checkpoint import fingerprint
-from vit_jax.runtime import preemption
+from vit_jax.runtime import json_text, preemption
 from vit_jax.runtime.errors import CorruptionError, PreemptedError
 from vit_jax.training import replay, train, twice
 from vit_jax.workdir import environment
@@ -139,7 +138,7 @@ def test_a_row_that_the_run_did_not_write(copy, caplog):
 def test_a_certificate_of_another_run(copy, part):
   path = copy / certificate.FILE
   content = certificate.read(path) | {part: {'seed': 3}}
-  checksum = fingerprint.checksum(content)
+  checksum = json_text.checksum(content)
   path.write_text(json.dumps(content | {'checksum': checksum}))
   with pytest.raises(CorruptionError, match=f'{part}: '):
     replay.replay(copy, certificate=path)

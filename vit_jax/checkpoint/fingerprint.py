@@ -10,8 +10,6 @@ any other change goes unnoticed with probability 2^-64.
 """
 
 import functools
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+
+from vit_jax.runtime import json_text
 
 # Small enough for the host's intermediate arrays to stay in the CPU's cache.
 _CHUNK = 2**16
@@ -70,13 +70,7 @@ def number(digests: Mapping[str, str]) -> int:
 
   It has 52 bits, which a float64 holds exactly.
   """
-  return int(checksum(digests)[:13], 16)
-
-
-def checksum(content: Any) -> str:
-  """Returns the SHA-256 of a JSON value, in hexadecimal digits."""
-  text = json.dumps(content, sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()
+  return int(json_text.checksum(digests)[:13], 16)
 
 
 def word_sums(tree: Any) -> jax.Array:

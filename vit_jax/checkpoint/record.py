@@ -131,7 +131,7 @@ def build(tree: Any, digests: Mapping[str, str]) -> dict[str, Any]:
     },
     'empty': empty_nodes(tree),
   }
-  return content | {'checksum': fingerprint.checksum(content)}
+  return content | {'checksum': json_text.checksum(content)}
 
 
 def empty_nodes(tree: Mapping[str, Any]) -> list[str]:
@@ -151,7 +151,7 @@ def read(path: epath.Path) -> Record:
   try:
     content = json_text.loads((path / ITEM / _FILE).read_text())
     checksum = content.pop('checksum')
-    intact = checksum == fingerprint.checksum(content)
+    intact = checksum == json_text.checksum(content)
   except FileNotFoundError:
     raise DamagedError(f'{ITEM}/{_FILE} is missing') from None
   except (ValueError, KeyError, AttributeError, TypeError):

@@ -1,6 +1,5 @@
 """Saves, reads and compares the config of a work directory, `config.json`."""
 
-import hashlib
 import json
 from typing import Any
 
@@ -11,6 +10,7 @@ from flax import traverse_util
 
 from vit_jax.config.keys import FREE_KEYS, KEYS, default, flatten
 from vit_jax.config.sections import SECTIONS
+from vit_jax.runtime import json_text
 from vit_jax.workdir import files
 
 FILE = 'config.json'
@@ -125,8 +125,7 @@ def digest(config: ml_collections.ConfigDict) -> str:
     if key.startswith(_BITS)
     or not (key.startswith(FREE_KEYS) or key == 'data.dataset')
   }
-  text = json.dumps(kept, sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()[:16]
+  return json_text.checksum(kept)[:16]
 
 
 def is_located(dataset: str | None) -> bool:

@@ -1,5 +1,6 @@
-"""Reads JSON from untrusted files: any fault in it raises a ValueError."""
+"""Reads JSON from untrusted files, and sums up JSON values."""
 
+import hashlib
 import json
 from typing import Any
 
@@ -15,3 +16,9 @@ def loads(text: str | bytes) -> Any:
     return json.loads(text)
   except RecursionError:
     raise json.JSONDecodeError('Nested too deeply', '', 0) from None
+
+
+def checksum(content: Any) -> str:
+  """Returns the SHA-256 of a JSON value, 64 hexadecimal digits."""
+  text = json.dumps(content, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()

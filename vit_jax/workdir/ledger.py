@@ -11,7 +11,6 @@ It is a file that the user keeps over many plans and runs. `vit_jax.plan` and
 """
 
 import contextlib
-import hashlib
 import json
 import math
 import statistics
@@ -51,14 +50,13 @@ def key(
   """
   rest = {k: v for k, v in config.items() if not k.startswith(_NO_PART)}
   rest |= {'mesh': dict(mesh), 'max_labels': config['data.max_labels']}
-  text = json.dumps(rest, sort_keys=True)
   return {
     'model': config['model.name'],
     'image_size': list(config['image_size']),
     'batch_size': config['data.batch_size'],
     'dtype': config['model.dtype'],
     'accumulation_steps': config['accumulation_steps'],
-    'digest': hashlib.sha256(text.encode()).hexdigest()[:12],
+    'digest': json_text.checksum(rest)[:12],
     'device': device,
     'devices': math.prod(mesh.values()),
   }
